@@ -320,7 +320,10 @@ def main(model: str, seconds: float, only: Sequence[str], write: bool, only_kept
         begun = conditions(processor)
         variants = [variant for variant in default_exports() if not only or variant in only]
         bundle, refused = open_or_export(
-            model, [Variant.FP32, *variants], may_fall_back=True, report=lambda line: click.echo(line, err=True)
+            model,
+            lambda _: [Variant.FP32, *variants],
+            may_fall_back=True,
+            report=lambda line: click.echo(line, err=True),
         )
         found = [times for variant in variants if variant not in refused for times in measure(bundle, variant, seconds)]
         run = OperatorRun(model=bundle.model.name, **begun, found=found)

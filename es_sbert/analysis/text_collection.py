@@ -175,6 +175,49 @@ def read_files(
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
     """
+    read = read_file_texts(files, template=template, id_field=id_field, options=options, fields=fields)
+    texts = read.texts
+    rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    distinct, done = np.empty((len(rows), encoder.info.dimensions), np.float32), 0
+    for part in encoder.encode_stream(rows, "document"):
+        begin, done = done, done + len(part.vectors)
+        distinct[begin:done] = part.vectors
+        on_progress(done, len(rows))
+    vectors = distinct[[rows[text] for text in texts]] if len(rows) < len(texts) else distinct
+    starts, model = np.arange(len(texts)), encoder.info.model
+    return TextCollection(read.ids, texts, vectors, starts, read.skipped, read.values, model=model)
+
+
+@dataclass(frozen=True)
+class FileTexts:
+    """Texts of files, without vectors.
+
+    Attributes:
+        ids: Of each text: its id, or `FILE:LINE`.
+        texts: The texts; none is empty.
+        values: Of each text: what its record holds in the further fields that were requested.
+        skipped: What was left out.
+    """
+
+    ids: list[str]
+    texts: list[str]
+    values: list[Json]
+    skipped: SkippedDocuments
+
+
+def read_file_texts(
+    files: Sequence[str],
+    *,
+    template: TextTemplate,
+    id_field: str | None = None,
+    options: FileOptions | None = None,
+    fields: Sequence[str] = (),
+) -> FileTexts:
+    """Read the texts of files, as `read_files` does.
+
+    Raises:
+        SourceError: a file cannot be read, or no record has the fields of the text.
+    """
     sources = find_sources(files, options)
     check_sources(sources, _MAX_RECORD_BYTES, template.fields, id_field)
     key_fields = () if id_field is None else (id_field,)
@@ -183,22 +226,15 @@ def read_files(
     )
     lost: list[str] = []
     records = read_records(sources, settings, ByteCounter(), Event(), lost.append)
-    ids, texts, values, skipped = _read_texts(records, template, id_field, fields)
+    found = _read_texts(records, template, id_field, fields)
     if lost:
         raise SourceError(lost[0], "Check the source, and run the command again.")
-    rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-    distinct, done = np.empty((len(rows), encoder.info.dimensions), np.float32), 0
-    for part in encoder.encode_stream(rows, "document"):
-        begin, done = done, done + len(part.vectors)
-        distinct[begin:done] = part.vectors
-        on_progress(done, len(rows))
-    vectors = distinct[[rows[text] for text in texts]] if len(rows) < len(texts) else distinct
-    return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values, model=encoder.info.model)
+    return found
 
 
 def _read_texts(
     records: Iterable[Record | RejectedRecord], template: TextTemplate, id_field: str | None, fields: Sequence[str]
-) -> tuple[list[str], list[str], list[Json], SkippedDocuments]:
+) -> FileTexts:
     """Ids, texts and further fields of records."""
     ids: list[str] = []
     texts: list[str] = []
@@ -232,7 +268,7 @@ def _read_texts(
             f"none of the {read:,} records has the text field {' or '.join(template.fields)}",
             fields_hint(template.fields, list(names), "The records have"),
         )
-    return ids, texts, values, skipped
+    return FileTexts(ids, texts, values, skipped)
 
 
 def read_index(

@@ -10,6 +10,8 @@ from pydantic import BaseModel
 
 # Name of the module that is a table of token vectors, without a network.
 STATIC = "StaticEmbedding"
+# What a model with this module has as its architecture.
+STATIC_ARCHITECTURE = "static"
 
 
 class Pooling(StrEnum):

@@ -1,8 +1,9 @@
-"""Read a StaticEmbedding: a table of token vectors, whose mean is the vector of a text."""
+"""Read and write a StaticEmbedding: a table of token vectors, whose mean is the vector of a text."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from es_sbert.bundle.fingerprint import hash_tensors
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_json
@@ -10,8 +11,14 @@ from es_sbert.bundle.modules import Feature, InputModule, Pooling
 from es_sbert.bundle.transformer_settings import check_truncation
 from es_sbert.errors import BundleInvalid
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Name of the table in the weights that sentence-transformers writes.
+TABLE = "embedding.weight"
 # As long as a text may be for a StaticEmbedding that does not cut.
-_NO_LIMIT_OF_TOKENS = 1_000_000
+NO_LIMIT_OF_TOKENS = 1_000_000
 
 
 def read_static_embedding(folder: Path, place: str) -> InputModule:
@@ -25,7 +32,7 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
     tokenizer = read_json(path / "tokenizer.json")
     files = find_weight_files(path)
     shapes = {key: entry["shape"] for file in files for key, entry in read_header(file).items()}
-    table = shapes.get("embedding.weight") or shapes.get("embeddings")
+    table = shapes.get(TABLE) or shapes.get("embeddings")
     if table is None or len(table) != 2:
         raise BundleInvalid(f"the weights in {path} have no table of token vectors (embedding.weight)", COPY_AGAIN)
     check_truncation(path, {}, tokenizer)
@@ -34,7 +41,7 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
             "architecture": "static",
             "transformer_config": {"vocab_size": _static_rows(shapes, table)},
             # The library cuts by the tokenizer's own setting only.
-            "max_tokens": int((tokenizer.get("truncation") or {}).get("max_length") or _NO_LIMIT_OF_TOKENS),
+            "max_tokens": int((tokenizer.get("truncation") or {}).get("max_length") or NO_LIMIT_OF_TOKENS),
             "adds_special_tokens": False,
         },
         output=Feature(table[1], pooling=(Pooling.MEAN,)),
@@ -47,3 +54,26 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
 def _static_rows(shapes: dict[str, list[int]], table: list[int]) -> int:
     """Number of tokens that have a vector: model2vec may map several tokens to one row."""
     return shapes["mapping"][0] if "mapping" in shapes else table[0]
+
+
+def write_static_embedding(place: Path, table: NDArray[np.floating[Any]], tokenizer: str) -> None:
+    """Write the files of a StaticEmbedding to an existing folder.
+
+    Args:
+        place: Folder of the module.
+        table: *Shape:* ``(vocabulary, dimensions)``.
+        tokenizer: Content of its tokenizer.json, which says how texts are truncated too.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
+    """
+    # Imported here, because this module is imported with every command.
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file({TABLE: np.ascontiguousarray(table, dtype=np.float32)}, place / "model.safetensors")
+    except SafetensorError as error:  # not an OSError, even for disk errors
+        raise OSError(f"{place}: {error}") from error
+    (place / "tokenizer.json").write_text(tokenizer, encoding="utf-8")

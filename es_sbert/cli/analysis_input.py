@@ -170,27 +170,35 @@ def log_wait(reason: str) -> None:
     log_message(f"waiting for the engine: {reason}")
 
 
-def _read_files(
-    inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str]
-) -> list[TextCollection]:
-    from es_sbert.analysis import read_files
-    from es_sbert.encoder.encoder import Encoder, report_warnings
+def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a command that say how texts are read from files, as arguments of `read_file_texts`.
+
+    Raises:
+        UsageError: options that do not go together, or one that cannot be read.
+    """
     from es_sbert.index.text_template import TextTemplate, parse_text_options
     from es_sbert.ingest.sources.find_sources import FileOptions
     from es_sbert.io.file_formats import FileFormat
 
     template = parse_text_options(options["text_fields"], options["text_template"])
-    reading = {
+    return {
         "template": template or TextTemplate.from_fields(("text",)),
-        "id_field": options["id_field"],
         "options": FileOptions(
             None if options["format"] == "auto" else FileFormat(options["format"]),
             options["delimiter"],
             options["encoding"],
             options["sheet"],
         ),
-        "fields": fields,
     }
+
+
+def _read_files(
+    inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str]
+) -> list[TextCollection]:
+    from es_sbert.analysis import read_files
+    from es_sbert.encoder.encoder import Encoder, report_warnings
+
+    reading = {**file_reading(options), "id_field": options["id_field"], "fields": fields}
     with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:
         report_warnings(encoder, log_message)
         found = []

@@ -48,6 +48,7 @@ def discard_stdout() -> None:
 COMMANDS = {
     "cluster": "Find clusters of texts, in files or in an index, and name them.",
     "dashboards": "Data views and dashboards for Kibana and OpenSearch Dashboards.",
+    "distill": "Distil a sentence encoder into a smaller or static one.",
     "doctor": "Check everything that a load or a search needs.",
     "duplicates": "Find groups of near-duplicates, in files or in an index.",
     "encode": "Embed texts.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -230,7 +231,7 @@ def tune(name: str, as_json: bool) -> None:
     from es_sbert.messages import log_message
 
     device = Device("cpu")
-    bundle, _ = open_or_export(name, contenders(device), may_fall_back=True, report=log_message)
+    bundle, _ = open_or_export(name, partial(contenders, device), may_fall_back=True, report=log_message)
     if bundle.model.routes:
         raise UsageError(
             f"{name} has a Router, whose variants are not measured", "Choose one: --precision fp32 or int8."
@@ -240,7 +241,8 @@ def tune(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(tuning.model_dump_json(indent=2))
         return
-    chosen = tuning.fastest([variant for variant in contenders(device) if variant in variants] or variants)
+    likely = contenders(device, bundle.model.architecture)
+    chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
     rows = [("variant", "threads", "tokens a batch", "texts a second", "")]
     for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second):
         figures = (f"{one.threads}", f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}")

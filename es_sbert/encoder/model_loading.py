@@ -9,6 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -200,9 +201,9 @@ def select_encoder_variant(
     """
     order = variant_order(device, runtime, precision)
     is_free = precision == runtime == "auto"
-    wanted = contenders(device) if is_free else order[:1]
-    bundle, refused = open_or_export(model, wanted, may_fall_back=is_free, called=called, report=report)
-    wanted = tuple(variant for variant in wanted if variant not in refused)
+    choose = partial(contenders, device) if is_free else lambda architecture: order[:1]
+    bundle, refused = open_or_export(model, choose, may_fall_back=is_free, called=called, report=report)
+    wanted = tuple(variant for variant in choose(bundle.model.architecture) if variant not in refused)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
@@ -225,7 +226,7 @@ def select_encoder_variant(
 
 def open_or_export(
     model: str | Path,
-    variants: Sequence[Variant],
+    variants: Callable[[str], Sequence[Variant]],
     *,
     may_fall_back: bool,
     called: str | None = None,
@@ -235,7 +236,7 @@ def open_or_export(
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name.
-        variants: What an export must have; a bundle may lack them.
+        variants: Architecture of the model → what an export must have; a bundle may lack them.
         may_fall_back: Leave out variants that cannot be exported; if there is none at all, fp32 takes their place.
         called: Name to show instead of the model's own.
         report: Called before slow steps.
@@ -251,7 +252,8 @@ def open_or_export(
         bundle = open_encoder_bundle(folder)
         return (bundle if called is None else bundle.renamed(called)), {}
     plain = read_sentence_model(folder, called or str(model))
-    bundle, refused = _open_cached_bundle(plain, variants, may_fall_back=may_fall_back, report=report)
+    wanted = variants(plain.architecture)
+    bundle, refused = _open_cached_bundle(plain, wanted, may_fall_back=may_fall_back, report=report)
     # The cache goes by the fingerprint: its bundle may have been exported from a copy with another name.
     return bundle.renamed(plain.name), refused
 

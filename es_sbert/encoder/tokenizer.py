@@ -20,6 +20,7 @@ from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
 from es_sbert.encoder.batching import mark_route, mark_unpooled, pad
 from es_sbert.encoder.chunker import Chunker
+from es_sbert.encoder.word_cache import WordCache, reads_words_alone
 from es_sbert.errors import BundleInvalid, EsSbertError, UsageError
 
 
@@ -85,6 +86,9 @@ class SentenceTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._adds_special = model.adds_special_tokens
+        # A static model is faster than its tokenizer; for others it would change little.
+        words_alone = not self._adds_special and reads_words_alone(self._tokenizer)
+        self._words = WordCache(self._tokenizer) if words_alone else None
         self._suffix = self._special_suffix() if self._adds_special else 0
         # Read once: the file may have a vocabulary of a quarter of a million tokens.
         self._special_tokens = frozenset() if model.include_prompt else model.special_tokens()
@@ -139,12 +143,9 @@ class SentenceTokenizer:
                 if (prefix := self._tokenize_prefix(text, maximum)) is not None
             }
             # encode_batch_fast leaves character offsets out, which are not needed.
-            whole = self._tokenizer.encode_batch_fast(
-                [text for n, text in enumerate(inputs) if n not in prefixes], add_special_tokens=self._adds_special
-            )
+            ids = self._token_ids([text for n, text in enumerate(inputs) if n not in prefixes])  # each (tokens,)
         except (TypeError, UnicodeEncodeError) as error:
             raise UsageError(f"a text cannot be tokenized: {error}", "Give valid Unicode strings.") from error
-        ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in whole]  # each (tokens,)
         lengths = list(map(len, ids))
         rows = [truncate_ids(row, maximum, self._suffix) for row in ids]
         for number, (row, tokens) in sorted(prefixes.items()):
@@ -158,6 +159,12 @@ class SentenceTokenizer:
             skipped = self._prompt_lengths[prompt]
             rows = [mark_unpooled(row, skipped) for row in rows]
         return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum)
+
+    def _token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        if self._words is not None:
+            return self._words(texts)
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=self._adds_special)
+        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def _prompt_length(self, prompt: str) -> int:
         """Number of tokens of a prompt, as sentence-transformers counts them to leave them out of the pooling.

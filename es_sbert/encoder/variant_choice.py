@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from es_sbert.bundle.modules import STATIC_ARCHITECTURE
 from es_sbert.bundle.variants import Precision, Runtime, Variant
 from es_sbert.encoder.device import Device, has_amx, has_bf16_products, has_int8_products
 from es_sbert.encoder.openvino_session import INSTALL_OPENVINO_COMMAND, has_openvino, openvino_problem
@@ -59,11 +60,18 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
     return runnable
 
 
-def contenders(device: Device) -> tuple[Variant, ...]:
+def contenders(device: Device, architecture: str = "") -> tuple[Variant, ...]:
     """The variants that may be the fastest on a device; which one is shows only when they are measured there.
 
-    Where nothing is measured, on CUDA and with `ES_SBERT_TUNING=off`, only the one that usually is.
+    Where nothing is measured, on CUDA and with `ES_SBERT_TUNING=off`, only the one that usually is. A static model has
+    no products that another variant would compute faster.
+
+    Args:
+        device: Where to run.
+        architecture: Of the model (`SentenceModel.architecture`).
     """
+    if architecture == STATIC_ARCHITECTURE:
+        return (Variant.FP32,)
     order = variant_order(device)
     if device.kind == "cuda" or os.environ.get(TUNING_VARIABLE) == "off":
         return order[:1]
@@ -81,8 +89,16 @@ def openvino_warnings(device: Device) -> tuple[str, ...]:
     return (f"{problem.message}{gain}",)
 
 
-def default_exports() -> tuple[Variant, ...]:
-    """The variants that an export writes by default: fp32 and int8, and those that OpenVINO runs on this machine."""
+def default_exports(architecture: str = "") -> tuple[Variant, ...]:
+    """The variants that an export writes by default: fp32 and int8, and those that OpenVINO runs on this machine.
+
+    Of a static model fp32 alone, which has no products that others would compute faster.
+
+    Args:
+        architecture: Of the model (`SentenceModel.architecture`).
+    """
+    if architecture == STATIC_ARCHITECTURE:
+        return (Variant.FP32,)
     openvino = (variant for variant in Variant if variant.runtime is Runtime.OPENVINO)
     return (Variant.FP32, Variant.INT8, *(variant for variant in openvino if _problem(variant) is None))
 

@@ -15,7 +15,8 @@ def pool(tokens: Tensor, mask: Tensor, modes: Sequence[Pooling]) -> Tensor:
 
     Args:
         tokens: *Shape:* ``(batch, tokens, width)`` float32.
-        mask: *Shape:* ``(batch, tokens)``, 1 for a token, 0 for padding on the right. Every row has a token.
+        mask: *Shape:* ``(batch, tokens)``, 1 for a token, 0 for padding on the right. Every row has a token;
+            only the mean of no tokens is defined, as the zero vector.
         modes: Several are concatenated in this order.
 
     Returns:
@@ -33,7 +34,7 @@ def _pool_by(mode: Pooling, tokens: Tensor, real: Tensor) -> Tensor:
         case Pooling.MAX:
             return tokens.masked_fill(real == 0, float("-inf")).amax(dim=1)
         case Pooling.MEAN:
-            return (tokens * real).sum(dim=1) / real.sum(dim=1)
+            return (tokens * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         case Pooling.MEAN_SQRT_LEN:
             return (tokens * real).sum(dim=1) / real.sum(dim=1).sqrt()
         case Pooling.WEIGHTEDMEAN:

@@ -1,5 +1,7 @@
 """The siamese encoder in torch: one transformer for all texts, pooling, Dense layers and normalization.
 
+A StaticEmbedding is trained too: a table of token vectors takes the place of the transformer.
+
 It is opened from and saved as a sentence-transformers folder.
 """
 
@@ -24,12 +26,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, write_json
-from es_sbert.bundle.modules import ACTIVATION_CLASSES, POOLING_MODE_FLAGS, Dense, Pooling
+from es_sbert.bundle.modules import ACTIVATION_CLASSES, POOLING_MODE_FLAGS, STATIC, Dense, Pooling
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain_transformer, read_sentence_model
+from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, write_static_embedding
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.networks.pooling import pool
+from es_sbert.networks.token_table import TokenTable, load_token_table
 
 _SDPA, _EAGER = "sdpa_given_mask", "eager_given_mask"
 
@@ -137,7 +141,7 @@ class SiameseEncoder(nn.Module):
 
     Args:
         model: Its settings; texts are tokenized by its folder's tokenizer.json, as the ONNX encoder does it.
-        transformer: A transformers encoder whose output has `last_hidden_state`.
+        transformer: A transformers encoder whose output has `last_hidden_state`, or a `TokenTable`.
         dense: One layer for each of `model.dense`.
         token_types: For a transformer that wants them; others take type 0 by themselves.
     """
@@ -269,10 +273,6 @@ def open_siamese_encoder(
     name = name or folder.resolve().name
     if (folder / "modules.json").exists():
         model = read_sentence_model(folder, name)
-        if model.architecture == "static":
-            raise UnsupportedArchitecture(
-                f"{name} is a StaticEmbedding, which has no transformer to train", "Choose a transformer as the base."
-            )
         if model.routes or model.route_name:
             raise UnsupportedArchitecture(
                 f"{name} has a Router, whose networks es-sbert does not train",
@@ -293,8 +293,10 @@ def open_siamese_encoder(
             )
     else:
         model = read_plain_transformer(folder, name, pooling)
-    transformer = load_transformer(model)
     dense = [_open_dense(model, settings) for settings in model.dense]
+    if model.architecture == "static":
+        return SiameseEncoder(model, load_token_table(model), dense)
+    transformer = load_transformer(model)
     return SiameseEncoder(model, transformer, dense, _read_token_types(model, transformer))
 
 
@@ -396,15 +398,14 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     """
     model = encoder.model
     folder.mkdir(parents=True, exist_ok=True)
-    save_transformer(encoder.transformer, folder, model.transformer_folder, **model.tokenizer_arguments)
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
-    # In the form that every version of sentence-transformers reads.
-    pooling = {key: mode in model.pooling for key, mode in POOLING_MODE_FLAGS.items()}
-    if len(model.pooling) > 1:
-        # The flags lose the order of several modes; the newer key keeps it.
-        pooling = {"pooling_mode": [str(mode) for mode in model.pooling]}  # type: ignore[dict-item]
-    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True})
+    if isinstance(encoder.transformer, TokenTable):
+        modules = [("0_StaticEmbedding", STATIC)]
+        (folder / modules[0][0]).mkdir()
+        table = encoder.transformer.embedding.weight.detach().cpu().numpy()
+        write_static_embedding(folder / modules[0][0], table, _static_tokenizer(model))
+    else:
+        modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+        _write_transformer_modules(encoder, folder)
     for layer in encoder.dense_layers:
         place = f"{len(modules)}_Dense"
         _write_dense(layer, folder / place)
@@ -419,14 +420,38 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
             for number, (place, kind) in enumerate(modules)
         ],
     )
+    write_json(
+        folder / "config_sentence_transformers.json",
+        {"prompts": model.prompts, "default_prompt_name": model.default_prompt, "similarity_fn_name": "cosine"},
+    )
+
+
+def _static_tokenizer(model: SentenceModel) -> str:
+    """The tokenizer.json of a StaticEmbedding; it holds the model's only limit of tokens."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(model.tokenizer_file))
+    limit = (tokenizer.truncation or {}).get("max_length", NO_LIMIT_OF_TOKENS)
+    if model.max_tokens >= limit:
+        return model.tokenizer_file.read_text(encoding="utf-8")
+    tokenizer.enable_truncation(model.max_tokens)
+    text: str = tokenizer.to_str()
+    return text
+
+
+def _write_transformer_modules(encoder: SiameseEncoder, folder: Path) -> None:
+    """Write the transformer, its tokenizer and limits, and the pooling."""
+    model = encoder.model
+    save_transformer(encoder.transformer, folder, model.transformer_folder, **model.tokenizer_arguments)
+    width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
+    # In the form that every version of sentence-transformers reads.
+    pooling = {key: mode in model.pooling for key, mode in POOLING_MODE_FLAGS.items()}
+    if len(model.pooling) > 1:
+        # The flags lose the order of several modes; the newer key keeps it.
+        pooling = {"pooling_mode": [str(mode) for mode in model.pooling]}  # type: ignore[dict-item]
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True})
     limits = {f"{kind}_length": length for kind, length in model.max_tokens_by_kind.items()}
     write_json(
         folder / "sentence_bert_config.json",
         {"max_seq_length": model.max_tokens, "do_lower_case": model.lowercase, **limits},
-    )
-    write_json(
-        folder / "config_sentence_transformers.json",
-        {"prompts": model.prompts, "default_prompt_name": model.default_prompt, "similarity_fn_name": "cosine"},
     )
 
 

@@ -1,18 +1,20 @@
-"""Fine-tune sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
+"""Fine-tune and distil sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
 
-`train` is the entry point. recipe.py reads a recipe, training_run.py runs it, training_stage.py trains one stage,
-trainer.py extends transformers' Trainer, and bi_encoder_task.py and pair_tasks.py compute the loss of a batch.
+`train` and `distill` are the entry points. recipe.py reads a recipe, distillation.py makes one, training_run.py runs
+it, training_stage.py trains one stage, trainer.py extends transformers' Trainer, and bi_encoder_task.py and
+pair_tasks.py compute the loss of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from es_sbert.errors import require_extra
 
 if TYPE_CHECKING:
+    from es_sbert.training.distillation import Distillation
     from es_sbert.training.recipe import Recipe
     from es_sbert.training.training_run import TrainingResult
 
@@ -66,4 +68,75 @@ def train(
     )
 
 
-__all__ = ["train"]
+def distill(
+    teacher: str,
+    output: Path,
+    texts: Sequence[str] = (),
+    *,
+    layers: int | None = None,
+    prompt: Literal["query", "document"] | None = None,
+    name: str | None = None,
+    sts: Path | None = None,
+    epochs: float | None = None,
+    batch: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 42,
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
+    device: str = "auto",
+    resume: bool = False,
+    keep_checkpoints: bool = False,
+    report: Callable[[str], None] = lambda message: None,
+) -> Distillation:
+    """Distil a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
+
+    The student's vectors are in the space of the teacher: they have the same length, and are trained towards the
+    teacher's vectors of the texts. A tenth of the texts, 1,000 at most, is held out to measure that. Without texts, a
+    static student is exported untrained. The student is not registered under a name; `es-sbert distill` does that too.
+    Needs the extra `train`.
+
+    Args:
+        teacher: Folder, hub id, installed or registered name of a sentence encoder.
+        output: Folder of the student; new or empty, except with `resume`.
+        texts: Texts without labels, like those that will be embedded; repeated ones count once.
+        layers: Keep so many of the teacher's layers, evenly spaced; None makes a static model, whose vector of a text
+            is the mean of vectors of its tokens.
+        prompt: Which of the teacher's prompts it embeds the texts with. By default that of documents for a static
+            student, and both in turn, if they differ, for one with layers.
+        name: Of the student; by default the name of its folder.
+        sts: File with the columns sentence1, sentence2 and score: student and teacher are measured on it.
+        epochs, batch, learning_rate: Of the training; see `es_sbert.training.distillation.Student`.
+        seed: Of the order of the texts, and of those that are held out.
+        precision: Number format of the transformer's products while training.
+        device: `auto`, `cpu` or `cuda`.
+        resume: Resume an interrupted run, with the same arguments.
+        keep_checkpoints: Keep checkpoints and the teacher's vectors in `output/training`.
+        report: Called with progress messages.
+
+    Raises:
+        ModelError: the teacher cannot be opened, or no such student can be made of it.
+        UsageError: the teacher has no more layers than that, a student with layers has no texts, `output` is not empty,
+            or the extra `train` is missing.
+        SourceError: there are too few texts, or the STS file is invalid.
+        CheckpointInvalid: `resume`, and the run in `output` had other texts, settings or models.
+        DeviceError: the device is not available.
+        TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
+    """
+    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    from es_sbert.training.distillation import Student, distill_model
+
+    student = Student(layers, prompt, epochs, batch, learning_rate, seed, precision)
+    return distill_model(
+        teacher,
+        student,
+        texts,
+        output,
+        name=name,
+        sts=sts,
+        device=device,
+        resume=resume,
+        keep_checkpoints=keep_checkpoints,
+        report=report,
+    )
+
+
+__all__ = ["distill", "train"]

@@ -6,7 +6,8 @@ has labelled. Random pairs are nearly all unrelated; neighbours have scores acro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+import time
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec, RegressionSpec
+from es_sbert.training.objective_settings import (
+    MarginDistillationSpec,
+    ObjectiveSpec,
+    RegressionSpec,
+    VectorDistillationSpec,
+)
 from es_sbert.training.recipe import NeighboursSpec
 from es_sbert.training.training_errors import translate_disk_errors
-from es_sbert.training.training_examples import Examples
+from es_sbert.training.training_examples import DevData, Examples
 
 # Texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
 _NEIGHBOUR_BLOCK = 512
+
+# Between two messages of how many texts the teacher has embedded.
+_REPORT_SECONDS = 30.0
 
 
 def mine_neighbour_pairs(
@@ -136,12 +146,67 @@ def add_teacher_labels(
         return examples
     if not cache.exists():
         report(f"Labelling {len(examples):,} examples of {examples.name} with {teacher}")
-        _save_array(cache, _teacher_labels(teacher, examples, objective, device))
+        if isinstance(objective, VectorDistillationSpec):
+            _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
+        else:
+            _save_array(cache, _teacher_labels(teacher, examples, objective, device))
     return replace(examples, labels=np.load(cache, mmap_mode="r"))
 
 
+def add_teacher_vectors(
+    dev: DevData | None, objective: ObjectiveSpec, cache: Path, device: str, report: Callable[[str], None]
+) -> DevData | None:
+    """Add the teacher's vectors to a dev set whose task is `vectors`; any other is unchanged.
+
+    Args:
+        dev: The dev set; its prompt will be that of the teacher.
+        objective: What the stage is trained with, vector distillation.
+        cache, device, report: As for `add_teacher_labels`.
+
+    Raises:
+        ModelError: the teacher cannot be opened.
+        OutputError: the cache cannot be written.
+    """
+    if dev is None or dev.task != "vectors":
+        return dev
+    assert isinstance(objective, VectorDistillationSpec), "the recipe's validator has made sure of it"
+    if not cache.exists():
+        _save_teacher_vectors(cache, dev.texts[0], objective, device, report)
+    return replace(dev, gold=np.load(cache, mmap_mode="r"), kind=objective.teacher_prompt)
+
+
+def _save_teacher_vectors(
+    path: Path, texts: Sequence[str], objective: VectorDistillationSpec, device: str, report: Callable[[str], None]
+) -> None:
+    """Write the teacher's vectors of texts, *shape* ``(texts, dimensions)``, completely or not at all.
+
+    On a CPU the ONNX encoder computes them, as it does for an index: it is several times as fast as torch.
+    """
+    name, kind = objective.teacher, objective.teacher_prompt
+    folder = resolve_model(name)
+    if device != "cpu":
+        _save_array(path, open_siamese_encoder(folder, name=name).to(device).embed(texts, kind))
+        return
+    with Encoder(folder, device="cpu", called=name, report=report) as encoder, translate_disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.npy")
+        vectors = np.lib.format.open_memmap(
+            partial, mode="w+", dtype=np.float32, shape=(len(texts), encoder.info.dimensions)
+        )
+        done, told = 0, time.monotonic()
+        for part in encoder.encode_stream(texts, kind):
+            vectors[done : done + len(part.vectors)] = part.vectors
+            done += len(part.vectors)
+            if time.monotonic() - told > _REPORT_SECONDS:
+                told = time.monotonic()
+                report(f"{name} has embedded {done:,} of {len(texts):,} texts")
+        vectors.flush()
+        del vectors  # Windows renames no file that is mapped
+        partial.replace(path)
+
+
 def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, device: str) -> NDArray[np.float32]:
-    """Sentence vectors ``(examples, dimensions)``, or scores or margins ``(examples,)``, as the objective needs."""
+    """Scores or margins ``(examples,)``, as the objective needs."""
     folder = resolve_model(teacher)
     labels: NDArray[np.floating]
     if isinstance(objective, MarginDistillationSpec):
@@ -153,10 +218,8 @@ def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, 
         labels = open_pair_scorer(folder, name=teacher).to(device).score(*examples.texts)
     else:
         encoder = open_siamese_encoder(folder, name=teacher).to(device)
-        if not isinstance(objective, RegressionSpec):
-            vectors: NDArray[np.float32] = encoder.embed(examples.texts[0])
-            return vectors
         labels = paired_similarity(Similarity.COSINE, *(encoder.embed(texts) for texts in examples.texts))
+    assert isinstance(objective, RegressionSpec), "no other objective has a teacher"
     return np.clip(labels, *objective.range).astype(np.float32)
 
 

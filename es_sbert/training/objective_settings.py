@@ -128,10 +128,12 @@ class VectorDistillationSpec(_ObjectiveSpec):
 
     Attributes:
         teacher: Model that embeds the first text column; the vectors of all columns are drawn to it.
+        teacher_prompt: Which of the teacher's prompts to put in front of the texts that it embeds.
     """
 
     kind: Literal["vector-distillation"]
     teacher: str
+    teacher_prompt: Literal["query", "document"] | None = None
 
 
 class MarginDistillationSpec(_ObjectiveSpec):

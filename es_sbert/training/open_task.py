@@ -11,11 +11,14 @@ from torch import nn
 
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Dense, Normalize, Pooling
+from es_sbert.encoder.static_model import static_model_folder
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.cross_encoder import CrossEncoder
+from es_sbert.networks.layer_removal import remove_layers
 from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_codes, start_cross_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder, skip_mask_check
+from es_sbert.networks.token_table import TokenTable
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.losses import build_objective, objective_schema
 from es_sbert.training.objective_settings import ObjectiveSpec
@@ -77,10 +80,11 @@ def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveS
         UnsupportedArchitecture: transformers has no sequence classification for it.
     """
     settings = {"pooling": spec.pooling, "dense": spec.dense, "normalize": spec.normalize, "prompts": spec.prompts}
+    settings |= {"layers": spec.layers, "static": spec.static or None}
     unused = [name for name, value in settings.items() if value is not None and value != {}]
     if unused:
         raise RecipeInvalid(
-            f"a cross-encoder makes no sentence vectors, so {', '.join(unused)} cannot apply to it",
+            f"{', '.join(unused)} cannot apply to a cross-encoder, which makes no sentence vectors",
             "Leave them out of `model`, or set its kind to bi-encoder.",
         )
     labels = head_labels(objectives)
@@ -165,6 +169,13 @@ def prompts_of_columns(
 def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | None) -> None:
     """Add gradient checkpointing and LoRA to the transformer; all weights of the head are trained."""
     transformer: Any = encoder.transformer
+    if isinstance(transformer, TokenTable):
+        if lora is not None or stage.gradient_checkpointing:
+            raise RecipeInvalid(
+                "a static model has no layers, so lora and gradient_checkpointing cannot apply to it",
+                "Leave them out of the recipe, or use a base with a transformer.",
+            )
+        return
     skip_mask_check(transformer)
     if stage.gradient_checkpointing:
         transformer.gradient_checkpointing_enable({"use_reentrant": False})
@@ -200,9 +211,23 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
         spec: Model settings of the recipe; its `base` is the name in messages.
 
     Raises:
-        ModelError: the folder cannot be opened.
+        ModelError: the folder cannot be opened, or no static model can be made of it, or no layers removed.
+        UsageError: it has no more layers than the recipe keeps.
     """
+    if spec.static:
+        folder = static_model_folder(folder, spec.base)
     encoder = open_siamese_encoder(folder, name=spec.base, pooling=spec.pooling or (Pooling.MEAN,))
+    if spec.layers is not None:
+        remove_layers(encoder.transformer, spec.layers, spec.base)
+    if spec.dropout is not None:
+        for module in encoder.transformer.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = spec.dropout
+    if isinstance(encoder.transformer, TokenTable) and spec.pooling not in (None, (Pooling.MEAN,)):
+        raise RecipeInvalid(
+            "the vector of a text is the mean of its token vectors in a static model, so pooling cannot apply to it",
+            "Leave pooling out of the recipe, or use a base with a transformer.",
+        )
     model, dense = encoder.model, encoder.dense_layers
     pooled = model.dense[0].in_features if model.dense else model.dimensions
     width = pooled // len(model.pooling)

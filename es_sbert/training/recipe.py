@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
-from es_sbert.training.objective_settings import ObjectiveSpec, RecipeSettings, RegressionSpec
+from es_sbert.training.objective_settings import ObjectiveSpec, RecipeSettings, RegressionSpec, VectorDistillationSpec
 
 
 class ModelKind(StrEnum):
@@ -77,13 +77,14 @@ class DevSpec(RecipeSettings):
     Attributes:
         task: `sts`: Spearman's ρ of scores (roles sentence1, sentence2, score); `triplet`: accuracy (anchor,
             positive, negative); `pairs`: reciprocal rank of each anchor's positive among all positives
-            (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1).
+            (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1); `vectors`: mean
+            cosine to the vectors of the stage's teacher (text), for a stage of vector distillation.
         path, columns: As for training data.
         skip: Skip this many examples at the start.
         limit: Use at most this many.
     """
 
-    task: Literal["sts", "triplet", "pairs", "duplicates"] = "sts"
+    task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"] = "sts"
     path: str
     columns: dict[str, str]
     skip: int = Field(0, ge=0)
@@ -146,6 +147,12 @@ class StageSpec(RecipeSettings):
             raise ValueError(f"no objective for {', '.join(without)}: give the stage or the data set one")
         if self.patience is not None and self.dev is None:
             raise ValueError("patience needs a dev set")
+        if (
+            self.dev is not None
+            and self.dev.task == "vectors"
+            and not isinstance(self.objective_of(self.data[0]), VectorDistillationSpec)
+        ):
+            raise ValueError("dev.task vectors needs a teacher: use objective vector-distillation for the first data")
         for data in self.data:
             objective = self.objective_of(data)
             if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
@@ -180,6 +187,9 @@ class ModelSpec(RecipeSettings):
         prompts: Prompt name → text, added to the base's.
         codes: For a poly-encoder: number of vectors of the first text.
         lora: Train low-rank updates only.
+        dropout: Dropout of the transformer while it is trained; None keeps the base's.
+        layers: Keep so many of the base's layers, evenly spaced; None keeps all.
+        static: Start from a table of the base's vectors of single tokens (a StaticEmbedding) in place of its network.
     """
 
     base: str
@@ -191,6 +201,9 @@ class ModelSpec(RecipeSettings):
     prompts: dict[str, str] = Field(default_factory=dict)
     codes: PositiveInt = 64
     lora: LoraSpec | None = None
+    dropout: float | None = Field(None, ge=0, lt=1)
+    layers: PositiveInt | None = None
+    static: bool = False
 
 
 class ExportSpec(RecipeSettings):
@@ -236,6 +249,8 @@ class Recipe(RecipeSettings):
         names = [stage.name for stage in self.stages]
         if len(set(names)) != len(names):
             raise ValueError(f"stages need different names, not {', '.join(names)}")
+        if self.test is not None and self.test.task == "vectors":
+            raise ValueError("test.task vectors has no teacher: use it for the dev set of a stage")
         return self
 
 

@@ -108,7 +108,7 @@ class RunFolder:
         if resume:
             self._check_same(path, settings)
         else:
-            self._check_empty(self.output)
+            self.check_new()
         with translate_disk_errors(self.output):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock_file.touch()
@@ -117,6 +117,14 @@ class RunFolder:
                 self._check_empty(path)  # another process may have started a run since the first check
                 write_json(path, settings)
             yield
+
+    def check_new(self) -> None:
+        """Check that OUTPUT is a new or empty folder.
+
+        Raises:
+            UsageError: it is not.
+        """
+        self._check_empty(self.output)
 
     def _refuse(self) -> None:
         raise UsageError(f"another process trains into {self.output}", "Wait for it, stop it, or use another folder.")

@@ -28,6 +28,7 @@ from es_sbert.evaluation.pair_metrics import (
 from es_sbert.networks.siamese_encoder import eval_mode
 from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
 from es_sbert.training.bi_encoder_task import TrainingTask
+from es_sbert.training.losses import check_dimensions
 from es_sbert.training.objective_settings import ObjectiveSpec, TripletSpec
 from es_sbert.training.recipe import DevSpec, StageSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
@@ -44,6 +45,7 @@ _METRIC_NAMES = {
     "triplet": "accuracy × 100",
     "pairs": "reciprocal rank × 100",
     "duplicates": "average precision × 100",
+    "vectors": "cosine to the teacher × 100",
 }
 
 # Anchors whose positives are ranked at once: (block, positives) cosines are in memory.
@@ -69,11 +71,16 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
     """
     scores: NDArray[np.floating]
     if isinstance(model, SentenceEmbedder):
-        vectors = [model.embed(texts) for texts in data.texts]
+        vectors = [model.embed(texts, data.kind) for texts in data.texts]
         if data.task == "triplet":
             return triplet_accuracy(*vectors)[distance]
         if data.task == "pairs":
             return reciprocal_rank(*vectors)
+        if data.task == "vectors":
+            assert data.gold is not None, "the teacher has embedded the texts"
+            check_dimensions(vectors[0].shape[1], data.gold.shape[1])
+            gold = data.gold.astype(np.float32, copy=False)
+            return 100 * float(paired_similarity(Similarity.COSINE, vectors[0], gold).mean())
         scores = paired_similarity(Similarity.COSINE, *vectors)
     elif data.task in ("sts", "duplicates"):
         scores = model.score(*data.texts)

@@ -252,6 +252,7 @@ _DEV_SCHEMAS = {
     "triplet": ExampleSchema(("anchor", "positive", "negative")),
     "pairs": ExampleSchema(("anchor", "positive")),
     "duplicates": ExampleSchema(("sentence1", "sentence2"), LabelKind.CLASS, classes=("0", "1")),
+    "vectors": ExampleSchema(("text",)),
 }
 
 
@@ -262,13 +263,16 @@ class DevData:
     Attributes:
         task: The dev task.
         texts: One list for each role of the task, all of one length.
-        gold: Scores (`sts`, float32) or classes (`duplicates`, int64) of *shape* ``(examples,)``; None for the
-            tasks whose columns define the right text.
+        gold: Scores (`sts`, float32) or classes (`duplicates`, int64) of *shape* ``(examples,)``; vectors of the
+            teacher (`vectors`, float32) of *shape* ``(examples, dimensions)``, None before it has embedded the texts;
+            None for the tasks whose columns define the right text.
+        kind: Which of the model's prompts to put in front of the texts.
     """
 
-    task: Literal["sts", "triplet", "pairs", "duplicates"]
+    task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"]
     texts: tuple[list[str], ...]
     gold: NDArray[np.float32] | NDArray[np.int64] | None
+    kind: Literal["query", "document"] | None = None
 
     def __len__(self) -> int:
         return len(self.texts[0])

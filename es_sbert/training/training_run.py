@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from es_sbert.errors import ModelNotFound
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, TrainingRecord, model_card
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
-from es_sbert.training.augmentation import add_teacher_labels, mine_neighbour_pairs
+from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbour_pairs
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, StageSpec
@@ -120,9 +121,58 @@ def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> lis
     return read_stages(recipe, data_folder)
 
 
+@dataclass(frozen=True)
+class RunData:
+    """The data of a run, read and checked.
+
+    Attributes:
+        stages: Of each stage.
+        test: The test set; None without one.
+        folder: Base of relative paths in the recipe.
+        hashes: Path → SHA-256 of what was read, so that a resumed run has the same data.
+    """
+
+    stages: Sequence[StageData]
+    test: DevData | None
+    folder: Path
+    hashes: Callable[[], dict[str, str]]
+
+
 def run_recipe(
     recipe: Recipe,
     data_folder: Path,
+    output: Path,
+    *,
+    device: str,
+    resume: bool,
+    keep_checkpoints: bool,
+    report: Callable[[str], None],
+) -> TrainingResult:
+    """Read the data of a recipe and run it; see `run_with_data`.
+
+    Args:
+        recipe: The recipe.
+        data_folder: Base of relative paths in the recipe.
+        output, device, resume, keep_checkpoints, report: As for `run_with_data`.
+
+    Raises:
+        EsSbertError: an input is missing or invalid, or the run failed.
+    """
+    choose_training_device(device)  # before data is read, which may take long
+    data = RunData(
+        read_stages(recipe, data_folder),
+        read_dev(recipe.test, data_folder) if recipe.test else None,
+        data_folder,
+        partial(_hash_data, recipe, data_folder),
+    )
+    return run_with_data(
+        recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
+    )
+
+
+def run_with_data(
+    recipe: Recipe,
+    data: RunData,
     output: Path,
     *,
     device: str,
@@ -134,7 +184,7 @@ def run_recipe(
 
     Args:
         recipe: The recipe.
-        data_folder: Base of relative paths in the recipe.
+        data: Its data.
         output: Folder of the trained model; new or empty, except with `resume`.
         device: `auto`, `cpu` or `cuda`; torchrun starts one process for each GPU.
         resume: Resume an interrupted run from its last complete checkpoint.
@@ -148,8 +198,6 @@ def run_recipe(
     transformers_logging.set_verbosity_error()
     torch_device = choose_training_device(device)
     process = accelerate.PartialState(cpu=torch_device == "cpu")
-    stages = read_stages(recipe, data_folder)
-    test_data = read_dev(recipe.test, data_folder) if recipe.test else None
     models = find_models(recipe, all_needed=not resume)
     folder = RunFolder(output)
     # A resumed run keeps its number format, also on another GPU.
@@ -160,19 +208,19 @@ def run_recipe(
     with ExitStack() as stack:
         data_hashes: dict[str, str] = {}
         if process.is_main_process:
-            data_hashes = _hash_data(recipe, data_folder)
+            data_hashes = data.hashes()
             model_hashes = {name: hash_model(path) for name, path in models.items()}
             stack.enter_context(folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume))
         process.wait_for_everyone()
         if resume and folder.finished():
             run.report(f"{output} is finished: there is nothing to resume")
             return TrainingResult(output, (), _exported_fingerprint(output))
-        results = _train_stages(run, stages)
+        results = _train_stages(run, data.stages)
         fingerprint = test = None
         if process.is_main_process:
-            if test_data is not None:
-                test = _measure_test_set(run, stages, test_data, process)
-            fingerprint = _export(run, data_folder, _training_record(run, data_hashes, test))
+            if data.test is not None:
+                test = _measure_test_set(run, data.stages, data.test, process)
+            fingerprint = _export(run, data.folder, _training_record(run, data_hashes, test))
             folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
         process.wait_for_everyone()
     return TrainingResult(output, results, fingerprint, test, str(precision))
@@ -207,7 +255,8 @@ def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> St
         neighbours, labels = folder / f"neighbours-{number}.npy", folder / f"teacher-{number}.npy"
         pairs = mine_neighbour_pairs(dataset, spec.neighbours, neighbours, run.device, run.report)
         examples.append(add_teacher_labels(pairs, objective, labels, run.device, run.report))
-    return replace(data, examples=tuple(examples))
+    dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
+    return replace(data, examples=tuple(examples), dev=dev)
 
 
 def _measure_test_set(
@@ -260,15 +309,18 @@ def _export_model(run: RunSettings, data_folder: Path) -> str | None:
     """Export to ONNX, checked by the parity gate; returns the fingerprint, or None if nothing was exported."""
     recipe, staging = run.recipe, run.folder.staging_folder
     export, kind, trained = recipe.export, recipe.model.kind, run.folder.stage(recipe.stages[-1].name) / "model"
-    variants = default_exports() if export.precisions is None else export.precisions
+    model = read_sentence_model(trained, recipe.name) if kind is ModelKind.BI_ENCODER else None
+    architecture = "" if model is None else model.architecture
+    variants = default_exports(architecture) if export.precisions is None else export.precisions
     if not variants or kind is ModelKind.POLY_ENCODER:
         shutil.copytree(trained, staging)
         return None
     if kind is ModelKind.CROSS_ENCODER:
         cross_encoder = read_cross_encoder(trained, recipe.name)
         return export_reranker(cross_encoder, staging, variants, on_progress=run.report).fingerprint
+    assert model is not None, "the other kinds have been handled"
     return export_bundle(
-        read_sentence_model(trained, recipe.name),
+        model,
         staging,
         variants,
         sts_file=data_folder / export.sts if export.sts else None,

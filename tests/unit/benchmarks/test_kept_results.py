@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cluster_faults, migration, model_choice, operator_times
+from benchmarks import cluster_faults, migration, model_choice, operator_times, students
 from benchmarks import pairs_results as pairs
 from benchmarks.common import replaced
 from benchmarks.compat import kept as compat
@@ -42,6 +42,7 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (scale.PAGE, scale.NAME, scale.MAKER): lambda: scale.section(scale.kept()),
     (search.PAGE, search.NAME, search.MAKER): lambda: search.section(search.kept()),
     (model_choice.PAGE, model_choice.NAME, model_choice.MAKER): lambda: model_choice.section(model_choice.kept()),
+    (students.PAGE, students.NAME, students.MAKER): lambda: students.section(students.kept()),
     (pairs.PAGE, pairs.NAME, pairs.MAKER): lambda: pairs.section(pairs.kept()),
     (ingest.PAGE, ingest.NAME, ingest.MAKER): lambda: ingest.section(ingest.kept()),
     (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),

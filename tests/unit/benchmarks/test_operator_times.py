@@ -31,7 +31,9 @@ def test_each_variant_is_measured(variant: Variant, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(operator_times, "_LARGE", (16, 32))
     monkeypatch.setattr(operator_times, "_LENGTHS", (4, 8))
     model = write_tiny_bert(tmp_path / "model")
-    bundle, refused = open_or_export(model, [Variant.FP32, variant], may_fall_back=False, report=lambda _: None)
+    bundle, refused = open_or_export(
+        model, lambda _: [Variant.FP32, variant], may_fall_back=False, report=lambda _: None
+    )
     assert not refused
     found = list(measure(bundle, variant, 0.01))
     assert [one.tokens for one in found] == [4, 8]
@@ -48,7 +50,7 @@ def test_each_variant_is_measured(variant: Variant, tmp_path: Path, monkeypatch:
 def test_operations_are_those_of_all_products_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     model = write_tiny_bert(tmp_path / "model")
-    bundle, _ = open_or_export(model, [Variant.FP32], may_fall_back=False, report=lambda _: None)
+    bundle, _ = open_or_export(model, lambda _: [Variant.FP32], may_fall_back=False, report=lambda _: None)
     weights = LAYERS * (4 * HIDDEN**2 + 2 * HIDDEN * INTERMEDIATE)
     assert operations_per_token(bundle.variant_file(Variant.FP32)) == 2 * weights
 

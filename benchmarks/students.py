@@ -1,0 +1,254 @@
+"""Quality and speed of students that `es-sbert distill` makes of a teacher.
+
+    python -m benchmarks.students --data DATA --work WORK [--texts N] [--layers N …] [--write]
+    python -m benchmarks.students --kept --write
+
+DATA holds `sts/`, `nli/nli-train.tsv.gz`, `retrieval/SET/` in the BEIR layout and `ingest/short-docs.jsonl.gz`.
+Students are trained on sentences of NLI and short documents of at most 20 words, without labels, and without the
+sentences of STSb dev and test. They are kept in WORK: a run that was interrupted resumes there, and a student that is
+finished is measured only. The settings of the training are those of `es-sbert distill`, unless options say otherwise.
+
+STSb is Spearman's ρ × 100 on its test set; retrieval ranks all documents by cosine. Speeds are texts a second through
+`Encoder.encode_stream`, as `es-sbert ingest` runs it, on documents that differ. All models are open at the same time
+and take turns; ratios are those of the same round.
+
+--write keeps the run in `benchmarks/results/students/KIND.json` and writes its table into docs/results.md.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.common import read_jsonl, read_tsv, seconds, spread, table
+from benchmarks.encode_peers.measure import sts_correlation
+from benchmarks.encode_peers.processor import KINDS, this_processor
+from benchmarks.encode_peers.texts import spaced, sts_rows
+from benchmarks.kept_runs import (
+    ROOT,
+    Goal,
+    conditions,
+    load_text,
+    processor_text,
+    read_kinds,
+    rounded_numbers,
+    write_kind,
+    write_section,
+)
+from benchmarks.model_choice import ndcg
+from es_sbert.bundle.bundle import is_encoder_bundle
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.training import distill
+
+RESULTS = ROOT / "benchmarks/results/students"
+PAGE = ROOT / "docs/results.md"
+NAME, MAKER = "students", "benchmarks.students"
+
+_MAX_WORDS = 20  # of a training text
+_SPEED_TEXTS, _STATIC_TEXTS = 2000, 60_000  # a round
+UNTRAINED, STATIC = "static, untrained", "static"
+
+
+def training_texts(data: Path, count: int) -> list[str]:
+    """Sentences and short documents, in an order that is drawn once; none is a sentence of STSb dev or test."""
+    measured = {
+        row[side].strip()
+        for part in ("dev", "test")
+        for row in read_tsv(data / f"sts/stsb-en-{part}.tsv.gz")
+        for side in ("sentence1", "sentence2")
+    }
+    sentences = [row[side] for row in read_tsv(data / "nli/nli-train.tsv.gz") for side in ("sentence1", "sentence2")]
+    documents = [row["text"] for row in read_jsonl(data / "ingest/short-docs.jsonl.gz")]
+    texts = dict.fromkeys(text.strip() for text in (*sentences, *documents))
+    kept = [text for text in texts if text not in measured]
+    random.Random(0).shuffle(kept)
+    return [text for text in kept if 0 < len(text.split()) <= _MAX_WORDS][:count]
+
+
+def students(layers: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """Name of each student → arguments of `distill`."""
+    return {
+        STATIC: {},
+        UNTRAINED: {"texts": ()},
+        **{layer_name(number): {"layers": number} for number in layers},
+    }
+
+
+def layer_name(layers: int) -> str:
+    """Name of a student with so many layers."""
+    return f"{layers} layers"
+
+
+def make_student(name: str, teacher: str, texts: Sequence[str], work: Path, options: dict[str, Any]) -> Path:
+    """The folder of a student, trained if it is not there."""
+    folder = work / name.replace(", ", "-").replace(" ", "-")
+    if not is_encoder_bundle(folder):
+        resume = (folder / "training/run.json").exists()
+        arguments = {"texts": texts, "resume": resume, **options}
+        distill(teacher, folder, report=lambda line: click.echo(f"{name}: {line}", err=True), **arguments)
+    return folder
+
+
+def speeds(
+    models: dict[str, Encoder], data: Path, rounds: int, report: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """Texts a second of each model in each round, in turn."""
+    documents = [row["text"] for row in read_jsonl(data / "ingest/short-docs.jsonl.gz")]
+    documents = list(dict.fromkeys(documents))
+    found: dict[str, list[float]] = {name: [] for name in models}
+    for number in range(rounds):
+        for name, encoder in models.items():
+            count = _STATIC_TEXTS if name in (STATIC, UNTRAINED) else _SPEED_TEXTS
+            texts = spaced(documents, count * rounds)[number::rounds]
+            if number == 0:
+                encoder.encode(texts[:200])
+            took, vectors = seconds(
+                lambda encoder=encoder, texts=texts: sum(
+                    len(part.vectors) for part in encoder.encode_stream(texts, "document")
+                )
+            )
+            assert vectors == len(texts)
+            found[name].append(len(texts) / took)
+            report(f"round {number + 1}, {name}: {found[name][-1]:,.0f} texts/s")
+    return found
+
+
+def measure(encoder: Encoder, data: Path, sets: Sequence[str]) -> dict[str, Any]:
+    """Quality of one model, and what it is."""
+    rows = sts_rows(data)
+    pairs = [row["sentence1"] for row in rows] + [row["sentence2"] for row in rows]
+    return {
+        "variant": encoder.info.variant,
+        "sts": sts_correlation(encoder.encode(pairs), [float(row["score"]) for row in rows]),
+        "retrieval": {one: ndcg(encoder, data / "retrieval" / one) for one in sets},
+    }
+
+
+def kept() -> dict[str, Any]:
+    """Kind of processor → its run, best kind first."""
+    return read_kinds(RESULTS)
+
+
+def section(runs: dict[str, Any]) -> str:
+    """The tables of all kinds of processors."""
+    return "\n\n".join(run_text(kind, run) for kind, run in runs.items()) or "No processor has been measured."
+
+
+def run_text(kind: str, run: dict[str, Any]) -> str:
+    """Conditions, table and goals of one run."""
+    models: dict[str, dict[str, Any]] = run["models"]
+    own = models[run["teacher"]]["speeds"]
+    sets = list(models[run["teacher"]]["retrieval"])
+    header = ["model", "STSb ρ", *(f"nDCG@10, {one}" for one in sets), "texts/s", "× teacher", "variant"]
+    rows = [
+        [
+            name,
+            f"{figures['sts']:.2f}",
+            *(f"{figures['retrieval'][one]:.1f}" for one in sets),
+            spread(figures["speeds"]),
+            spread([speed / teacher for speed, teacher in zip(figures["speeds"], own, strict=True)], 2),
+            figures["variant"],
+        ]
+        for name, figures in models.items()
+    ]
+    how = ", ".join(f"{option} {value}" for option, value in run["options"].items()) or "the default settings"
+    about = (
+        f"{processor_text(run['processor'])}; {run['date']}, commit {run['commit']}, {run['rounds']} rounds, median "
+        f"(min–max). {load_text(run['load'], [])} "
+        f"The teacher is {run['teacher']}. The static student learned from {run['texts']:,} texts, those with layers "
+        f"from {run['layer_texts']:,} of at most {run['layer_words']} words, with {how}."
+    )
+    goals = "\n".join(f"- {goal}" for goal in find_goals(run))
+    return f"{KINDS[kind]}: {about}\n\n{table(header, rows)}\n\n{goals}"
+
+
+def find_goals(run: dict[str, Any]) -> list[Goal]:
+    """What students should reach, of all-MiniLM-L6-v2."""
+    models: dict[str, dict[str, Any]] = run["models"]
+    three, static, own = models.get(layer_name(3)), models.get(STATIC), models[run["teacher"]]["speeds"]
+    ratio = None
+    if three is not None:
+        ratio = statistics.median(speed / teacher for speed, teacher in zip(three["speeds"], own, strict=True))
+    return [
+        Goal("3 layers at least 1.8 times as fast as their teacher", None if ratio is None else ratio >= 1.8),
+        Goal("3 layers with at least 80.0 on STSb test", None if three is None else three["sts"] >= 80),
+        Goal("static with at least 72 on STSb test", None if static is None else static["sts"] >= 72),
+        Goal(
+            "static with at least 30,000 short documents a second",
+            None if static is None else statistics.median(static["speeds"]) >= 30_000,
+        ),
+    ]
+
+
+@click.command()
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Folder of the students.")
+@click.option("--teacher", default="all-MiniLM-L6-v2", show_default=True)
+@click.option("--layers", type=click.IntRange(min=1), multiple=True, default=(3,), show_default=True)
+@click.option("--texts", "count", type=click.IntRange(min=100), default=400_000, show_default=True)
+@click.option("--set", "sets", multiple=True, default=("cisi",), show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--layer-words",
+    type=click.IntRange(min=1),
+    default=_MAX_WORDS,
+    show_default=True,
+    help="Longest text that students with layers learn from.",
+)
+@click.option("--epochs", type=float, help="Of students with layers.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of the training of students with layers.")
+@click.option("--write", is_flag=True, help="Keep the run, and write its table into docs/results.md.")
+@click.option("--kept", "only_kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
+def main(
+    data: Path | None,
+    work: Path | None,
+    teacher: str,
+    layers: Sequence[int],
+    count: int,
+    sets: Sequence[str],
+    rounds: int,
+    layer_words: int,
+    epochs: float | None,
+    precision: str | None,
+    *,
+    write: bool,
+    only_kept: bool,
+) -> None:
+    """Make the students that are not there, measure them and print the table."""
+    if not only_kept:
+        if data is None or work is None:
+            raise click.UsageError("Give --data FOLDER and --work FOLDER, or --kept.")
+        texts = training_texts(data, count)
+        short = [text for text in texts if len(text.split()) <= layer_words]
+        given = {name: value for name, value in (("epochs", epochs), ("precision", precision)) if value is not None}
+        models: dict[str, str | Path] = {teacher: teacher}
+        for name, options in students(layers).items():
+            if "layers" in options:
+                models[name] = make_student(name, teacher, short, work, {**options, **given})
+            else:
+                models[name] = make_student(name, teacher, texts, work, options)
+        processor = this_processor()
+        run: dict[str, Any] = {**conditions(processor), "rounds": rounds, "teacher": teacher, "texts": len(texts)}
+        run |= {"layer_texts": len(short), "layer_words": layer_words, "options": given, "models": {}}
+        with ExitStack() as stack:
+            opened = {name: stack.enter_context(Encoder(model)) for name, model in models.items()}
+            found = speeds(opened, data, rounds, lambda line: click.echo(line, err=True))
+            for name, encoder in opened.items():
+                run["models"][name] = {**measure(encoder, data, sets), "speeds": found[name]}
+        click.echo(run_text(processor.kind, run))
+        if write:
+            write_kind(RESULTS, processor.kind, rounded_numbers(run))
+    if write:
+        write_section(PAGE, NAME, section(kept()), maker=MAKER)
+    elif only_kept:
+        click.echo(section(kept()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`es-sbert distill`: distil a sentence encoder into a smaller or static one."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+from cloup import option_group
+
+from es_sbert.cli.analysis_input import file_reading
+from es_sbert.cli.options import (
+    FILE_TYPE,
+    FiniteFloatRange,
+    file_options,
+    select_options,
+    text_field_option,
+    text_template_option,
+)
+from es_sbert.cli.output import print_message
+from es_sbert.errors import UsageError, require_extra
+from es_sbert.messages import escape_unprintable
+
+if TYPE_CHECKING:
+    from es_sbert.training.distillation import Distillation
+
+_TRAINING = (
+    "prompt",
+    "epochs",
+    "batch",
+    "learning_rate",
+    "seed",
+    "precision",
+    "device",
+    "resume",
+    "keep_checkpoints",
+    "sts",
+    "name",
+)
+
+
+@cloup.command()
+@click.argument("model")
+@option_group(
+    "Student",
+    click.option(
+        "--layers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Keep N of MODEL's transformer layers, evenly spaced; the last one is kept.",
+    ),
+    click.option("--static", is_flag=True, help="Replace the transformer by a table of token vectors."),
+    click.option(
+        "-o", "--output", type=FILE_TYPE, required=True, metavar="FOLDER", help="Folder to write; new or empty."
+    ),
+    click.option("--name", help="Name for --model.  [default: that of FOLDER]"),
+)
+@option_group(
+    "Texts",
+    click.option(
+        "--texts",
+        multiple=True,
+        metavar="FILE",
+        help="File of texts to train on, as es-sbert ingest reads it; no labels are needed. Repeatable.",
+    ),
+    text_field_option("Field of the text", "text"),
+    text_template_option,
+    file_options,
+    click.option(
+        "--as",
+        "prompt",
+        type=click.Choice(["query", "document"]),
+        help="MODEL embeds the texts with its prompt for queries or documents.  [default: document; with --layers "
+        "both in turn, if they differ]",
+    ),
+)
+@option_group(
+    "Training",
+    click.option(
+        "--sts", type=FILE_TYPE, metavar="FILE", help="Also measure on these pairs: sentence1, sentence2, score."
+    ),
+    click.option(
+        "--epochs",
+        type=FiniteFloatRange(0, min_open=True),
+        help="Passes over the texts.  [default: 3; with --static 8]",
+    ),
+    click.option("--batch", type=click.IntRange(min=1), help="Texts of a batch.  [default: 64; with --static 1024]"),
+    click.option(
+        "--learning-rate",
+        type=FiniteFloatRange(0, min_open=True),
+        help="Highest learning rate.  [default: 5e-4; with --static 0.01]",
+    ),
+    click.option("--seed", type=click.IntRange(min=0), default=42, help="Random seed."),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
+        default="auto",
+        help="Number format of products while training. auto: bf16 on a GPU that has it, fp32 on a CPU.",
+    ),
+    # Not `device_option`: training runs on one GPU a process and refuses cuda:N.
+    click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
+    click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
+    click.option("--keep-checkpoints", is_flag=True, help="Keep checkpoints and MODEL's vectors in FOLDER/training."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
+)
+def distill(
+    model: str, layers: int | None, static: bool, output: Path, texts: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
+    """Distil MODEL into a smaller, faster student.
+
+    The student has some of MODEL's layers (--layers), or none: with --static, the vector of a text is the mean of
+    vectors of its tokens. It is trained towards MODEL's vectors of your texts, which need no labels. Its vectors have
+    the length of MODEL's and are compared with cosines like them; an index of MODEL still has to be loaded again. The
+    student is exported to a checked ONNX bundle and registered (es-sbert model list).
+
+    A tenth of the texts, 1,000 at most, is held out: the summary says how near the student's vectors are to MODEL's
+    there, before and after training. Without texts, --static writes the untrained student, and says so.
+
+    \b
+    Examples:
+      es-sbert distill all-MiniLM-L6-v2 --layers 3 --texts docs.jsonl --text-field title -o minilm-3
+      es-sbert distill all-MiniLM-L6-v2 --static --texts docs.jsonl --texts queries.txt -o minilm-static
+      es-sbert distill bge-small-en-v1.5 --layers 4 --texts docs.csv -o bge-4 --sts pairs.tsv
+    """
+    require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    if static == (layers is not None):
+        what = "both --layers and --static are" if static else "neither --layers nor --static is"
+        raise UsageError(f"{what} given", "Give one of them: --layers N for a smaller transformer, --static for none.")
+    if layers is not None and not texts:
+        raise UsageError(
+            "a student with fewer layers is of no use before it has been trained, and there are no texts",
+            "Give texts like those that you will search: --texts FILE. They need no labels.",
+        )
+    from es_sbert import training
+    from es_sbert.analysis.text_collection import read_file_texts
+    from es_sbert.bundle.local_registry import try_register_model
+
+    found: list[str] = []
+    if texts:
+        read = read_file_texts(texts, **file_reading(options))
+        for line in read.skipped.lines():
+            print_message(line)
+        found = read.texts
+        if not found:
+            raise UsageError(f"{', '.join(texts)} hold no text", "Name files with texts, or their field: --text-field.")
+    began = time.monotonic()
+    how = select_options(options, _TRAINING)
+    student = training.distill(model, output, found, layers=layers, report=print_message, **how)
+    try_register_model(student.folder, student.fingerprint, name=options["name"] or output.resolve().name)
+    if as_json:
+        shown = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(student).items()}
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        click.echo(distill_summary(model, student, time.monotonic() - began))
+
+
+def distill_summary(teacher: str, student: Distillation, seconds: float) -> str:
+    """Human-readable summary: what it was trained on, how near it is to its teacher, the folder."""
+    lines = []
+    teacher = escape_unprintable(teacher)
+    if not student.texts:
+        lines.append("This student is untrained. Train it on your texts for better vectors: --texts FILE")
+    elif student.cosine is not None and student.start_cosine is not None:
+        lines.append(f"{student.texts:,} texts, {student.held_out:,} more held out")
+        gain = f"{student.start_cosine:.2f} → {student.cosine:.2f}"
+        lines.append(f"mean cosine × 100 to {teacher} on texts that were held out: {gain}")
+    if student.sts is not None:
+        start = "" if student.sts.start is None else f"{student.sts.start:.2f} → "
+        lines.append(f"{student.sts.name}: {start}{student.sts.trained:.2f} ({teacher}: {student.teacher_sts:.2f})")
+    lines.append(f"→ {escape_unprintable(str(student.folder))} (fingerprint {student.fingerprint}), {seconds:,.0f} s")
+    return "\n".join(lines)

@@ -1,0 +1,152 @@
+"""A static model made of any sentence encoder: a table of token vectors, whose mean is the vector of a text.
+
+Model2Vec's method (Tulkens and van Dongen 2024, github.com/MinishLab/model2vec): the encoder embeds each token of its
+vocabulary alone, the mean of all of them is subtracted, and frequent tokens get small weights, as in SIF (Arora et al.
+2017, "A simple but tough-to-beat baseline for sentence embeddings"). Frequencies follow Zipf's law: vocabularies are
+sorted by frequency. Model2Vec rotates the vectors by PCA as well. Cosines do not change by that, and without it the
+vectors stay in the space of the encoder, so that they can be trained towards its vectors.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from es_sbert.bundle.model_files import write_json
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.static_embedding import write_static_embedding
+from es_sbert.config import cache_folder
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.tokenizer import TokenizedTexts, load_sentence_tokenizer
+from es_sbert.errors import OutputError, UnsupportedArchitecture
+from es_sbert.filesystem import file_lock
+
+# The constant a of SIF's weights a / (a + p), p the probability of a token; the default of Model2Vec.
+SIF_COEFFICIENT = 1e-4
+_MODULES = "sentence_transformers.models"
+
+
+def sif_weights(tokens: int, coefficient: float = SIF_COEFFICIENT) -> NDArray[np.float32]:
+    """Weights a / (a + p) of the tokens of a vocabulary that is sorted by frequency.
+
+    Args:
+        tokens: Size of the vocabulary.
+        coefficient: The constant a.
+
+    Returns:
+        *Shape:* ``(tokens,)``, rising. The probability p of the token of rank r is proportional to 1 / (r + 1).
+    """
+    inverse_ranks = 1 / np.arange(2, tokens + 2, dtype=np.float64)  # (tokens,)
+    probabilities = inverse_ranks / inverse_ranks.sum()
+    weights: NDArray[np.float32] = (coefficient / (coefficient + probabilities)).astype(np.float32)
+    return weights
+
+
+def static_model_folder(
+    folder: Path, name: str | None = None, *, report: Callable[[str], None] = lambda message: None
+) -> Path:
+    """The folder of the untrained static model of a sentence encoder, in the cache; it is written at the first call.
+
+    It reads as many tokens of a text as the encoder, without special tokens and prompts, and gives vectors of the same
+    length, normalized if the encoder's are.
+
+    Args:
+        folder: The folder of the encoder.
+        name: Of the encoder, for messages.
+        report: Called with progress messages.
+
+    Raises:
+        UnsupportedArchitecture: it is a static model already, or has a Router.
+        ModelError: the folder is not a model, or cannot be run.
+        OutputError: the cache cannot be written.
+    """
+    model = read_sentence_model(folder, name)
+    check_static_source(model)
+    target = cache_folder() / "static" / model.fingerprint
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(target.with_suffix(".lock"), lambda: None):
+            if not target.is_dir():
+                partial = target.with_suffix(".partial")
+                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
+                _write_static_model(model, partial, report)
+                partial.rename(target)
+    except OSError as error:
+        raise OutputError(
+            f"{target.parent} cannot be written: {error.strerror}", "Free space there, or set ES_SBERT_CACHE."
+        ) from error
+    return target
+
+
+def check_static_source(model: SentenceModel) -> None:
+    """Check that a static model can be made of a sentence encoder.
+
+    Raises:
+        UnsupportedArchitecture: it is a static model already, or has a Router.
+    """
+    if model.routes or model.route_name:
+        raise UnsupportedArchitecture(
+            f"{model.name} has a Router, so it is several networks with a vocabulary each",
+            "Save one of its networks as a model, and make a static model of that.",
+        )
+    if model.architecture == "static":
+        raise UnsupportedArchitecture(
+            f"{model.name} is a StaticEmbedding already", "Choose a model with a transformer, such as all-MiniLM-L6-v2."
+        )
+
+
+def _write_static_model(model: SentenceModel, target: Path, report: Callable[[str], None]) -> None:
+    tokenizer = load_sentence_tokenizer(model)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    with Encoder(model.folder, device="cpu", called=model.name, report=report) as encoder:
+        report(f"Embedding the {tokenizer.get_vocab_size():,} tokens of {model.name}")
+        vectors = token_vectors(encoder, model, tokenizer)
+    table = (vectors - vectors.mean(axis=0)) * sif_weights(len(vectors))[:, None]  # (vocabulary, dimensions)
+    special = tokenizer.num_special_tokens_to_add(is_pair=False)
+    tokenizer.enable_truncation(model.max_tokens - special)
+    modules = ["StaticEmbedding", *(["Normalize"] if model.normalize else [])]
+    places = [f"{number}_{kind}" for number, kind in enumerate(modules)]
+    for place in places:
+        (target / place).mkdir(parents=True)
+    write_static_embedding(target / places[0], table, tokenizer.to_str())
+    entries = [
+        {"idx": number, "name": str(number), "path": place, "type": f"{_MODULES}.{kind}"}
+        for number, (place, kind) in enumerate(zip(places, modules, strict=True))
+    ]
+    write_json(target / "modules.json", entries)
+    settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    write_json(target / "config_sentence_transformers.json", settings)
+
+
+def token_vectors(encoder: Encoder, model: SentenceModel, tokenizer: Tokenizer) -> NDArray[np.float32]:
+    """The vectors of the tokens of a vocabulary, each embedded alone between the special tokens of a text.
+
+    Args:
+        encoder: The encoder.
+        model: Its settings.
+        tokenizer: Its tokenizer.
+
+    Returns:
+        *Shape:* ``(vocabulary, dimensions)``; zero for tokens that the model has no vector for.
+    """
+    vocabulary = max(tokenizer.get_vocab().values()) + 1
+    known = min(vocabulary, int(model.transformer_config.get("vocab_size") or vocabulary))
+    around = tokenizer.encode("a", add_special_tokens=model.adds_special_tokens)
+    own = [place for place, special in enumerate(around.special_tokens_mask) if not special]
+    before = np.array(around.ids[: own[0]], dtype=np.int64)
+    after = np.array(around.ids[own[-1] + 1 :], dtype=np.int64)
+    vectors = np.zeros((vocabulary, encoder.info.dimensions), dtype=np.float32)
+    for start in range(0, known, encoder.window):
+        ids = range(start, min(start + encoder.window, known))
+        rows = [np.concatenate([before, [number], after]) for number in ids]
+        lengths = np.full(len(rows), len(before) + 1 + len(after), dtype=np.int64)
+        vectors[ids.start : ids.stop] = encoder.embed(TokenizedTexts(rows, lengths, model.max_tokens))
+    return vectors

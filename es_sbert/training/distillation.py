@@ -1,0 +1,280 @@
+"""Distil a sentence encoder into a smaller or static student, whose vectors are in the same space.
+
+The student is trained towards the vectors of its teacher on texts without labels (Hinton et al. 2015, arXiv 1503.02531;
+Reimers and Gurevych 2020, arXiv 2004.09813; LEAF, Vujanic and Rueckstiess 2025, arXiv 2509.12539). It is a recipe of
+one stage of vector distillation, whose texts are in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel, read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.static_model import check_static_source, static_model_folder
+from es_sbert.encoder.variant_choice import default_exports
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.evaluation.evaluated_models import OnnxEmbedder
+from es_sbert.evaluation.evaluation_report import FinalScores
+from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.training.objective_settings import ObjectiveSpec, VectorDistillationSpec
+from es_sbert.training.open_task import open_initial_model
+from es_sbert.training.recipe import DataSpec, DevSpec, ModelSpec, Recipe, StageSpec
+from es_sbert.training.run_folder import RunFolder
+from es_sbert.training.trainer import dev_metric_name, dev_score
+from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import DevData, Examples, StageData, read_dev
+from es_sbert.training.training_run import RunData, run_with_data
+
+MIN_TEXTS = 100
+"""Fewest different texts to train on."""
+
+STAGE = "distillation"
+_TEXTS = "texts"  # what recipe and messages call the texts, which are of no single file
+_MAX_HELD_OUT = 1000
+# Texts between two checkpoints of a student with layers, minutes on a CPU; and most checkpoints of an epoch.
+_CHECKPOINT_TEXTS, _MAX_CHECKPOINTS = 10_000, 20
+_STS_COLUMNS = {"sentence1": "sentence1", "sentence2": "sentence2", "score": "score"}
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Student:
+    """What is made of the teacher, and how it is trained.
+
+    Attributes:
+        layers: Keep so many of its layers, evenly spaced; None for a static model.
+        prompt: Which of the teacher's prompts is put in front of the texts. None: that of documents for a static model;
+            those of documents and of queries in turn, if they differ, for others, which keep the prompts.
+        epochs: Passes over the texts; None for 3 with layers, 8 for a static model.
+        batch: Texts of a batch; None for 64 with layers, 1024 for a static model.
+        learning_rate: Highest learning rate; None for 5e-4 with layers, 0.01 for a static model.
+        seed: Of the order of the texts, and of those that are held out.
+        precision: Number format of the transformer's products while training: `auto`, `fp32`, `bf16` or `fp16`. On
+            CPUs with bf16 products, bf16 is faster.
+    """
+
+    layers: int | None = None
+    prompt: PromptKind | None = None
+    epochs: float | None = None
+    batch: int | None = None
+    learning_rate: float | None = None
+    seed: int = 42
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+
+    @property
+    def static(self) -> bool:
+        return self.layers is None
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """A finished distillation.
+
+    Attributes:
+        folder: The student, an ONNX bundle.
+        fingerprint: Its fingerprint.
+        texts: Texts that it was trained on.
+        held_out: Texts that it was measured on.
+        start_cosine, cosine: Mean cosine × 100 between its vectors and the teacher's on the held-out texts, before and
+            after training; None if it was not trained by this call.
+        sts: Spearman's ρ × 100 on the STS file, before and after training; None without a file.
+        teacher_sts: The teacher's.
+    """
+
+    folder: Path
+    fingerprint: str
+    texts: int = 0
+    held_out: int = 0
+    start_cosine: float | None = None
+    cosine: float | None = None
+    sts: FinalScores | None = None
+    teacher_sts: float | None = None
+
+
+def distill_model(
+    teacher: str,
+    student: Student,
+    texts: Sequence[str],
+    output: Path,
+    *,
+    name: str | None,
+    sts: Path | None,
+    device: str,
+    resume: bool,
+    keep_checkpoints: bool,
+    report: Callable[[str], None],
+) -> Distillation:
+    """Make a student of a teacher, train it and export it; see `es_sbert.training.distill`."""
+    name = name or output.resolve().name
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot be the name of a model", "Give one of letters and digits: --name NAME.")
+    folder = resolve_model(teacher)
+    model = read_sentence_model(folder, teacher)
+    distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
+    test_set = read_dev(_sts_spec(sts), Path()) if sts is not None else None
+    if student.static:
+        check_static_source(model)
+    else:
+        # Opened for its checks: whether its layers can be removed, and how many.
+        open_initial_model(folder, ModelSpec(base=teacher, layers=student.layers))
+    if not texts:
+        return _export_untrained(teacher, folder, student, output, name, test_set, report)
+    if len(distinct) < MIN_TEXTS:
+        raise SourceError(
+            f"there are {len(distinct)} different texts, too few to learn from", f"Give at least {MIN_TEXTS}."
+        )
+    trained, held_out = split_texts(distinct, student.seed)
+    recipe = distillation_recipe(name, model, student, sts, len(trained))
+    data = _run_data(recipe, trained, held_out, test_set)
+    result = run_with_data(
+        recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
+    )
+    assert result.fingerprint is not None, "the recipe exports the model"
+    if not keep_checkpoints:
+        with translate_disk_errors(output):
+            for vectors in RunFolder(output).stage(STAGE).glob("teacher-*.npy"):
+                vectors.unlink()
+    stage = result.stages[0] if result.stages else None
+    return Distillation(
+        output,
+        result.fingerprint,
+        len(trained),
+        len(held_out),
+        None if stage is None else stage.start_dev,
+        None if stage is None else stage.best_dev,
+        result.test,
+        None if test_set is None or stage is None else _onnx_score(folder, teacher, test_set, report),
+    )
+
+
+def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts: Path | None, texts: int) -> Recipe:
+    """The recipe that trains a student towards its teacher.
+
+    Args:
+        name: Of the student.
+        teacher: The teacher, by the name to open it with.
+        student: What is made of it.
+        sts: File of gold pairs to measure the student on.
+        texts: How many texts it is trained on.
+    """
+    data = []
+    for kind in _prompt_kinds(teacher, student):
+        prompt = next((key for key in PROMPT_NAMES[kind] if key in teacher.prompts), None)
+        data.append(
+            DataSpec(
+                path=_TEXTS,
+                name=_TEXTS if kind == "document" else f"{_TEXTS} as queries",
+                columns={"source": "text"},
+                prompts={} if prompt is None or student.static else {"source": prompt},
+                objective=VectorDistillationSpec(kind="vector-distillation", teacher=teacher.name, teacher_prompt=kind),
+            )
+        )
+    stage = StageSpec(
+        name=STAGE,
+        data=tuple(data),
+        epochs=student.epochs or (8 if student.static else 3),
+        batch=student.batch or (1024 if student.static else 64),
+        learning_rate=student.learning_rate or (1e-2 if student.static else 5e-4),
+        warmup=0.05,
+        dev=DevSpec(task="vectors", path=_TEXTS, columns={"text": "text"}),
+        # A static model is trained in minutes.
+        checkpoints_per_epoch=1 if student.static else min(max(texts // _CHECKPOINT_TEXTS, 1), _MAX_CHECKPOINTS),
+    )
+    return Recipe(
+        name=name,
+        description=f"Distilled from {teacher.name}",
+        # Dropout would blur what the student is drawn to; there are more texts than it can learn by heart.
+        model=ModelSpec(base=teacher.name, layers=student.layers, static=student.static, dropout=0),
+        stages=(stage,),
+        precision=student.precision,
+        seed=student.seed,
+        test=None if sts is None else _sts_spec(sts),
+    )
+
+
+def _prompt_kinds(teacher: SentenceModel, student: Student) -> tuple[PromptKind, ...]:
+    """Which of the teacher's prompts it embeds texts with."""
+    if student.prompt is not None:
+        return (student.prompt,)
+    differs = teacher.prompt("query") != teacher.prompt("document")
+    return ("document", "query") if differs and not student.static else ("document",)
+
+
+def _sts_spec(sts: Path) -> DevSpec:
+    return DevSpec(task="sts", path=str(sts), columns=_STS_COLUMNS)
+
+
+def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
+    """Texts to train on and texts to measure on, in an order drawn by the seed.
+
+    A tenth of the texts is held out, 1,000 at most.
+    """
+    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+    held_out = min(_MAX_HELD_OUT, len(texts) // 10)
+    return [texts[row] for row in order[held_out:]], [texts[row] for row in order[:held_out]]
+
+
+def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str], test_set: DevData | None) -> RunData:
+    """The texts as the data sets of the recipe, which take turns."""
+    (stage,) = recipe.stages
+    examples, objectives = [], []
+    for number, spec in enumerate(stage.data):
+        own = list(texts[number :: len(stage.data)])
+        lines = np.arange(1, len(own) + 1, dtype=np.int64)
+        examples.append(Examples(str(spec.name), Path(_TEXTS), (own,), None, lines))
+        objectives.append(stage.objective_of(spec))
+    dev = DevData("vectors", (held_out,), None)
+    return RunData(
+        [StageData(tuple(examples), tuple[ObjectiveSpec, ...](objectives), dev)],
+        test_set,
+        Path(),
+        lambda: {_TEXTS: _hash_texts([*texts, *held_out])},
+    )
+
+
+def _hash_texts(texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def _export_untrained(
+    teacher: str,
+    folder: Path,
+    student: Student,
+    output: Path,
+    name: str,
+    test_set: DevData | None,
+    report: Callable[[str], None],
+) -> Distillation:
+    """A static student as the teacher's vectors of tokens make it, without training."""
+    if not student.static:
+        raise UsageError(
+            f"{teacher} with {student.layers} layers is of no use before it has been trained, and there are no texts",
+            "Give texts like those that you will search: --texts FILE.",
+        )
+    RunFolder(output).check_new()
+    start = read_sentence_model(static_model_folder(folder, teacher, report=report), name)
+    manifest = export_bundle(start, output, default_exports(start.architecture), reference="auto", on_progress=report)
+    scores = teacher_score = None
+    if test_set is not None:
+        scores = FinalScores(
+            dev_metric_name(DevSpec(path="", columns={}), "test"), None, _onnx_score(output, name, test_set, report)
+        )
+        teacher_score = _onnx_score(folder, teacher, test_set, report)
+    return Distillation(output, manifest.fingerprint, sts=scores, teacher_sts=teacher_score)
+
+
+def _onnx_score(folder: Path, name: str, test_set: DevData, report: Callable[[str], None]) -> float:
+    with Encoder(folder, called=name, report=report) as encoder:
+        return dev_score(OnnxEmbedder(encoder), test_set)

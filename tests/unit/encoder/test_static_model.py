@@ -1,0 +1,61 @@
+"""Static models made of a model's vectors of single tokens."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from sentence_transformers import SentenceTransformer
+
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.static_model import sif_weights, static_model_folder
+from es_sbert.errors import UnsupportedArchitecture
+from tests.tiny import WORDS, write_tiny_bert
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+
+
+def test_frequent_tokens_weigh_less() -> None:
+    """a / (a + p) with p = (1 / rank) / Σ (1 / rank), ranks from 2."""
+    weights = sif_weights(3, 0.1)
+    total = 1 / 2 + 1 / 3 + 1 / 4
+    np.testing.assert_allclose(weights, [0.1 / (0.1 + 1 / rank / total) for rank in (2, 3, 4)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_table_holds_the_weighted_and_centred_vectors_of_single_tokens(tmp_path: Path, normalize: bool) -> None:
+    source = write_tiny_bert(tmp_path / "model", normalize=normalize, max_tokens=10, prompts={"query": "query : "})
+    folder = static_model_folder(source)
+    assert static_model_folder(source) == folder
+    table = load_file(folder / "0_StaticEmbedding/model.safetensors")["embedding.weight"]
+    made, model = read_sentence_model(folder), read_sentence_model(source)
+    assert (made.dimensions, made.normalize, made.prompts) == (model.dimensions, normalize, {})
+    assert made.max_tokens == 8  # without [CLS] and [SEP]
+    with Encoder(source, device="cpu", precision="fp32") as encoder:
+        words = encoder.encode(WORDS)
+    centred = table / sif_weights(len(table))[:, None]  # (vocabulary, dimensions)
+    np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-4)
+    ids = [model.tokenizer_json()["model"]["vocab"][word] for word in WORDS]
+    # The differences of centred vectors are those of the vectors.
+    np.testing.assert_allclose(centred[ids] - centred[ids[0]], words - words[0], atol=0.02)
+
+
+def test_static_model_opens_in_sentence_transformers(tmp_path: Path) -> None:
+    folder = static_model_folder(write_tiny_bert(tmp_path / "model"))
+    texts = ["a man plays the guitar .", "the cat sleeps", "a " * 50, "nothing known", ""]
+    with Encoder(folder, device="cpu") as encoder:
+        assert encoder.info.variant == "fp32"
+        assert encoder.info.warnings == ()
+        ours = encoder.encode(texts)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_static_models_are_no_source(tmp_path: Path) -> None:
+    folder = static_model_folder(write_tiny_bert(tmp_path / "model"))
+    with pytest.raises(UnsupportedArchitecture, match="is a StaticEmbedding already"):
+        static_model_folder(folder)

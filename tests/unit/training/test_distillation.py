@@ -1,0 +1,193 @@
+"""Students that learn their teacher's vectors of texts without labels."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import CheckpointInvalid, RecipeInvalid, SourceError, UnsupportedArchitecture, UsageError
+from es_sbert.exporters.parity import parity_sentences
+from es_sbert.training import distill
+from es_sbert.training.distillation import Student, distillation_recipe, split_texts
+from es_sbert.training.recipe import load_recipe
+from tests.e2e.cli_support import cli_in_process
+from tests.unit.training.support import recipe, train_here, write_model, write_pairs, write_recipe
+
+TEXTS = [text for text in parity_sentences(400) if text.strip()]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.getbasetemp() / "distillation-cache"))
+
+
+def _vectors(folder: Path, texts: list[str]) -> np.ndarray:
+    with Encoder(folder, device="cpu", precision="fp32") as encoder:
+        return encoder.encode(texts)
+
+
+def _cosine(folder: Path, teacher: Path, texts: list[str]) -> float:
+    return 100 * float((_vectors(folder, texts) * _vectors(teacher, texts)).sum(axis=1).mean())
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("layers", [1, None])
+def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
+    model: Path, tmp_path: Path, layers: int | None
+) -> None:
+    output, sts = tmp_path / "student", write_pairs(tmp_path / "pairs.tsv", 30)
+    made = distill(str(model), output, [*TEXTS, *TEXTS[:9], " "], layers=layers, epochs=2, sts=sts, batch=16)
+    distinct = list(dict.fromkeys(TEXTS))
+    held_out = split_texts(distinct, 42)[1]
+    assert (made.texts, made.held_out) == (len(distinct) - len(held_out), len(held_out))
+    assert made.start_cosine is not None
+    assert made.cosine is not None
+    assert made.cosine > made.start_cosine + 1
+    # The teacher may run in int8.
+    assert made.cosine == pytest.approx(_cosine(output, model, held_out), abs=1)
+    assert made.sts is not None
+    assert made.sts.start is not None
+    assert made.teacher_sts is not None
+    bundle = open_encoder_bundle(output)
+    assert (bundle.manifest.fingerprint, bundle.model.dimensions) == (made.fingerprint, 32)
+    assert bundle.model.architecture == ("static" if layers is None else "bert")
+    theirs = SentenceTransformer(str(output), device="cpu").encode(TEXTS[:50])
+    np.testing.assert_allclose(_vectors(output, TEXTS[:50]), theirs, atol=1e-5)
+    assert not list(output.rglob("*.npy"))
+    with pytest.raises(UsageError, match="is not empty"):
+        distill(str(model), output, TEXTS, layers=layers)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_interrupted_run_resumes_with_the_same_texts_only(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr("es_sbert.training.training_run._export", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            distill(str(model), tmp_path / "student", TEXTS, epochs=1)
+    with pytest.raises(CheckpointInvalid, match="other training data: texts"):
+        distill(str(model), tmp_path / "student", TEXTS[:-1], epochs=1, resume=True)
+    with pytest.raises(CheckpointInvalid, match="another recipe: seed"):
+        distill(str(model), tmp_path / "student", TEXTS, epochs=1, seed=1, resume=True)
+    resumed = distill(str(model), tmp_path / "student", TEXTS, epochs=1, resume=True)
+    whole = distill(str(model), tmp_path / "whole", TEXTS, epochs=1, name="student")
+    assert resumed.fingerprint == whole.fingerprint
+
+
+def _interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_untrained_static_student_needs_no_texts(model: Path, tmp_path: Path) -> None:
+    made = distill(str(model), tmp_path / "student", sts=write_pairs(tmp_path / "pairs.tsv", 30))
+    assert (made.texts, made.cosine) == (0, None)
+    assert made.sts is not None
+    assert open_encoder_bundle(tmp_path / "student").model.architecture == "static"
+    with pytest.raises(UsageError, match="is not empty"):
+        distill(str(model), tmp_path / "student")
+    with pytest.raises(UnsupportedArchitecture, match="is a StaticEmbedding already"):
+        distill(str(tmp_path / "student"), tmp_path / "again")
+
+
+def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there are no texts") as caught:
+        distill(str(model), tmp_path / "out", layers=1)
+    assert "--texts" in caught.value.remedy
+    with pytest.raises(UsageError, match="has 2 layers, so 2 cannot be kept"):
+        distill(str(model), tmp_path / "out", TEXTS, layers=2)
+    with pytest.raises(SourceError, match="99 different texts, too few"):
+        distill(str(model), tmp_path / "out", [f"text {number}" for number in range(99)])
+    with pytest.raises(UsageError, match="cannot be the name of a model"):
+        distill(str(model), tmp_path / "out", TEXTS, name="a name")
+    assert not (tmp_path / "out").exists()
+
+
+def _teacher(prompts: dict[str, str], model: Path) -> SentenceModel:
+    return read_sentence_model(model).model_copy(update={"prompts": prompts})
+
+
+def test_prompts_take_turns_where_they_differ(model: Path) -> None:
+    asymmetric = _teacher({"query": "query: ", "passage": "passage: "}, model)
+
+    def prompts(teacher: SentenceModel, student: Student) -> list[tuple[str | None, str | None]]:
+        (stage,) = distillation_recipe("student", teacher, student, None, 1000).stages
+        return [(data.prompts.get("source"), stage.objective_of(data).teacher_prompt) for data in stage.data]  # type: ignore[union-attr]
+
+    assert prompts(asymmetric, Student(layers=1)) == [("passage", "document"), ("query", "query")]
+    assert prompts(asymmetric, Student(layers=1, prompt="query")) == [("query", "query")]
+    # A static student has no prompts: its vectors of texts are drawn to those of the prompted texts.
+    assert prompts(asymmetric, Student()) == [(None, "document")]
+    assert prompts(_teacher({}, model), Student(layers=1)) == [(None, "document")]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_student_with_prompts_is_trained_with_both(tmp_path: Path) -> None:
+    teacher = write_model(tmp_path / "teacher", prompts={"query": "query: ", "document": "a document: "})
+    made = distill(str(teacher), tmp_path / "student", TEXTS, layers=1, epochs=1, keep_checkpoints=True)
+    labels = [np.load(tmp_path / f"student/training/distillation/teacher-{number}.npy") for number in (0, 1)]
+    texts = split_texts(list(dict.fromkeys(TEXTS)), 42)[0]
+    with Encoder(teacher, device="cpu", precision="fp32") as encoder:
+        for vectors, own, kind in zip(labels, (texts[::2], texts[1::2]), ("document", "query"), strict=True):
+            expected = encoder.encode(own, kind)  # type: ignore[arg-type]
+            assert (vectors * expected).sum(axis=1).min() > 0.98
+    assert made.cosine is not None
+    assert read_sentence_model(tmp_path / "student").prompts == read_sentence_model(teacher).prompts
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_recipes_measure_the_cosine_to_the_teacher(model: Path, folder: Path) -> None:
+    settings = recipe(model, objective={"kind": "vector-distillation", "teacher": str(model)}, epochs=1)
+    settings["model"]["layers"] = 1
+    stage = settings["stages"][0]
+    stage["data"] = [{"path": "train.tsv", "columns": {"source": "sentence1"}}]
+    stage["dev"] = {"task": "vectors", "path": "dev.tsv", "columns": {"text": "sentence2"}}
+    trained = train_here(write_recipe(folder, settings), folder / "out")
+    (result,) = trained.stages
+    assert result.dev_name == "dev cosine to the teacher × 100"
+    assert result.start_dev is not None
+    assert result.best_dev is not None
+    assert result.start_dev < result.best_dev <= 100
+    stage["objective"] = {"kind": "in-batch"}
+    with pytest.raises(RecipeInvalid, match=r"dev\.task vectors needs a teacher"):
+        load_recipe(str(write_recipe(folder / "other", settings)))
+
+
+def test_static_settings_that_do_not_apply_are_refused(model: Path, folder: Path) -> None:
+    for changes in ({"pooling": ["cls"]}, {"lora": {"rank": 4}}):
+        settings = recipe(model)
+        settings["model"] |= {"static": True, **changes}
+        with pytest.raises(RecipeInvalid, match="static model"):
+            train_here(write_recipe(folder, settings), folder / "out")
+        shutil.rmtree(folder / "out", ignore_errors=True)
+
+
+def test_command_distils_texts_of_files(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "models.json"))
+    cli = cli_in_process(capfd)
+    (tmp_path / "texts.txt").write_text("\n".join(text.replace("\n", " ") for text in TEXTS), encoding="utf-8")
+    begin = ("distill", model, "-o", tmp_path / "student")
+    done = cli(*begin, "--static", "--texts", tmp_path / "texts.txt", "--epochs", "1", "--json")
+    assert done.code == 0, done.err
+    assert done.summary["texts"] > 300
+    assert done.summary["cosine"] > done.summary["start_cosine"]
+    assert "student" in cli("model", "list").out
+    untrained = cli("distill", model, "-o", tmp_path / "untrained", "--static")
+    assert "This student is untrained" in untrained.out
+    for arguments, message in (
+        ((), "neither --layers nor --static is given"),
+        (("--static", "--layers", "1"), "both --layers and --static are given"),
+        (("--layers", "1"), "there are no texts"),
+    ):
+        refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
+        assert refused.code != 0
+        assert message in refused.err
