@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 # Registered folders that did not match are hashed again after this time, not for every search.
 _RECHECK_SECONDS = 30.0
 _MAX_UNUSABLE = 1000
+_MAX_FOUND = 1000
 # Remedy for a missing model.
 REGISTER_HINT = (
     "As the user who runs the gateway, register the folder of that model: es-sbert model add FOLDER. Or start the "
@@ -143,6 +144,8 @@ class ModelRegistry:
         self._cache = VectorCache(embedding.cached_vectors)
         self._trusted = TrustedModels(settings)
         self._loaded: OrderedDict[str, BatchingEmbedder] = OrderedDict()
+        # Name and fingerprint in a mapping → the model that was found for it.
+        self._found: LRUCache[tuple[str | None, str], str] = LRUCache(_MAX_FOUND)
         self._loading: dict[str, asyncio.Task[BatchingEmbedder]] = {}
         self._log = ThrottledLog(logger)
         self.not_ready_reason: str | None = f"the model {settings.public_names[0]} is not loaded yet"
@@ -164,11 +167,11 @@ class ModelRegistry:
         """
         if fingerprint is None:
             return await self._open(self.settings.find(name))
-        for model, embedder in self._loaded.items():
-            if embedder.info.fingerprint == fingerprint:
-                self._loaded.move_to_end(model)
-                return embedder
-        embedder = await self._open(await asyncio.to_thread(self._trusted.find, name, fingerprint))
+        # A model and a pair that has it have one fingerprint, and embed queries differently: the name decides.
+        found = self._found.get((name, fingerprint))
+        if found is None or found not in self._loaded:
+            found = await asyncio.to_thread(self._trusted.find, name, fingerprint)
+        embedder = await self._open(found)
         if embedder.info.fingerprint != fingerprint:
             # The fingerprint of a model from the hub is only known after loading.
             raise IndexMismatch(
@@ -176,6 +179,7 @@ class ModelRegistry:
                 f"({embedder.info.fingerprint[:12]})",
                 f"{REGISTER_HINT}.",
             )
+        self._found[name, fingerprint] = found
         return embedder
 
     async def for_field(self, meta: VectorFieldMeta, index: str) -> BatchingEmbedder:
@@ -224,6 +228,7 @@ class ModelRegistry:
             encoder = await asyncio.to_thread(
                 Encoder,
                 model,
+                kind="query",
                 device=settings.device,
                 precision=settings.precision,
                 runtime=settings.runtime,
