@@ -311,7 +311,11 @@ def _read_routed_model(
         model = _read_model(folder, name, own, ignored, route=route, kinds=kinds, pair=pair)
         if pair is not None:
             # Of the modules that were compared: a model that is cut to fewer dimensions has more after the Router.
-            paired = _read_model(folder, name, router.routes[route], ignored, route=route, kinds=kinds, pair=pair)
+            inside = router.routes[route]
+            is_whole = own == inside
+            paired = (
+                model if is_whole else _read_model(folder, name, inside, ignored, route=route, kinds=kinds, pair=pair)
+            )
             _check_paired_model(folder, paired, pair)
         routes.append(model)
     if len({route.dimensions for route in routes}) > 1:

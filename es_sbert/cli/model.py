@@ -160,9 +160,10 @@ def pair(
 ) -> None:
     """Make a pair of a large model for documents and a fast one for queries.
 
-    Both must make vectors of one space: the fast one was distilled from the large one, for example. The pair is a model with a Router, which sentence-transformers opens too. It has the fingerprint of the model for
-    documents, so it searches the indices of that model, which are not loaded again. Searches load the model for queries
-    only, and loads that for documents.
+    Both must make vectors of one space: the fast one was distilled from the large one, for example. The pair is a model
+    with a Router, which sentence-transformers opens too. It has the fingerprint of the model for documents, so it
+    searches the indices of that model, which are not loaded again. Searches load the model for queries only, and loads
+    that for documents.
 
     The two are compared on texts: the cosine of their vectors of a text, and whether they rank the other texts alike. A
     model of another space is refused.

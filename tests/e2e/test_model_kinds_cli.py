@@ -21,6 +21,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.index.document_vectors import read_vector
+from es_sbert.index.vector_field import read_vector_field, save_min_cosine
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine, write_jsonl
 from tests.gateway import patient
@@ -111,6 +112,26 @@ def test_gateway_embeds_writes_and_searches(
     assert cosines == pytest.approx(expected_cosines(model), abs=1e-3)
     with Encoder(model, precision="fp32", threads=1) as encoder:
         assert np.allclose(embedded["data"][0]["embedding"], encoder.encode(QUERY, "query"), atol=1e-5)
+
+
+def test_minimum_cosine_in_the_mapping_is_not_for_queries_of_a_pair(
+    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], models: dict[str, str], documents: Path
+) -> None:
+    """It was measured with the model for documents, whose cosines are others."""
+    index, large = fresh_index(es9_url), str(Path(models["pair"]).with_name("bert"))
+    cli("ingest", "--url", es9_url, "--index", index, "--id-field", "id", "--model", large, *HOW, documents)
+    with open_engine(es9_url) as engine:
+        save_min_cosine(engine, read_vector_field(engine, index, "embedding"), 0.9999)
+    body = {"query": {"match": {"semantic": QUERY}}, "size": 50}
+    found = []
+    for model in (large, models["pair"]):
+        with gateway(es9_url, model) as url:
+            found.append(len(patient.post(f"{url}/{index}/_search", json=body).json()["hits"]["hits"]))
+    assert found == [0, len(TEXTS)]
+    options = ("--url", es9_url, "--model", models["pair"], *HOW)
+    refused = cli("index", "calibrate", index, *options, "--save")
+    assert refused.code != 0
+    assert "is a pair" in refused.err
 
 
 @pytest.mark.parametrize("kind", KINDS)

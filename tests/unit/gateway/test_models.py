@@ -331,6 +331,9 @@ def test_name_decides_between_a_model_and_its_pair(folders: list[Path], tmp_path
                 document = (await embedder.embed(["a cat"], "document")).vectors
                 with Encoder(folders[0], device="cpu", precision="fp32") as encoder:
                     assert np.allclose(document, encoder.encode(["a cat"], "document"), atol=1e-5)
+        assert both.pairs == frozenset()
+        await both.find_pairs()
+        assert both.pairs == {fingerprint}
         await both.close()
 
     run(scenario())
