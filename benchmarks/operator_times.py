@@ -47,7 +47,7 @@ from es_sbert.bundle.variants import Precision, Runtime, Variant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import InputBuilder, ModelInputs
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.model_loading import open_or_export
+from es_sbert.encoder.model_loading import find_encoder, open_or_export
 from es_sbert.encoder.onnx_session import session_options
 from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.variant_choice import default_exports
@@ -320,8 +320,8 @@ def main(model: str, seconds: float, only: Sequence[str], write: bool, only_kept
         begun = conditions(processor)
         variants = [variant for variant in default_exports() if not only or variant in only]
         bundle, refused = open_or_export(
-            model,
-            lambda _: [Variant.FP32, *variants],
+            find_encoder(model),
+            [Variant.FP32, *variants],
             may_fall_back=True,
             report=lambda line: click.echo(line, err=True),
         )

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.encoder.batching import InputBuilder, ModelInputs
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
-from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.parity import parity_sentences
 
 _SENTENCES, _WORD_LISTS = 256, 64
@@ -39,19 +38,10 @@ def sample_texts(tokenizer_file: Path, longest: int) -> list[str]:
 
 
 def sample_batches(model: SentenceModel, graph: onnx.ModelProto) -> Iterator[ModelInputs]:
-    """Inputs of the sample texts for a graph of a sentence encoder.
-
-    Raises:
-        UnsupportedArchitecture: the model has a Router: each of its networks would need separate sample texts.
-    """
-    if model.routes:
-        raise UnsupportedArchitecture(
-            f"{model.name} has a Router, and is not quantized for OpenVINO",
-            "Export another variant: --precision int8 or openvino-fp32.",
-        )
+    """Inputs of the sample texts for a graph of a sentence encoder."""
     tokenizer = SentenceTokenizer(model)
     texts = tokenizer.readable(sample_texts(model.tokenizer_file, model.longest_input))
-    rows = [row for row in tokenizer(texts).ids if len(row)]
+    rows = [row for row in tokenizer(texts, model.kinds[0]).ids if len(row)]
     properties = {entry.key: entry.value for entry in graph.metadata_props}
     inputs = InputBuilder([value.name for value in graph.graph.input], properties)
     lengths = np.array([len(row) for row in rows])  # (texts,)

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -27,11 +27,13 @@ from es_sbert.bundle.bundle import (
     DifferenceCause,
     EncoderBundle,
     EncoderManifest,
+    EncoderVariant,
     GraphFile,
     ManifestT,
     ParityReport,
     RerankerBundle,
     RerankerManifest,
+    RerankerVariant,
     ScoreParityReport,
     describe_model,
     hash_file,
@@ -39,7 +41,14 @@ from es_sbert.bundle.bundle import (
     open_reranker_bundle,
 )
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.model_files import module_entry, read_module_list, write_json, write_module_entries
+from es_sbert.bundle.model_files import (
+    module_entry,
+    read_module_list,
+    read_optional_json,
+    write_json,
+    write_module_entries,
+)
+from es_sbert.bundle.pair_record import PairRecord
 from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
@@ -57,10 +66,10 @@ from es_sbert.errors import (
 from es_sbert.exporters.calibration import sample_batches
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
-from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
+from es_sbert.exporters.parity import GoldPairs, ParityCheck, describe_parity, read_gold_pairs
 from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_rotary_weights
 from es_sbert.exporters.rotary_graph import build_rotary_graph
-from es_sbert.exporters.routed_graph import ModelWeights, RouteWeights, build_routed_graph
+from es_sbert.exporters.rotary_weights import EncoderWeights
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
 from es_sbert.exporters.static_quantization import quantize_statically
 from es_sbert.exporters.transformer_weights import (
@@ -74,6 +83,10 @@ from es_sbert.exporters.transformer_weights import (
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
 _LOG_SUFFIXES = {".csv", ".json", ".png"}
 _MANIFESTS = {EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME}
+# Files of a model folder that are not those of a module in it.
+_OF_WHOLE_MODEL = _MANIFESTS | {
+    "modules.json", "config_sentence_transformers.json", "router_config.json", PairRecord.FILE_NAME, "README.md",
+}  # fmt: skip
 
 
 def is_previous_export(output: Path, manifest: str) -> bool:
@@ -159,6 +172,49 @@ def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> Non
                 shutil.copyfile(file, target / place / file.name)  # follows the links of a hub cache
 
 
+def copy_model(model: SentenceModel, folder: Path) -> None:
+    """Write the files of a model to an empty folder, of which sentence-transformers makes the same vectors.
+
+    One model of a model with a Router becomes a model without a Router. What the model's own folder leaves to the
+    library is written too: its modules, its tokenizer.json, merged weights.
+    """
+    if model.is_route:
+        _copy_route(model, folder)
+    else:
+        copy_files(model.folder, folder, model.ignored_settings)
+    _complete_files(model, folder)
+
+
+def _copy_route(model: SentenceModel, target: Path) -> None:
+    settings = model.folder / "config_sentence_transformers.json"
+    shared = {"prompts": model.prompts, "default_prompt_name": model.default_prompt}
+    write_json(target / settings.name, {**read_optional_json(settings), **shared})
+    entries = []
+    for number, (kind, place) in enumerate(model.route_modules):
+        entries.append(module_entry(kind, own_folder(number, kind)))
+        copy_module(model.folder, place, target / own_folder(number, kind))
+    write_module_entries(target, entries)
+
+
+def copy_module(source: Path, place: str, target: Path) -> None:
+    """Copy the files of one module of a model folder.
+
+    Args:
+        source: The model folder.
+        place: The module's folder in it; one without settings, such as a Normalize, may not exist.
+        target: The module's new folder.
+    """
+    target.mkdir()
+    for file in (source / place).iterdir() if (source / place).is_dir() else ():
+        if file.is_file() and file.suffix in _KEPT_SUFFIXES and (place or file.name not in _OF_WHOLE_MODEL):
+            shutil.copyfile(file, target / file.name)
+
+
+def own_folder(number: int, kind: str) -> str:
+    """The folder of a module, as sentence-transformers names it by its position; fingerprints have this name too."""
+    return f"{number}_{kind}"
+
+
 def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None:
     """Carry ONNX files of an earlier export over."""
     for graph in graphs:
@@ -176,10 +232,11 @@ def _complete_files(model: SentenceModel, folder: Path) -> None:
         write_json(folder / "1_Pooling/config.json", pooling)
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})
     for each in {route.transformer: route for route in model.routes or [model]}.values():
+        place = folder / (own_folder(0, model.route_modules[0][0]) if model.is_route else each.transformer)
         if not each.tokenizer_file.exists():
-            write_json(folder / each.transformer / "tokenizer.json", each.tokenizer_json())
+            write_json(place / "tokenizer.json", each.tokenizer_json())
         if each.has_adapter:
-            _merge_adapter(each, folder / each.transformer)
+            _merge_adapter(each, place)
 
 
 def _merge_adapter(model: SentenceModel, folder: Path) -> None:
@@ -197,10 +254,8 @@ _TRACERS = ("torch", "sentence_transformers")
 BuildFunction = Callable[[Precision], onnx.ModelProto]
 
 
-def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, ModelWeights | None]:
+def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWeights | None]:
     """What makes the graphs of a model, and its weights; None for the weights if the graphs are traced.
-
-    Of a model with a Router, the weights of each route, or None if one of them is traced.
 
     Graphs of known architectures are built from the weights, which needs no torch.
 
@@ -210,11 +265,6 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, ModelWeigh
         UnsupportedSetting: only transformers knows how the model's tokenizer reads texts, and it is not installed.
         BundleInvalid: weights are missing or of the wrong shape.
     """
-    if model.routes:
-        sources = [choose_graph_source(route) for route in model.routes]
-        weights = [found for _, found in sources if found is not None and not isinstance(found, RouteWeights)]
-        build = partial(build_routed_graph, model, [build for build, _ in sources])
-        return build, RouteWeights(tuple(weights)) if len(weights) == len(sources) else None
     if model.architecture == "static":
         static = read_static_weights(model)
         return partial(build_static_graph, model, static), static
@@ -291,35 +341,55 @@ def export_bundle(
     """
     _check_variants(variants)
     gold = read_gold_pairs(sts_file) if sts_file else None
+    if gold is not None and not model.has_route(None):
+        raise UsageError(
+            f"{model.name} has a Router without a route for texts of no kind, such as those of an STS file",
+            "Leave --sts out.",
+        )
     _previous_manifest(model, output)  # refuses a folder of something else before the work
-    on_progress(f"Reading the weights of {model.name} ({model.architecture})")
-    if model.routes:
-        on_progress(f"{model.name} has a Router with {', '.join(route.route_name for route in model.routes)}")
     if not (model.folder / "modules.json").exists():
         on_progress(f"{model.name} has no modules.json: {model.pooling[0]} pooling, as in sentence-transformers")
-    build, transformer = choose_graph_source(model)
-    is_traced = transformer is None
-    if Variant.FP16 in variants and (model.routes or isinstance(transformer, StaticWeights)):
-        what = "it has a Router" if model.routes else "it is a table of vectors without products"
-        raise UnsupportedArchitecture(
-            f"{model.name} has no fp16 variant: {what}", "Export fp32 or int8; fp32 runs on CUDA too."
-        )
-    check = ParityCheck(model, transformer, reference, gold)
+    if not model.routes:
+        writer = _encoder_writer(model, gold, reference, on_progress, force=force)
+        if Variant.FP16 in variants and not writer.has_fp16:
+            raise UnsupportedArchitecture(
+                f"{model.name} has no fp16 variant: it is a table of vectors without products",
+                "Export fp32 or int8; fp32 runs on CUDA too.",
+            )
+        return _Export(EncoderManifest, model, output, {"": writer}).run(variants, {})
+    writers = {}
+    for number, route in enumerate(model.routes):
+        of_kind = gold if route.has_route(None) else None
+        writer = _encoder_writer(route, of_kind, reference, on_progress, force=force)
+        writers[route.route_name] = replace(writer, folder=f"onnx/route_{number}")
+    return _Export(EncoderManifest, model, output, writers).run(variants, {})
+
+
+def _encoder_writer(
+    model: SentenceModel,
+    gold: GoldPairs | None,
+    reference: ReferenceKind,
+    on_progress: Callable[[str], None],
+    *,
+    force: bool,
+) -> _GraphWriter:
+    """What writes the graphs of a sentence encoder, or of one route of a model with a Router."""
+    route = f", for the route {model.route_name}" if model.is_route else ""
+    on_progress(f"Reading the weights of {model.name} ({model.architecture}{route})")
+    build, weights = choose_graph_source(model)
+    is_traced = weights is None
     if is_traced:
         on_progress(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
-    attention = None if is_traced else "packed" if isinstance(transformer, TransformerWeights) else "fused"
-    export = _Export(
-        EncoderManifest,
-        model,
-        output,
+    return _GraphWriter(
+        model.name,
         build,
         partial(sample_batches, model),
-        check.run,
+        ParityCheck(model, weights, reference, gold).run,
         on_progress,
         force=force,
-        cuda_attention=attention,
+        cuda_attention=None if is_traced else "packed" if isinstance(weights, TransformerWeights) else "fused",
+        has_fp16=not isinstance(weights, StaticWeights),
     )
-    return export.run(variants, {})
 
 
 def export_reranker(
@@ -358,10 +428,8 @@ def export_reranker(
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     on_progress(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
-    export = _Export(
-        RerankerManifest, model, output, traced.build, traced.sample, traced.compare, on_progress, force=force
-    )
-    return export.run(variants, {"pairs": traced.pairs})
+    writer = _GraphWriter(model.name, traced.build, traced.sample, traced.compare, on_progress, force=force)
+    return _Export(RerankerManifest, model, output, {"": writer}).run(variants, {"pairs": traced.pairs})
 
 
 def _check_variants(variants: Sequence[Variant]) -> None:
@@ -370,13 +438,11 @@ def _check_variants(variants: Sequence[Variant]) -> None:
 
 
 @dataclass(frozen=True)
-class _Export(Generic[ManifestT]):
-    """The export of one model: builds its variants, compares each with the reference and writes the folder.
+class _GraphWriter:
+    """Builds the graphs of one network and compares each with the reference.
 
     Attributes:
-        kind: Class of its manifest.
-        model: The model.
-        output: Folder of the bundle.
+        name: Of the model.
         build: Makes the graph of a precision.
         sample: Makes inputs of sample texts for an fp32 graph.
         compare: Compares a written graph with the reference; a DeviceError if this machine lacks its device.
@@ -384,68 +450,30 @@ class _Export(Generic[ManifestT]):
         force: Whether variants that fail the parity check are written too.
         cuda_attention: How attention is written in fp16 graphs that are built from the weights; None if torch writes
             the graphs.
+        has_fp16: Whether there are products to compute in fp16.
+        folder: Folder of its files in the bundle.
     """
 
-    kind: type[ManifestT]
-    model: SentenceModel | CrossEncoderModel
-    output: Path
+    name: str
     build: BuildFunction
     sample: Callable[[onnx.ModelProto], Iterable[ModelInputs]]
     compare: Callable[[Path, Variant], ParityReport | ScoreParityReport]
     say: Callable[[str], None]
     force: bool
     cuda_attention: str | None = None
+    has_fp16: bool = True
+    folder: str = "onnx"
 
-    def run(self, variants: Sequence[Variant], settings: Mapping[str, Any]) -> ManifestT:
-        """Export variants to a folder, which appears complete or not at all.
+    def write(self, bundle: Path, variants: Sequence[Variant]) -> dict[str, Any]:
+        """Write the graphs of variants; returns the manifest's entry for each."""
+        return {variant.value: self.write_variant(bundle, variant, variants) for variant in variants}
 
-        Args:
-            settings: What the manifest has besides the model's settings.
-        """
-        variants = list(dict.fromkeys(map(Variant, variants)))
-        with staged_folder(self.output) as folder:
-            copy_files(self.model.folder, folder, getattr(self.model, "ignored_settings", ()))
-            if isinstance(self.model, SentenceModel):
-                _complete_files(self.model, folder)
-            entries = {variant.value: self._write_variant(folder, variant, variants) for variant in variants}
-            # Carried over last: another export may have written variants here in the meantime.
-            previous = _previous_manifest(self.model, self.output)
-            if previous is not None:
-                entries = self._carry_over(previous, folder, entries)
-            # Of the packages that decide what a graph is.
-            versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
-            about = {**describe_model(self.model, self.kind), **settings, "variants": entries, "exporter": versions}
-            manifest = self.kind.model_validate(about)
-            write_json(folder / manifest.FILE_NAME, manifest.model_dump(mode="json"))
-            # Opening it verifies that the copy has the model's fingerprint and settings.
-            _open_bundle(self.model, folder)
-        return manifest
-
-    def _carry_over(
-        self, previous: EncoderManifest | RerankerManifest, folder: Path, entries: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Variants of the earlier export, followed by those that were written now.
-
-        Variants share files: one whose file was written anew, by another release perhaps, is checked anew.
-        """
-        files = {entry["file"]: entry["sha256"] for entry in entries.values()}
-        kept: dict[str, Any] = {}
-        for name, variant in previous.variants.items():
-            if name in entries:
-                continue
-            if files.get(variant.file, variant.sha256) == variant.sha256:
-                copy_graphs([variant], self.output, folder)
-                kept[name] = variant
-            else:
-                kept[name] = self._write_variant(folder, Variant(name), [Variant(name)])
-        return {**kept, **entries}
-
-    def _write_variant(self, folder: Path, variant: Variant, exported: Sequence[Variant]) -> Any:
+    def write_variant(self, bundle: Path, variant: Variant, exported: Sequence[Variant]) -> dict[str, Any]:
         """Write the graph of a variant, unless another one wrote it, and give the manifest's entry for it."""
         attention = "traced" if self.cuda_attention is None else "plain"
         if variant.precision is Precision.FP16 and self.cuda_attention is not None:
             attention = self.cuda_attention
-        path = folder / "onnx" / f"model_{variant.graph}.onnx"
+        path = bundle / self.folder / f"model_{variant.graph}.onnx"
         if not path.exists():
             self.say(f"Building {variant.graph}")
             save_graph(self._build(variant), path)
@@ -454,10 +482,10 @@ class _Export(Generic[ManifestT]):
         if report is not None and forced and not self.force:
             if variant is not Variant.FP32:
                 report = self._with_cause_of_fp32(path, report)
-            raise _parity_failed(self.model.name, variant, report, exported)
+            raise _parity_failed(self.name, variant, report, exported)
         data = path.with_name(f"{path.name}.data")
         return {
-            "file": path.relative_to(folder).as_posix(),
+            "file": path.relative_to(bundle).as_posix(),
             "sha256": hash_file(path),
             "data_sha256": hash_file(data) if data.exists() else None,
             "runtime": variant.runtime,
@@ -467,6 +495,34 @@ class _Export(Generic[ManifestT]):
             "attention": attention,
             "parity": report,
         }
+
+    def carry_over(
+        self,
+        previous: Mapping[str, EncoderVariant | RerankerVariant],
+        source: Path,
+        bundle: Path,
+        entries: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Variants of the earlier export, followed by those that were written now.
+
+        Variants share files: one whose file was written anew, by another release perhaps, is checked anew.
+
+        Args:
+            previous: The variants of the earlier export.
+            source: Its folder.
+            entries: What was written now.
+        """
+        files = {entry["file"]: entry["sha256"] for entry in entries.values()}
+        kept: dict[str, Any] = {}
+        for name, variant in previous.items():
+            if name in entries:
+                continue
+            if files.get(variant.file, variant.sha256) == variant.sha256:
+                copy_graphs([variant], source, bundle)
+                kept[name] = variant
+            else:
+                kept[name] = self.write_variant(bundle, Variant(name), [Variant(name)])
+        return {**kept, **entries}
 
     def _build(self, variant: Variant) -> onnx.ModelProto:
         if variant is not Variant.OPENVINO_INT8:
@@ -494,6 +550,69 @@ class _Export(Generic[ManifestT]):
         return report
 
 
+@dataclass(frozen=True)
+class _Export(Generic[ManifestT]):
+    """The export of one model to a folder.
+
+    Attributes:
+        kind: Class of its manifest.
+        model: The model.
+        output: Folder of the bundle.
+        writers: What writes its graphs; of a model with a Router, by the name of each route.
+    """
+
+    kind: type[ManifestT]
+    model: SentenceModel | CrossEncoderModel
+    output: Path
+    writers: Mapping[str, _GraphWriter]
+
+    def run(self, variants: Sequence[Variant], settings: Mapping[str, Any]) -> ManifestT:
+        """Export variants to a folder, which appears complete or not at all.
+
+        Args:
+            settings: What the manifest has besides the model's settings.
+        """
+        variants = list(dict.fromkeys(map(Variant, variants)))
+        with staged_folder(self.output) as folder:
+            if isinstance(self.model, SentenceModel):
+                copy_model(self.model, folder)
+            else:
+                copy_files(self.model.folder, folder)
+            entries = {
+                route: writer.write(folder, variants if writer.has_fp16 else _without_fp16(variants))
+                for route, writer in self.writers.items()
+            }
+            # Carried over last: another export may have written variants here in the meantime.
+            previous = _previous_manifest(self.model, self.output)
+            if previous is not None:
+                earlier = _variants_by_route(previous)
+                entries = {
+                    route: writer.carry_over(earlier.get(route, {}), self.output, folder, entries[route])
+                    for route, writer in self.writers.items()
+                }
+            # Of the packages that decide what a graph is.
+            versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
+            written = {"variants": entries[""]} if "" in entries else {"variants": {}, "route_variants": entries}
+            about = {**describe_model(self.model, self.kind), **settings, **written, "exporter": versions}
+            manifest = self.kind.model_validate(about)
+            write_json(folder / manifest.FILE_NAME, manifest.model_dump(mode="json"))
+            # Opening it verifies that the copy has the model's fingerprint and settings.
+            _open_bundle(self.model, folder)
+        return manifest
+
+
+def _without_fp16(variants: Sequence[Variant]) -> Sequence[Variant]:
+    """The variants of a table of vectors next to a network that has fp16: fp32 runs on CUDA too."""
+    return [variant for variant in variants if variant is not Variant.FP16] or [Variant.FP32]
+
+
+def _variants_by_route(
+    manifest: EncoderManifest | RerankerManifest,
+) -> Mapping[str, Mapping[str, EncoderVariant | RerankerVariant]]:
+    routes = manifest.route_variants if isinstance(manifest, EncoderManifest) else {}
+    return {"": manifest.variants, **routes}
+
+
 def _open_bundle(model: SentenceModel | CrossEncoderModel, folder: Path) -> EncoderBundle | RerankerBundle:
     return open_encoder_bundle(folder) if isinstance(model, SentenceModel) else open_reranker_bundle(folder)
 
@@ -511,7 +630,8 @@ def _previous_manifest(
     if not is_previous_export(output, kind.FILE_NAME):
         return None
     manifest = _open_bundle(model, output).manifest
-    if manifest.fingerprint != model.fingerprint:
+    routes = getattr(model, "route_fingerprints", {})
+    if manifest.fingerprint != model.fingerprint or getattr(manifest, "route_fingerprints", {}) != routes:
         raise UsageError(
             f"{output} is a bundle of {manifest.name} (fingerprint {manifest.fingerprint}), "
             f"not of this {model.name} ({model.fingerprint})",

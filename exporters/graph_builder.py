@@ -135,7 +135,7 @@ def _weight_bytes(graph: onnx.GraphProto) -> int:
 
 def save_graph(graph: onnx.ModelProto, path: Path) -> None:
     """Write a graph; weights beyond protobuf's limit go to `FILE.data`."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     size = _weight_bytes(graph.graph)
     external = size >= EXTERNAL_DATA_FROM
     onnx.save_model(graph, str(path), save_as_external_data=external, location=f"{path.name}.data")

@@ -23,8 +23,7 @@ from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceMod
 from es_sbert.encoder.batching import pad, plan_batches, token_ids
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.rotary_reference import apply_linear, apply_norm, rotary_hidden_states
-from es_sbert.exporters.rotary_weights import RotaryWeights
-from es_sbert.exporters.routed_graph import EncoderWeights, ModelWeights, RouteWeights
+from es_sbert.exporters.rotary_weights import EncoderWeights, RotaryWeights
 from es_sbert.exporters.transformer_weights import (
     EmbeddingWeights,
     Floats,
@@ -63,7 +62,7 @@ _BATCH_TOKENS = 512
 _TORCH_BATCH_TOKENS = 16_384
 
 
-def choose_reference(model: SentenceModel, transformer: ModelWeights | None, kind: ReferenceKind) -> Reference:
+def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, kind: ReferenceKind) -> Reference:
     """The reference of a model.
 
     Args:
@@ -76,11 +75,7 @@ def choose_reference(model: SentenceModel, transformer: ModelWeights | None, kin
         kind = "sentence-transformers" if importlib.util.find_spec("sentence_transformers") else "numpy"
     if kind == "sentence-transformers" or transformer is None:
         return _torch_reference(model)
-    name = f"numpy {np.__version__}"
-    if not isinstance(transformer, RouteWeights):
-        return Reference(name, NumpyReference(model, transformer).encode)
-    routes = [NumpyReference(*route) for route in zip(model.routes, transformer.routes, strict=True)]
-    return Reference(name, lambda texts, kind: routes[model.route_number(kind)].encode(texts, kind))
+    return Reference(f"numpy {np.__version__}", NumpyReference(model, transformer).encode)
 
 
 def reference_batch_size(max_tokens: int) -> int:

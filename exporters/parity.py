@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
-from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.bundle.sentence_model import KINDS, PromptKind, SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.batching import InputBuilder, plan_batches, token_ids
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
@@ -30,7 +30,6 @@ from es_sbert.errors import (
     ModelError,
     SourceError,
     UnsupportedArchitecture,
-    UsageError,
     error_summary,
 )
 from es_sbert.exporters.fp16 import emulate_fp16
@@ -41,7 +40,7 @@ from es_sbert.exporters.numpy_reference import (
     ReferenceKind,
     choose_reference,
 )
-from es_sbert.exporters.routed_graph import ModelWeights
+from es_sbert.exporters.rotary_weights import EncoderWeights
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 
@@ -354,14 +353,13 @@ _CHECK_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 _LONGEST_TEXT = 8_192
 # The parity sentences that are also embedded as queries and as documents: the probes, the long ones and some more.
 _SENTENCES_OF_A_KIND = 96
-_KINDS: tuple[PromptKind, ...] = ("query", "document")
 
 
 class ParityCheck:
     """The parity gate of one model; reference vectors are made once, when the first variant needs them.
 
     Args:
-        model: The model.
+        model: The model, or one of those of a model with a Router.
         transformer: Its weights; None for traced graphs; their reference is always sentence-transformers.
         reference: Which reference implementation.
         gold: Sentence pairs with scores, where given.
@@ -370,34 +368,26 @@ class ParityCheck:
     def __init__(
         self,
         model: SentenceModel,
-        transformer: ModelWeights | None,
+        transformer: EncoderWeights | None,
         reference: ReferenceKind,
         gold: GoldPairs | None,
     ) -> None:
         self._model = model
         self._transformer = transformer
         # Only the library that made the graph or the tokenizer knows the right output.
-        is_ours = transformer is not None and self._tokenizers_are_known
+        is_ours = transformer is not None and model.tokenizer_is_known
         self._kind: ReferenceKind = reference if is_ours else "sentence-transformers"
-        if gold is not None and not model.has_route(None):
-            raise UsageError(
-                f"{model.name} has a Router without a route for texts of no kind, such as those of an STS file",
-                "Leave --sts out.",
-            )
         self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
         self._texts: list[tuple[PromptKind | None, list[str]]] = []
-        for kind in (None, *_KINDS):
-            if model.has_route(kind):
-                sentences = self._sentences(self._tokenizer.route(kind))
-                self._texts.append((kind, sentences if kind is None else sentences[:_SENTENCES_OF_A_KIND]))
+        # All of one kind, and some of the others.
+        for number, kind in enumerate(kind for kind in KINDS if model.has_route(kind)):
+            sentences = self._sentences()
+            self._texts.append((kind, sentences[:_SENTENCES_OF_A_KIND] if number else sentences))
 
-    @property
-    def _tokenizers_are_known(self) -> bool:
-        return all(route.tokenizer_is_known for route in self._model.routes or [self._model])
-
-    def _sentences(self, tokenizer: SentenceTokenizer) -> list[str]:
-        """The parity sentences that a tokenizer finds tokens in, all of them with vectors."""
+    def _sentences(self) -> list[str]:
+        """The parity sentences that the tokenizer finds tokens in, all of them with vectors."""
+        tokenizer = self._tokenizer
         sentences = tokenizer.readable(parity_sentences(min(self._model.longest_input, _LONGEST_TEXT)))
         # What becomes of a text without tokens depends on the batch in sentence-transformers.
         return [text for text, row in zip(sentences, tokenizer(sentences).ids, strict=True) if len(row)]
@@ -411,7 +401,7 @@ class ParityCheck:
             raise
         except Exception as error:  # the library raises many types for folders that it cannot open
             reason = f"sentence-transformers fails on it: {type(error).__name__}: {error_summary(error)}"
-            if self._kind != "auto" or not self._tokenizers_are_known:
+            if self._kind != "auto" or not self._model.tokenizer_is_known:
                 raise ModelError(
                     f"{self._model.folder} cannot be compared with its reference: {reason}",
                     "Open the folder with SentenceTransformer(...) and fix what the error names.",

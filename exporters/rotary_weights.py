@@ -20,6 +20,8 @@ from es_sbert.exporters.transformer_weights import (
     LinearWeights,
     ModuleWeights,
     NormWeights,
+    StaticWeights,
+    TransformerWeights,
     open_transformer_weights,
     read_size,
     read_word_embeddings,
@@ -290,3 +292,7 @@ class RotaryReader:
             raise unsupported_architecture(
                 self._model, f"a {self._model.architecture} whose tokenizer gives texts another token type than 0"
             )
+
+
+# The weights of a network whose graph is built.
+EncoderWeights = TransformerWeights | RotaryWeights | StaticWeights

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import pydantic
 from pydantic import BaseModel
@@ -112,7 +112,9 @@ class EncoderManifest(BaseModel, frozen=True):
         name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Of the
             model.
         ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
-        variants: Variant name (`fp32`, `int8`, `openvino-bf16`, …) → variant.
+        route_fingerprints: Of a model with a Router, name of each route → fingerprint of its model.
+        variants: Variant name (`fp32`, `int8`, `openvino-bf16`, …) → variant; empty for a model with a Router.
+        route_variants: Of a model with a Router, name of each route → its variants.
         exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
     """
 
@@ -130,8 +132,20 @@ class EncoderManifest(BaseModel, frozen=True):
     prompts: dict[str, str]
     default_prompt: str | None
     ignored_settings: list[str] = []
+    route_fingerprints: dict[str, str] = {}
     variants: dict[str, EncoderVariant]
+    route_variants: dict[str, dict[str, EncoderVariant]] = {}
     exporter: dict[str, str]
+
+    @property
+    def all_variants(self) -> dict[str, EncoderVariant]:
+        """All variants; those of a route are called `ROUTE/VARIANT`."""
+        of_routes = {
+            f"{route}/{name}": variant
+            for route, variants in self.route_variants.items()
+            for name, variant in variants.items()
+        }
+        return self.variants | of_routes
 
 
 class ScoreParityReport(BaseModel, frozen=True):
@@ -255,13 +269,24 @@ class Bundle(Generic[ModelT, ManifestT]):
             _check_hash(path.with_name(f"{path.name}.data"), graph.data_sha256)
         return path
 
-    def renamed(self, name: str) -> Self:
-        """The same bundle whose model is shown under another name."""
-        return replace(self, model=self.model.model_copy(update={"name": name}))
-
 
 EncoderBundle = Bundle[SentenceModel, EncoderManifest]
 RerankerBundle = Bundle[CrossEncoderModel, RerankerManifest]
+
+
+def rename_bundle(bundle: EncoderBundle, name: str) -> EncoderBundle:
+    """The same bundle whose model is shown under another name."""
+    return replace(bundle, model=bundle.model.renamed(name))
+
+
+def route_bundle(bundle: EncoderBundle, number: int) -> EncoderBundle:
+    """The bundle of one model of a model with a Router, by its number; the bundle itself without a Router."""
+    model = bundle.model.route(number)
+    if model is bundle.model:
+        return bundle
+    own = {"variants": bundle.manifest.route_variants.get(model.route_name, {}), "route_variants": {}}
+    manifest = bundle.manifest.model_copy(update={**describe_model(model, EncoderManifest), **own})
+    return Bundle(bundle.folder, model, manifest)
 
 
 def is_encoder_bundle(folder: Path) -> bool:
@@ -343,7 +368,8 @@ def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
-    for variant in manifest.variants.values():
+    variants = manifest.all_variants if isinstance(manifest, EncoderManifest) else manifest.variants
+    for variant in variants.values():
         file = Path(variant.file)
         if file.is_absolute() or ".." in file.parts:
             raise BundleInvalid(f"{path} names {variant.file!r}, outside the bundle", "Do not use this bundle.")

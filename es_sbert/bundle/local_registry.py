@@ -1,8 +1,8 @@
 """The local model registry: models trained, exported or added on this machine, found by fingerprint or name.
 
 The registry is one JSON file per user: `{"format": 1, "models": [{"name", "fingerprint", "folder"}, …]}`, the latest
-registration last. It stores paths, not models. Each entry is checked against its folder when it is used, so a stale
-entry never opens the wrong model.
+registration last. The entry of a pair also has `query_fingerprint`. It stores paths, not models. Each entry is checked
+against its folder when it is used, so a stale entry never opens the wrong model.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.bundle.bundle import is_reranker_bundle, open_reranker_bundle
+from es_sbert.bundle.pair_record import read_pair_record
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import expand_home, home_folder
 from es_sbert.errors import EsSbertError, ModelNotFound, OutputError, RegistryInvalid, UsageError
@@ -48,11 +49,13 @@ class RegisteredModel:
         name: What users may call the model in place of its folder. Several models may have one name.
         fingerprint: Of the model that was registered.
         folder: Absolute path of the folder that held it.
+        query_fingerprint: Of a pair (`pair_record.py`), the fingerprint of its model for queries; else empty.
     """
 
     name: str
     fingerprint: str
     folder: Path
+    query_fingerprint: str = ""
 
     def state(self) -> FolderState:
         """Read the folder and compare its model with the registered one; all weights are hashed."""
@@ -63,12 +66,14 @@ class RegisteredModel:
         try:
             if not self.folder.is_dir():
                 return FolderState.MISSING, f"its folder {self.folder} was moved or deleted"
-            found = fingerprint_of(self.folder)
+            found, queries = fingerprint_of(self.folder), query_fingerprint_of(self.folder)
         except (EsSbertError, OSError) as error:
             reason = error.message if isinstance(error, EsSbertError) else error.strerror
             return FolderState.CHANGED, f"its folder {self.folder} cannot be opened any more ({reason})"
         if found != self.fingerprint:
             return FolderState.CHANGED, f"its folder {self.folder} holds another model now ({found[:12]})"
+        if queries != self.query_fingerprint:
+            return FolderState.CHANGED, f"its folder {self.folder} holds another model for queries now"
         return FolderState.PRESENT, ""
 
 
@@ -81,6 +86,16 @@ def fingerprint_of(folder: Path) -> str:
     if is_reranker_bundle(folder):
         return open_reranker_bundle(folder).manifest.fingerprint
     return read_sentence_model(folder).fingerprint
+
+
+def query_fingerprint_of(folder: Path) -> str:
+    """The fingerprint of the model for queries, as the note of a pair has it; empty for a folder of any other model.
+
+    Raises:
+        BundleInvalid: the note is broken.
+    """
+    pair = read_pair_record(folder)
+    return "" if pair is None else pair.queries.fingerprint
 
 
 def registry_path() -> Path:
@@ -134,15 +149,16 @@ def register_model(
         UsageError: the name is not valid, or nothing says where the registry is.
     """
     folder = folder.resolve()
+    queries = query_fingerprint_of(folder)
     if name is not None:
         _check_name(name, is_taken)
     with _update_registry() as models:
-        same = [model for model in models if model.fingerprint == fingerprint]
+        same = [m for m in models if (m.fingerprint, m.query_fingerprint) == (fingerprint, queries)]
         replaced = [model for model in same if model.folder == folder or model.state() is not FolderState.PRESENT]
         chosen = name or (replaced[-1].name if replaced else default or folder.name.lstrip(".~-") or "model")
         if name is None:
             _check_name(chosen, is_taken)
-        new = RegisteredModel(chosen, fingerprint, folder)
+        new = RegisteredModel(chosen, fingerprint, folder, queries)
         models[:] = [*(model for model in models if model not in replaced), new]
     return new
 
@@ -276,7 +292,7 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
         with file_lock(path.with_name(f"{path.name}.lock"), lambda: None):
             models = _read_entries(path)
             yield models
-            entries = [{"name": m.name, "fingerprint": m.fingerprint, "folder": str(m.folder)} for m in models]
+            entries = [_entry(model) for model in models]
             with open_output(path) as file:
                 file.write(json.dumps({"format": _REGISTRY_FORMAT, "models": entries}, indent=2).encode() + b"\n")
     except OSError as error:
@@ -284,6 +300,11 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
             f"the model registry {path} cannot be written: {error.strerror}",
             f"Free space, or set {REGISTRY_VARIABLE} to a file that this user may write.",
         ) from error
+
+
+def _entry(model: RegisteredModel) -> dict[str, str]:
+    entry = {"name": model.name, "fingerprint": model.fingerprint, "folder": str(model.folder)}
+    return entry | ({"query_fingerprint": model.query_fingerprint} if model.query_fingerprint else {})
 
 
 def _read_entries(path: Path) -> list[RegisteredModel]:
@@ -347,7 +368,10 @@ def _parse_entry(path: Path, entry: Any) -> RegisteredModel:
         raise _invalid_registry(path, f"an entry lacks one of {', '.join(keys)}")
     if not os.path.isabs(entry["folder"]):
         raise _invalid_registry(path, f"{entry['folder']!r} is no absolute path")
-    return RegisteredModel(entry["name"], entry["fingerprint"], Path(entry["folder"]))
+    queries = entry.get("query_fingerprint", "")
+    if not isinstance(queries, str):
+        raise _invalid_registry(path, "query_fingerprint is not a string")
+    return RegisteredModel(entry["name"], entry["fingerprint"], Path(entry["folder"]), queries)
 
 
 def _invalid_registry(path: Path, reason: str) -> RegistryInvalid:

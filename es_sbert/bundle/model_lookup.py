@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -202,10 +203,10 @@ class IndexModel:
 def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
     """Find the model whose vectors an index holds.
 
-    Tried in this order: the registered models of that fingerprint; the folder that `name` is the path of, if its
-    model has the fingerprint; the installed package of that name; the hub. A bare name is looked up in the hub's
-    cache only if the registry shows that it belongs to a model of this user. The models of packages and of the hub are
-    not compared here: the caller compares what it has loaded.
+    Tried in this order: the registered pair that `name` names; the registered models of that fingerprint; the folder
+    that `name` is the path of, if its model has the fingerprint; the installed package of that name; the hub. A bare
+    name is looked up in the hub's cache only if the registry shows that it belongs to a model of this user. The models
+    of packages and of the hub are not compared here: the caller compares what it has loaded.
 
     Args:
         index: For messages.
@@ -230,11 +231,13 @@ def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
 def find_registered_folder(fingerprint: str, problems: list[str]) -> Path | None:
     """The folder of a registered model of that fingerprint, after it was checked; the latest registration first.
 
+    Pairs are left out: which model embeds queries is for the user to choose.
+
     Args:
         problems: Gets a clause for each entry of that fingerprint that is not usable, and for an unreadable registry.
     """
     for model in reversed(_read_entries_or_report(problems)):
-        if model.fingerprint == fingerprint:
+        if model.fingerprint == fingerprint and not model.query_fingerprint:
             state, problem = model.check()
             if state is FolderState.PRESENT:
                 return model.folder
@@ -243,9 +246,14 @@ def find_registered_folder(fingerprint: str, problems: list[str]) -> Path | None
 
 
 def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[str]) -> IndexModel | None:
+    pairs = [m for m in _read_entries_or_report([]) if m.query_fingerprint and m.fingerprint == fingerprint]
+    for pair in reversed(pairs):
+        if name in (pair.name, str(pair.folder)) and pair.state() is FolderState.PRESENT:
+            return IndexModel(pair.folder, name)
     registered = find_registered_folder(fingerprint, problems)
     if registered is not None:
         return IndexModel(registered, name)
+    hints += [f"Or search it with the pair {pair.name}: --model {shlex.quote(pair.name)}." for pair in pairs[-1:]]
     folder = expand_home(name)
     if name and os.path.isdir(folder):  # False for what this user may not read
         if _has_fingerprint(folder, fingerprint):

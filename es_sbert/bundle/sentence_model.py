@@ -26,7 +26,8 @@ from es_sbert.bundle.modules import (
     VectorModule,
     WeightedLayers,
 )
-from es_sbert.bundle.router import ROUTER_CLASSES, read_router
+from es_sbert.bundle.pair_record import PAIR_AGAIN, PairRecord, read_pair_record
+from es_sbert.bundle.router import ROUTER_CLASSES, ModuleList, read_router
 from es_sbert.bundle.sentence_vector import read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
@@ -39,6 +40,7 @@ from es_sbert.bundle.transformer_settings import (
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UsageError
 
 PromptKind = Literal["query", "document"]
+KINDS: tuple[PromptKind | None, ...] = (None, "document", "query")
 _ANY_KIND = "any"
 
 # Names under which sentence-transformers looks for a prompt of each kind, first found wins.
@@ -64,6 +66,9 @@ class SentenceModel(BaseModel, frozen=True):
         route_numbers: Of a model with a Router, kind of a text (`any` for none) → number of its model in `routes`; a
             kind without a model is missing.
         route_name: Of one of these models, its name in the Router.
+        route_modules: Of one of these models, class and folder of each of its modules.
+        kinds: The kinds of texts that it embeds; only a Router or one of its models may lack some.
+        pair: Of two models that `es-sbert model pair` has put together, what it noted.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
         truncate_dim: Number of values that are kept of what the modules make, its first ones; None for all.
@@ -85,7 +90,8 @@ class SentenceModel(BaseModel, frozen=True):
         earlier_fingerprint: Fingerprint that earlier releases gave the model if they misread it; else empty.
         ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
-            models with equal fingerprints produce the same vectors.
+            models with equal fingerprints produce the same vectors of documents. That of a pair is the fingerprint of
+            its model for documents, whose vectors an index holds; see `query_fingerprint`.
     """
 
     folder: Path
@@ -101,6 +107,9 @@ class SentenceModel(BaseModel, frozen=True):
     routes: tuple[SentenceModel, ...] = ()
     route_numbers: dict[str, int] = {}
     route_name: str = ""
+    route_modules: tuple[tuple[str, str], ...] = ()
+    kinds: tuple[PromptKind | None, ...] = KINDS
+    pair: PairRecord | None = None
     include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
     truncate_dim: int | None = None
@@ -126,6 +135,22 @@ class SentenceModel(BaseModel, frozen=True):
     def normalize(self) -> bool:
         """Whether the last module scales vectors to unit length."""
         return self.modules[-1:] == (Normalize(),)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def route_fingerprints(self) -> dict[str, str]:
+        """Of a model with a Router, name of each route → fingerprint of its model."""
+        return {route.route_name: route.fingerprint for route in self.routes}
+
+    @property
+    def query_fingerprint(self) -> str:
+        """Of a pair, the fingerprint of its model for queries; empty for any other model."""
+        return "" if self.pair is None else self.routes[self.route_number("query")].fingerprint
+
+    @property
+    def is_route(self) -> bool:
+        """Whether it is one of several models of a Router, so that it embeds some kinds of texts only."""
+        return not self.routes and self.kinds != KINDS
 
     @property
     def dense(self) -> tuple[Dense, ...]:
@@ -167,14 +192,16 @@ class SentenceModel(BaseModel, frozen=True):
 
     def has_route(self, kind: PromptKind | None) -> bool:
         """Whether the model embeds texts of this kind; only a Router may lack a route for one."""
-        return not self.routes or (kind or _ANY_KIND) in self.route_numbers
+        return kind in self.kinds
 
     def route_number(self, kind: PromptKind | None) -> int:
-        """Number of the model in `routes` that embeds texts of this kind.
+        """Number of the model in `routes` that embeds texts of this kind; 0 without a Router.
 
         Raises:
             UsageError: there is none.
         """
+        if not self.routes:
+            return 0
         if not self.has_route(kind):
             kinds = [name for name in self.route_numbers if name != _ANY_KIND]
             raise UsageError(
@@ -183,6 +210,15 @@ class SentenceModel(BaseModel, frozen=True):
                 "default_route.",
             )
         return self.route_numbers[kind or _ANY_KIND]
+
+    def route(self, number: int) -> SentenceModel:
+        """A model of `routes` by its number; the model itself if it has no Router."""
+        return self.routes[number] if self.routes else self
+
+    def renamed(self, name: str) -> SentenceModel:
+        """The same model under another name."""
+        routes = tuple(route.renamed(name) for route in self.routes)
+        return self.model_copy(update={"name": name, "routes": routes})
 
     def special_tokens(self) -> frozenset[str]:
         """The tokens that transformers counts as special (`all_special_tokens`).
@@ -244,6 +280,8 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     modules = read_modules(folder, ignored)
     positions = [position for position, (kind, _) in enumerate(modules) if kind in ROUTER_CLASSES]
     if not positions:
+        if read_pair_record(folder) is not None:
+            raise _edited_pair(folder, "it has no Router")
         return _read_model(folder, name, check_modules(folder, modules), ignored)
     if len(positions) > 1:
         raise UnsupportedArchitecture(f"{folder} has several Routers", "Save the model with one Router.")
@@ -251,38 +289,75 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
 
 
 def _read_routed_model(
-    folder: Path, name: str, modules: list[tuple[str, str]], position: int, ignored: tuple[str, ...]
+    folder: Path, name: str, modules: ModuleList, position: int, ignored: tuple[str, ...]
 ) -> SentenceModel:
     """A model with a Router: a model for each route that texts take, of the modules before, in and after the Router."""
     before, (_, place), after = modules[:position], modules[position], modules[position + 1 :]
     router = read_router(folder, place, ignored)
+    pair = read_pair_record(folder)
     # A Transformer tells the modules after it that it has read a text.
     modality = None if before and before[0][0] == STATIC else "text"
-    kinds: tuple[PromptKind | None, ...] = (None, "document", "query")
-    resolved = {kind: route for kind in kinds if (route := router.resolve(kind, modality)) is not None}
+    resolved = {kind: route for kind in KINDS if (route := router.resolve(kind, modality)) is not None}
     if not resolved:
         raise UnsupportedArchitecture(
             f"{folder} has a Router without a route for texts, queries or documents, only {', '.join(router.routes)}",
             "Save the model with routes called query and document, or with a default_route.",
         )
     names = list(dict.fromkeys(resolved.values()))
-    routes = [
-        _read_model(folder, name, check_modules(folder, [*before, *router.routes[route], *after]), ignored, route=route)
-        for route in names
-    ]
+    routes = []
+    for route in names:
+        own = check_modules(folder, [*before, *router.routes[route], *after])
+        kinds = tuple(kind for kind in KINDS if resolved.get(kind) == route)
+        model = _read_model(folder, name, own, ignored, route=route, kinds=kinds, pair=pair)
+        if pair is not None:
+            # Of the modules that were compared: a model that is cut to fewer dimensions has more after the Router.
+            inside = router.routes[route]
+            is_whole = own == inside
+            paired = (
+                model if is_whole else _read_model(folder, name, inside, ignored, route=route, kinds=kinds, pair=pair)
+            )
+            _check_paired_model(folder, paired, pair)
+        routes.append(model)
     if len({route.dimensions for route in routes}) > 1:
         found = ", ".join(f"{route.route_name} {route.dimensions}" for route in routes)
         raise BundleInvalid(
             f"the routes of {folder} make vectors of different lengths ({found})",
             "Train them to one length: vectors of queries and documents are compared.",
         )
-    if len(routes) == 1 and len(resolved) == len(kinds):
+    if pair is not None and {route.kinds for route in routes} != {("query",), (None, "document")}:
+        raise _edited_pair(folder, "its Router has other routes")
+    if len(routes) == 1 and len(resolved) == len(KINDS):
         return routes[0]
     numbers = {kind or _ANY_KIND: names.index(route) for kind, route in resolved.items()}
     by_kind = {kind: routes[number].fingerprint for kind, number in numbers.items()}
-    changed = {"routes": tuple(routes), "route_numbers": numbers, "route_name": "", "earlier_fingerprint": ""}
-    fingerprint = compute_fingerprint("", {}, {"routes": by_kind})
+    changed = {
+        "routes": tuple(routes), "route_numbers": numbers, "route_name": "", "route_modules": (),
+        "kinds": tuple(resolved), "pair": pair, "earlier_fingerprint": "",
+    }  # fmt: skip
+    is_pair = pair is not None
+    fingerprint = by_kind["document"] if is_pair else compute_fingerprint("", {}, {"routes": by_kind})
     return routes[0].model_copy(update={**changed, "fingerprint": fingerprint})
+
+
+def _check_paired_model(folder: Path, model: SentenceModel, pair: PairRecord) -> None:
+    """Make sure that a model of a pair is the one whose vectors were compared when the pair was made.
+
+    Raises:
+        BundleInvalid: it is not.
+    """
+    paired = pair.model_for(model.kinds)
+    if model.fingerprint != paired.fingerprint:
+        raise _edited_pair(folder, f"its route {model.route_name} is another model than {paired.name}")
+    stated = model.model_copy(
+        update=read_model_settings(folder / "config_sentence_transformers.json", model.ignored_settings)
+    )
+    for kind in model.kinds:
+        if stated.prompt(kind) != model.prompt(kind):
+            raise _edited_pair(folder, f"the prompt of its route {model.route_name} is not that of {paired.name}")
+
+
+def _edited_pair(folder: Path, reason: str) -> BundleInvalid:
+    return BundleInvalid(f"{folder} was edited after its two models were compared: {reason}", PAIR_AGAIN)
 
 
 def _read_model(
@@ -293,6 +368,8 @@ def _read_model(
     *,
     is_plain: bool = False,
     route: str = "",
+    kinds: tuple[PromptKind | None, ...] = KINDS,
+    pair: PairRecord | None = None,
 ) -> SentenceModel:
     """A model of some modules.
 
@@ -300,6 +377,8 @@ def _read_model(
         modules: (class name, folder) of each.
         is_plain: Whether the folder has no modules.json.
         route: Name of the modules in the model's Router.
+        kinds: The kinds of texts that take this route.
+        pair: What `es-sbert model pair` noted, with the prompts that each of the two models had alone.
     """
     kind, place = modules[0]
     if kind == STATIC:
@@ -310,6 +389,8 @@ def _read_model(
     settings = first.settings | vector.settings
     if not is_plain:
         settings |= read_model_settings(folder / "config_sentence_transformers.json", ignored)
+    if pair is not None:
+        settings |= pair.model_for(kinds).prompt_settings
     if (kept := settings.get("truncate_dim")) is not None:
         settings["truncate_dim"] = kept if kept < settings["dimensions"] else None
         settings["dimensions"] = min(kept, settings["dimensions"])
@@ -322,6 +403,8 @@ def _read_model(
             name=name,
             transformer=place,
             route_name=route,
+            route_modules=tuple(modules) if route else (),
+            kinds=kinds,
             ignored_settings=ignored,
             **settings,
         )
@@ -347,15 +430,21 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
 
     Those of a model that earlier releases read too are only Dense modules and a last Normalize.
     """
-    settings: dict[str, Any] = {
-        "dense": [layer.model_dump(mode="json", exclude_defaults=True) for layer in model.dense]
-    }
+    # sentence-transformers names a module's folder by its position. In a Router it puts the route's name in front.
+    folders = {place: f"{number}_{kind}" for number, (kind, place) in enumerate(model.route_modules)}
+
+    def describe(module: VectorModule | WeightedLayers, *, exclude_defaults: bool = False) -> dict[str, Any]:
+        described = module.model_dump(mode="json", exclude_defaults=exclude_defaults)
+        if not isinstance(module, Normalize):
+            described["folder"] = folders.get(module.folder, module.folder)
+        return described
+
+    settings: dict[str, Any] = {"dense": [describe(layer, exclude_defaults=True) for layer in model.dense]}
     if not model.has_plain_modules:
         for key in ("token_modules", "modules"):
-            modules = getattr(model, key)
-            settings[key] = [[type(each).__name__, each.model_dump(mode="json")] for each in modules]
+            settings[key] = [[type(each).__name__, describe(each)] for each in getattr(model, key)]
     if model.layers is not None:
-        settings["layers"] = model.layers.model_dump(mode="json")
+        settings["layers"] = describe(model.layers)
     if not model.include_prompt:
         settings["include_prompt"] = False
     if model.truncate_dim is not None:

@@ -71,6 +71,6 @@ def encode(
     reading: dict[str, Any] = {"form": form, "text_field": text_field, "text_of": field_text, "kind": kind}
     if encoding is not None:
         reading["encoding"] = check_encoding(encoding)
-    with Encoder(**options, report=report) as encoder:
+    with Encoder(**options, kind=kind, report=report) as encoder:
         summary = encode_file(encoder, file, output or sys.stdout.buffer, **reading)
         report(summary.describe(encoder.info))

@@ -150,7 +150,7 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
     named = shared.encoder_arguments(options)
     how = shared.select_options(options, ("dead_letters", "retry_seconds"))
     with (
-        Encoder.for_index(field.index, meta.model, meta.fingerprint, report=say, **named) as encoder,
+        Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder,
         handle_signals(control, say, lambda: blocked),
     ):
         try:

@@ -163,6 +163,7 @@ def calibrate(
     """
     from es_sbert.diagnostics.calibration import calibration_lines
     from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labelled_queries
+    from es_sbert.errors import UsageError
     from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
     from es_sbert.index.vector_field import save_min_cosine
 
@@ -172,6 +173,12 @@ def calibrate(
         if save:
             require_privileges(engine, index.field.index, SAVE_MIN_COSINE)
         with _open_encoder(index.field, options) as encoder:
+            if save and encoder.info.query_fingerprint:
+                raise UsageError(
+                    f"{encoder.info.model} is a pair, and a value in the mapping is for queries by the model that "
+                    "embeds the documents",
+                    "Leave --save out, and start the gateway with the value: es-sbert serve --min-cosine VALUE.",
+                )
             how = shared.select_options(options, ("sample", "seed", "k"))
             measured = index.measure(encoder, labelled, report=print_message, **how)
             report = index.calibrate(measured, keep)

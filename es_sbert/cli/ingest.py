@@ -162,8 +162,10 @@ def _load_encoder(wanted: LoadPlan, encoder: dict[str, Any]) -> Encoder:
 
     stored = wanted.stored
     if stored is None:
-        return Encoder(report=log_message, **encoder)
-    return Encoder.for_index(wanted.settings.index, stored.model, stored.fingerprint, report=log_message, **encoder)
+        return Encoder(kind="document", report=log_message, **encoder)
+    return Encoder.for_index(
+        wanted.settings.index, stored.model, stored.fingerprint, kind="document", report=log_message, **encoder
+    )
 
 
 def _ray_runner(

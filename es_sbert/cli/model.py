@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 import cloup
@@ -17,7 +17,7 @@ from es_sbert.messages import escape_unprintable
 
 @cloup.group()
 def model() -> None:
-    """Fetch, list, add, remove and tune models.
+    """Fetch, pair, list, add, remove and tune models.
 
     The registry tells where the models of this user are. `es-sbert train` and `es-sbert export` register what they
     write. A search, a load or the gateway finds the model that an index needs by its fingerprint, wherever its folder
@@ -162,6 +162,82 @@ def fetch(
 
 
 @model.command()
+@click.option("--documents", metavar="MODEL", required=True, help="The model that embeds documents.")
+@click.option(
+    "--queries",
+    metavar="MODEL",
+    required=True,
+    help="The model that embeds queries; it makes vectors of the same space.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    required=True,
+    help="Folder to write; new, empty, or an earlier pair.",
+)
+@click.option(
+    "--texts",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Texts to compare the two models on, one a line: queries of your users, for example.  [default: built-in "
+    "English texts]",
+)
+@click.option(
+    "--accept-disagreement",
+    is_flag=True,
+    help="Write the pair even if the two models do not share a space; every summary then says so.",
+)
+@click.option("--json", "as_json", is_flag=True, help="What the folder notes about the two models, as JSON on stdout.")
+def pair(
+    documents: str, queries: str, output: Path, texts: BinaryIO | None, *, accept_disagreement: bool, as_json: bool
+) -> None:
+    """Make a pair of a large model for documents and a fast one for queries.
+
+    Both must make vectors of one space: the fast one was distilled from the large one, for example. The pair is a model
+    with a Router, which sentence-transformers opens too. It has the fingerprint of the model for documents, so it
+    searches the indices of that model, which are not loaded again. Searches load the model for queries only, and loads
+    that for documents.
+
+    The two are compared on texts: the cosine of their vectors of a text, and whether they rank the other texts alike. A
+    model of another space is refused.
+
+    \b
+    Examples:
+      es-sbert model pair --documents all-MiniLM-L6-v2 --queries ./fast -o fast-search
+      es-sbert search --index docs --model fast-search "first aid"
+      es-sbert model pair --documents fast-search --queries ./faster -o faster-search --texts queries.txt
+    """
+    from es_sbert.bundle.local_registry import try_register_model
+    from es_sbert.bundle.model_lookup import resolve_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.encoder.encode_file import read_texts
+    from es_sbert.exporters.model_pair import make_pair
+    from es_sbert.messages import log_message
+
+    large, small = (read_sentence_model(resolve_model(name), name) for name in (documents, queries))
+    record = make_pair(
+        large,
+        small,
+        output,
+        None if texts is None else read_texts(texts),
+        accept_disagreement=accept_disagreement,
+        report=log_message,
+    )
+    try_register_model(output, record.documents.fingerprint)
+    if as_json:
+        click.echo(record.model_dump_json(indent=2))
+        return
+    click.echo(
+        escape_unprintable(
+            f"{record.queries.name} for queries, {record.documents.name} for documents "
+            f"({record.documents.fingerprint[:12]}): {record.agreement.describe()} → {output}"
+        )
+    )
+
+
+@model.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--name", help="Name for --model.  [default: the name before a move, or else that of the folder]")
 def add(folder: Path, name: str | None) -> None:
@@ -224,29 +300,30 @@ def tune(name: str, as_json: bool) -> None:
       es-sbert model tune my-bundle --json
     """
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.model_loading import open_or_export
+    from es_sbert.encoder.model_loading import find_encoder, open_or_export
     from es_sbert.encoder.tuning import tune as measure
     from es_sbert.encoder.variant_choice import contenders, variant_order
-    from es_sbert.errors import UsageError
     from es_sbert.messages import log_message
 
     device = Device("cpu")
-    bundle, _ = open_or_export(name, partial(contenders, device), may_fall_back=True, report=log_message)
-    if bundle.model.routes:
-        raise UsageError(
-            f"{name} has a Router, whose variants are not measured", "Choose one: --precision fp32 or int8."
-        )
-    variants = [variant for variant in variant_order(device) if variant in bundle.manifest.variants]
-    tuning = measure(bundle, variants, log_message, again=True)
-    if as_json:
-        click.echo(tuning.model_dump_json(indent=2))
-        return
-    likely = contenders(device, bundle.model.architecture)
-    chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
+    source = find_encoder(name)
     rows = [("variant", "threads", "tokens a batch", "texts a second", "")]
-    for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second):
-        figures = (f"{one.threads}", f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}")
-        rows.append((one.variant, *figures, "runs" if one == chosen else ""))
+    tunings = {}
+    for number in range(max(1, len(source.model.routes))):
+        one_route = source.route(number)
+        likely = contenders(device, one_route.model.architecture)
+        bundle, _ = open_or_export(one_route, likely, may_fall_back=True, report=log_message)
+        variants = [variant for variant in variant_order(device) if variant in bundle.manifest.variants]
+        route = source.model.routes[number].route_name if source.model.routes else ""
+        tuning = tunings[route] = measure(bundle, variants, log_message, again=True)
+        chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
+        for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second):
+            figures = (f"{one.threads}", f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}")
+            rows.append((f"{route}/{one.variant}".lstrip("/"), *figures, "runs" if one == chosen else ""))
+    if as_json:
+        dumped = {route: tuning.model_dump(mode="json") for route, tuning in tunings.items()}
+        click.echo(json.dumps(dumped if source.model.routes else dumped[""], indent=2))
+        return
     click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
     for line in align_columns(rows):
         click.echo(line)

@@ -109,12 +109,12 @@ def check_encoder(
     forget_hashes()  # a file that was damaged without being written to shows only when it is read
     try:
         if field is None:
-            opened = Encoder(name, **options)
+            opened = Encoder(name, kind="query", **options)
         else:
             meta = field.meta
-            opened = Encoder.for_index(field.index, meta.model, meta.fingerprint, model=name, **options)
+            opened = Encoder.for_index(field.index, meta.model, meta.fingerprint, model=name, kind="query", **options)
         with opened as encoder:
-            vectors = encoder.encode([_TEST_SENTENCE])  # (1, dimensions)
+            vectors = encoder.encode([_TEST_SENTENCE], "query")  # (1, dimensions)
             return encoder.info, list(_encoder_findings(encoder.info, vectors))
     except EsSbertError as error:
         return None, [Finding.of("model", error)]

@@ -116,44 +116,9 @@ def mark_unpooled(row: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return row
 
 
-# Of a model with a Router, the bits of an id from this one on are the number of its route.
-_ROUTE_BIT = 40
-# In place of the tokens of a text that has none, so that its row has a route too.
-_NO_TOKEN = 2**_ROUTE_BIT - 1
-
-
-def mark_route(row: NDArray[np.int64], route: int) -> NDArray[np.int64]:
-    """A row of token ids that are marked with a route of a model with a Router; tokens may be marked as not pooled.
-
-    Equal tokens in two routes stay two inputs.
-    """
-    if not len(row):
-        return np.array([_NO_TOKEN | route << _ROUTE_BIT], dtype=np.int64)
-    ids = np.where(row < 0, ~row, row) | route << _ROUTE_BIT  # (tokens,)
-    marked: NDArray[np.int64] = np.where(row < 0, ~ids, ids)
-    return marked
-
-
-def row_route(row: NDArray[np.int64]) -> int:
-    """The route that a row was marked with."""
-    first = int(row[0])
-    return (~first if first < 0 else first) >> _ROUTE_BIT
-
-
-def row_length(row: NDArray[np.int64]) -> int:
-    """Number of tokens of a row, marked or not."""
-    return 0 if len(row) == 1 and row[0] & _NO_TOKEN == _NO_TOKEN and row[0] > 0 else len(row)
-
-
 def token_ids(marked: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Token ids without the marks of `mark_unpooled` and `mark_route`; any shape."""
-    ids: NDArray[np.int64] = np.where(marked < 0, ~marked, marked) & _NO_TOKEN
-    return ids
-
-
-# Inputs of the graph of a model with a Router, bool: whether the texts of the batch take the route of this number.
-# There is none for route 0.
-ROUTE_INPUT = "is_route_"
+    """Token ids without the marks of `mark_unpooled`; any shape."""
+    return np.where(marked < 0, ~marked, marked)
 
 
 # Input of graphs whose pooling leaves tokens out, int32 (batch, longest): 1 for a token that it takes.
@@ -267,7 +232,6 @@ class InputBuilder:
 
     Attributes:
         packed: Whether it takes texts without padding.
-        has_routes: Whether all texts of a batch must be of one route of a Router.
     """
 
     def __init__(
@@ -280,22 +244,13 @@ class InputBuilder:
         self._padded_length = padded_length
         self.packed = "cumulated_lengths" in self._names
         self._masks_pooling = POOLING_MASK in self._names
-        self._routes = [int(name.removeprefix(ROUTE_INPUT)) for name in self._names if name.startswith(ROUTE_INPUT)]
         padding_id = properties.get(PADDING_ID_PROPERTY)
         self._padding_id = None if padding_id is None else int(padding_id)
         self._multiple = LENGTH_MULTIPLE if self.packed else int(properties.get(LENGTH_MULTIPLE_PROPERTY, 1))
 
-    @property
-    def has_routes(self) -> bool:
-        return bool(self._routes)
-
     def __call__(self, rows: Sequence[NDArray[np.int64]]) -> ModelInputs:
         """The graph's inputs for texts given as arrays of *shape* ``(tokens,)``; see `mark_unpooled`."""
         extra: dict[str, NDArray[Any]] = {}
-        if self._routes:
-            route = row_route(rows[0])
-            extra |= {f"{ROUTE_INPUT}{number}": np.array(number == route) for number in self._routes}
-            rows = [row[: row_length(row)] for row in rows]
         length = round_up(self._padded_length(max(1, *map(len, rows)), len(rows)), self._multiple)
         if self._masks_pooling:
             pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows], length=length)

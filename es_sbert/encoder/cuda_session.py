@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import POOLING_MASK, InputBuilder, mark_route
+from es_sbert.encoder.batching import POOLING_MASK, InputBuilder
 from es_sbert.encoder.device import Device, compute_capability
 from es_sbert.errors import DeviceError
 
@@ -425,8 +425,6 @@ def warmup_inputs(session: onnxruntime.InferenceSession) -> dict[str, NDArray[An
     inputs = InputBuilder([value.name for value in session.get_inputs()], session.get_modelmeta().custom_metadata_map)
     if inputs.packed:
         return inputs([np.zeros(2, dtype=np.int64)])
-    if inputs.has_routes:
-        return inputs([mark_route(np.zeros(2, dtype=np.int64), 0)])
     dtypes = {POOLING_MASK: np.int32}
     return {
         node.name: np.full((1, 2), node.name == "attention_mask", dtypes.get(node.name, np.int64))  # (batch, tokens)

@@ -125,6 +125,16 @@ def encode_file(
     return summary
 
 
+def read_texts(source: BinaryIO) -> list[str]:
+    """The texts of a file with one a line, compressed or not; empty lines are left out.
+
+    Raises:
+        SourceError: it cannot be read, or a line is not UTF-8.
+    """
+    records = _read_records(_read_lines(source, "lines", None), "lines", "text", _top_level, None)
+    return [text for text, _ in records if text.strip()]
+
+
 def _encode_records(
     encoder: Encoder, records: Iterator[_TextRecord], kind: PromptKind | None, summary: EncodeSummary
 ) -> Iterator[tuple[list[bytes], Vectors]]:

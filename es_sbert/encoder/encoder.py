@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,39 +10,30 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.bundle import EncoderBundle
+from es_sbert.bundle.bundle import EncoderBundle, route_bundle
 from es_sbert.bundle.model_lookup import find_index_model
-from es_sbert.bundle.modules import Pooling
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import (
-    BatchLimits,
-    InputBuilder,
-    Vectors,
-    plan_batches,
-    row_length,
-    row_route,
-    unique_rows,
-)
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.chunker import Chunker
-from es_sbert.encoder.compiled_model import Session
-from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.encoder_route import EncoderRoute
+from es_sbert.encoder.inference_pool import model_closed
 from es_sbert.encoder.model_loading import (
-    OnnxModel,
     SelectedVariant,
+    find_encoder,
     gpu_warnings,
     open_variant,
     select_encoder_variant,
 )
-from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS
-from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
-from es_sbert.errors import ModelError, UsageError
+from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -74,6 +64,10 @@ class EncoderInfo:
         threads: CPU threads, 0 on CUDA.
         warnings: Repeated in every summary (a variant exported below its parity threshold, …).
         runtime: The library that runs it: `onnxruntime` or `openvino`.
+        query_fingerprint: Of a pair (`es-sbert model pair`), that of its model for queries; else empty.
+
+    Of a model with a Router, `max_tokens` and all from `variant` on are those of the routes that were opened, in the
+    order of opening, joined by ` + ` where they differ; of numbers, the largest.
     """
 
     model: str
@@ -87,6 +81,11 @@ class EncoderInfo:
     threads: int
     warnings: tuple[str, ...] = ()
     runtime: str = Runtime.ONNXRUNTIME
+    query_fingerprint: str = ""
+
+    def encoder_fingerprint(self, kind: PromptKind | None) -> str:
+        """The fingerprint of what embeds texts of this kind: of a pair, that of one of its two models."""
+        return (kind == "query" and self.query_fingerprint) or self.fingerprint
 
 
 class LoadOptions(TypedDict, total=False):
@@ -100,8 +99,11 @@ class LoadOptions(TypedDict, total=False):
     report: Callable[[str], None]
 
 
-class Encoder(OnnxModel[EncoderBundle]):
+class Encoder:
     """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
+
+    Of a model with a Router, the network of a route is loaded when a text first takes it, so a process that embeds only
+    queries never loads that of documents.
 
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
     Close it, or use it as a context manager, to end its threads.
@@ -114,6 +116,8 @@ class Encoder(OnnxModel[EncoderBundle]):
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default. A `Path` is
             always a folder.
+        kind: The kind of texts that will be embedded, if it is known: of a model with a Router, its route is loaded
+            now.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
             does not work, and says so in `info.warnings`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
@@ -125,10 +129,6 @@ class Encoder(OnnxModel[EncoderBundle]):
         called: Name to show in `info.model` and in messages instead of the model's own.
         report: Called with a message before slow steps such as the export, and once per process if `auto` finds no GPU.
 
-    Attributes:
-        info: The model, variant and device that run.
-        window: How many texts to sort by length and embed together.
-
     Raises:
         ModelError: the model was not found, is broken or has an unknown architecture; the cache cannot be written.
         DeviceError: the requested device cannot be used.
@@ -139,6 +139,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         self,
         model: str | Path | None = None,
         *,
+        kind: PromptKind | None = None,
         device: str = "auto",
         precision: str = "auto",
         runtime: str = "auto",
@@ -147,17 +148,142 @@ class Encoder(OnnxModel[EncoderBundle]):
         called: str | None = None,
         report: Callable[[str], None] = lambda message: None,
     ) -> None:
-        name = DEFAULT_MODEL if model is None else model
+        source = find_encoder(DEFAULT_MODEL if model is None else model, called)
         warnings = gpu_warnings(device, report)
-        select = partial(
-            select_encoder_variant, name, precision=precision, runtime=runtime, called=called, report=report
+
+        def open_route(number: int) -> EncoderRoute:
+            select = partial(
+                select_encoder_variant, source.route(number), precision=precision, runtime=runtime, report=report
+            )
+            selected, pool = open_variant(select, device, threads)
+            for warning in selected.warnings if self._routes else ():
+                report(f"Warning: {warning}")  # of the route that is opened first, `info` has them in time
+            return EncoderRoute(replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
+
+        self._attach(source.model, open_route)
+        if not source.model.routes or kind is not None:
+            self.open(kind)
+
+    @classmethod
+    def from_bundle(
+        cls,
+        bundle: EncoderBundle,
+        variant: str,
+        device: Device,
+        *,
+        threads: int | None = None,
+        budget: int | None = None,
+    ) -> Self:
+        """Open a variant of an opened bundle.
+
+        Args:
+            bundle: The bundle.
+            variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
+            device: Where to run it.
+            threads, budget: As for the class.
+
+        Raises:
+            DeviceError: the session would run on another device.
+            BundleInvalid: the variant's file or the tokenizer is broken.
+        """
+
+        def open_route(number: int) -> EncoderRoute:
+            selected = SelectedVariant(route_bundle(bundle, number), variant, device)
+            return EncoderRoute(selected, selected.open(threads), budget)
+
+        encoder = cls.__new__(cls)
+        encoder._attach(bundle.model, open_route)
+        if not bundle.model.routes:
+            encoder.open()
+        return encoder
+
+    def _attach(self, model: SentenceModel, open_route: Callable[[int], EncoderRoute]) -> None:
+        self._model, self._open_route = model, open_route
+        self._routes: dict[int, EncoderRoute] = {}
+        self._lock = threading.Lock()  # while a route is opened
+        self._closed = False
+
+    def open(self, kind: PromptKind | None = None) -> None:
+        """Load what embeds texts of this kind, if it is not loaded yet.
+
+        Raises:
+            ModelError, DeviceError: as for the class.
+            UsageError: the model has a Router without a route for this kind.
+        """
+        self._route(self._model.route_number(kind))
+
+    def is_open(self, kind: PromptKind | None = None) -> bool:
+        """Whether what embeds texts of this kind is loaded.
+
+        Raises:
+            UsageError: the model has a Router without a route for this kind.
+        """
+        return self._model.route_number(kind) in self._routes
+
+    def _route(self, number: int) -> EncoderRoute:
+        """A route, which is opened once."""
+        found = self._routes.get(number)
+        if found is None:
+            with self._lock:
+                found = self._routes.get(number)
+                if found is None:
+                    if self._closed:
+                        raise model_closed()
+                    found = self._routes[number] = self._open_route(number)
+        return found
+
+    @property
+    def _first_route(self) -> EncoderRoute:
+        """The route that was opened first; if there is none, that of texts of no kind, or else the first one."""
+        number = next(iter(self._routes), None)
+        if number is None:
+            number = self._model.route_number(None) if self._model.has_route(None) else 0
+        return self._route(number)
+
+    @property
+    def info(self) -> EncoderInfo:
+        """The model, variant and device that run. Of a model with a Router, a route is loaded if none is yet."""
+        _ = self._first_route  # opened, if none is
+        routes = [_describe_route(route) for route in list(self._routes.values())]
+        of_routes = {name: _join_values([route[name] for route in routes]) for name in routes[0]}
+        model = self._model
+        return EncoderInfo(
+            model=model.name,
+            fingerprint=model.fingerprint,
+            query_fingerprint=model.query_fingerprint,
+            dimensions=model.dimensions,
+            warnings=(*_pair_warnings(model), *dict.fromkeys(each for route in routes for each in route["warnings"])),
+            **{name: value for name, value in of_routes.items() if name != "warnings"},
         )
-        selected, pool = open_variant(select, device, threads)
-        self._start(replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
+
+    @property
+    def window(self) -> int:
+        """How many texts to sort by length and embed together."""
+        return self._first_route.pool.model.window
+
+    def close(self) -> None:
+        """End the worker threads."""
+        with self._lock:
+            self._closed = True
+            for route in self._routes.values():
+                route.pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @classmethod
     def for_index(
-        cls, index: str, name: str, fingerprint: str, *, model: str | None = None, **options: Unpack[LoadOptions]
+        cls,
+        index: str,
+        name: str,
+        fingerprint: str,
+        *,
+        model: str | None = None,
+        kind: PromptKind | None = None,
+        **options: Unpack[LoadOptions],
     ) -> Encoder:
         """Load the model that made an index's vectors from this machine or the hub (see `find_index_model`).
 
@@ -169,43 +295,15 @@ class Encoder(OnnxModel[EncoderBundle]):
             name: Name of the model in the mapping, and of `info.model`.
             fingerprint: Fingerprint of the model in the mapping.
             model: A model to load instead, as for `Encoder`.
+            kind, options: As for `Encoder`.
 
         Raises:
             ModelError, DeviceError, UsageError: as `Encoder`.
         """
         if model is not None:
-            return cls(model, **options)
+            return cls(model, kind=kind, **options)
         located = find_index_model(index, name, fingerprint)
-        return cls(located.folder, called=located.name, **options)
-
-    def _start(self, selected: SelectedVariant[EncoderBundle], pool: InferencePool, budget: int | None) -> None:
-        bundle, device = selected.bundle, selected.device
-        self._model = bundle.model
-        self._pool = pool
-        with pool.session() as session:
-            padded_length = partial(pool.model.padded_length, most=bundle.model.longest_input)
-            self._inputs = InputBuilder(session.input_names, session.properties, padded_length)
-        self._tokenizer = SentenceTokenizer(bundle.model)
-        # Of a text without tokens there is no first vector and no largest value. By route.
-        self._tokenless_is_zero = [
-            self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
-            for model in bundle.model.routes or [bundle.model]
-        ]
-        self._limits = pool.model.batch_limits(budget or selected.batch_tokens)
-        self.window = pool.model.window
-        self.info = EncoderInfo(
-            model=bundle.model.name,
-            fingerprint=bundle.model.fingerprint,
-            dimensions=bundle.model.dimensions,
-            max_tokens=bundle.model.max_tokens,
-            variant=str(selected.variant),
-            precision=bundle.manifest.variants[selected.variant].precision,
-            runtime=bundle.manifest.variants[selected.variant].runtime,
-            provider=pool.provider,
-            device=str(device),
-            threads=pool.count if device.kind == "cpu" else 0,
-            warnings=selected.warnings,
-        )
+        return cls(located.folder, kind=kind, called=located.name, **options)
 
     def encode(self, texts: str | Iterable[str], kind: PromptKind | None = None) -> Vectors:
         """Embed texts.
@@ -235,6 +333,7 @@ class Encoder(OnnxModel[EncoderBundle]):
             # A string is an iterable of strings: each letter would be embedded.
             raise UsageError("texts must be a sequence of texts, not one string", "Pass a list: [text].")
         texts = list(texts)
+        self.open(kind)
         if len(texts) <= self.window:
             return self._embed_details(self.tokenize(texts, kind))
         parts = [(part.vectors, part.tokens, part.truncated) for part in self.encode_stream(texts, kind)]
@@ -274,17 +373,19 @@ class Encoder(OnnxModel[EncoderBundle]):
         Raises:
             UsageError: a text is not valid Unicode.
         """
-        return self._tokenizer(texts, kind)
+        number = self._model.route_number(kind)
+        return replace(self._route(number).tokenizer(texts, kind), route=number)
 
     @property
     def batch_tokens(self) -> int:
         """Most tokens of a batch; with padding on a CPU."""
-        return self._limits.tokens or self._limits.padded
+        limits = self._first_route.limits
+        return limits.tokens or limits.padded
 
     @property
     def parallel_batches(self) -> int:
         """How many batches run concurrently."""
-        return self._pool.count
+        return self._first_route.pool.count
 
     def prompt(self, kind: PromptKind | None = None) -> str:
         """The model's prompt for texts of this kind; empty if it has none."""
@@ -304,7 +405,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
-        return self._tokenizer.make_chunker(tokens, overlap, kind)
+        return self._route(self._model.route_number(kind)).tokenizer.make_chunker(tokens, overlap, kind)
 
     def embed(self, tokenized: TokenizedTexts) -> Vectors:
         """The second half of `encode`: run the model. Identical texts run once.
@@ -337,10 +438,8 @@ class Encoder(OnnxModel[EncoderBundle]):
             ModelError: a vector is not finite.
         """
         if not len(tokenized):
-            return np.empty((0, self.info.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
-        run = _BatchRun(self, tokenized, progress)
-        self._pool.run(range(len(run.batches)), run.run_batch, stop, run.is_short)
-        return run.in_input_order()
+            return np.empty((0, self._model.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
+        return self._route(tokenized.route).embed(tokenized, stop, progress)
 
     def encode_stream(
         self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int | None = None
@@ -350,6 +449,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         While a window is embedded, the next one is read and tokenized.
         """
         stream = iter(texts)
+        self.open(kind)
         windows = iter(lambda: list(islice(stream, window or self.window)), [])
         for tokenized in self.tokenize_ahead(windows, kind):
             yield self._embed_details(tokenized)
@@ -377,69 +477,38 @@ class Encoder(OnnxModel[EncoderBundle]):
         return None if texts is None else self.tokenize(texts, kind)
 
 
-# Poolings that give the zero vector for a text without tokens.
-_POOLINGS_WITHOUT_TOKENS = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
+def _describe_route(route: EncoderRoute) -> dict[str, Any]:
+    """The attributes of `EncoderInfo` that a route has."""
+    selected, pool = route.selected, route.pool
+    graph = selected.bundle.manifest.variants[selected.variant]
+    return {
+        "max_tokens": selected.bundle.model.max_tokens,
+        "variant": str(selected.variant),
+        "precision": graph.precision,
+        "provider": pool.provider,
+        "device": str(selected.device),
+        "threads": pool.count if selected.device.kind == "cpu" else 0,
+        "warnings": selected.warnings,
+        "runtime": graph.runtime,
+    }
 
 
-class _BatchRun:
-    """The batches of one call of `Encoder.embed_until`, and their vectors.
+def _join_values(values: Sequence[Any]) -> Any:
+    """One value for several routes; see `EncoderInfo`."""
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) == 1:
+        return distinct[0]
+    return " + ".join(distinct) if isinstance(distinct[0], str) else max(distinct)
 
-    Attributes:
-        batches: By batch, the numbers of its texts among the distinct texts.
-    """
 
-    def __init__(self, encoder: Encoder, tokenized: TokenizedTexts, progress: Callable[[float], None]) -> None:
-        self._inputs, self._info, self._progress = encoder._inputs, encoder.info, progress
-        self._tokenless_is_zero = encoder._tokenless_is_zero
-        unique, self._unique_index = unique_rows(tokenized.ids)
-        self._rows = [tokenized.ids[number] for number in unique]
-        self._lengths = np.fromiter(map(row_length, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
-        self._total_tokens = max(1, int(self._lengths.sum()))
-        self.batches = self._plan(encoder._limits)
-        # In the order of the batches, so that each batch is written without a copy.
-        self._vectors = np.empty((len(unique), self._info.dimensions), dtype=np.float32)  # (distinct texts, dimensions)
-        self._computed = np.zeros(len(unique), dtype=np.bool_)  # (distinct texts,)
-        self._ends = np.cumsum([len(batch) for batch in self.batches])  # (batches,)
-
-    def _plan(self, limits: BatchLimits) -> list[NDArray[np.int64]]:
-        """Batches; all texts of one are of one route."""
-        if not self._inputs.has_routes:
-            return plan_batches(self._lengths, limits)
-        routes = np.fromiter(map(row_route, self._rows), dtype=np.int64, count=len(self._rows))  # (distinct texts,)
-        groups = [np.flatnonzero(routes == route) for route in np.unique(routes)]
-        return [group[batch] for group in groups for batch in plan_batches(self._lengths[group], limits)]
-
-    def is_short(self, number: int) -> bool:
-        """Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens; the first is the longest."""
-        return self._inputs.packed and int(self._lengths[self.batches[number][0]]) <= SHORT_TEXT_TOKENS
-
-    def run_batch(self, session: Session, number: int) -> None:
-        """Compute the vectors of one batch."""
-        batch = self.batches[number]
-        output = slice(self._ends[number] - len(batch), self._ends[number])
-        rows, vectors = [self._rows[row] for row in batch], self._vectors[output]
-        route = row_route(rows[0]) if self._inputs.has_routes else 0
-        if self._tokenless_is_zero[route] and not row_length(rows[-1]):
-            # The empty text is the shortest one, and texts are distinct.
-            rows, vectors = rows[:-1], vectors[:-1]
-            self._vectors[output][-1] = 0
-        if rows:
-            session.run(self._inputs(rows), vectors)
-        # One sum is cheaper than a test of every number: it is finite only if all of them are.
-        if not math.isfinite(self._vectors[output].sum()):
-            raise ModelError(
-                f"{self._info.model} gave a vector with infinite or undefined numbers (variant {self._info.variant})",
-                "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
-            )
-        self._computed[output] = True
-        self._progress(int(self._lengths[batch].sum()) / self._total_tokens)
-
-    def in_input_order(self) -> tuple[Vectors, NDArray[np.bool_]]:
-        """The vectors of all texts, and which of them were computed."""
-        positions = np.empty(len(self._rows), dtype=np.int64)  # (distinct texts,), rows in the order of the batches
-        positions[np.concatenate(self.batches)] = np.arange(len(self._rows))
-        order = positions[self._unique_index]  # (texts,)
-        return self._vectors[order], self._computed[order]
+def _pair_warnings(model: SentenceModel) -> tuple[str, ...]:
+    if model.pair is None or model.pair.agreement.passed:
+        return ()
+    agreement = model.pair.agreement
+    return (
+        f"{model.pair.queries.name} embeds queries, and agrees with {model.pair.documents.name} less than it should "
+        f"({agreement.bar}): {agreement.describe()}",
+    )
 
 
 def report_warnings(encoder: Encoder, report: Callable[[str], None]) -> None:

@@ -65,10 +65,7 @@ class InferencePool:
             UsageError: after `close`.
         """
         if self._closed:
-            raise UsageError(
-                "the model is closed",
-                "Use it before close, and inside the with block that opened it or its SemanticIndex; or load it again.",
-            )
+            raise model_closed()
 
         def run_one(batch: T) -> None:
             if stop is not None and stop.is_set():
@@ -115,3 +112,11 @@ class InferencePool:
         """End the threads."""
         self._closed = True
         self._threads.shutdown()
+
+
+def model_closed() -> UsageError:
+    """The error of a use after `close`."""
+    return UsageError(
+        "the model is closed",
+        "Use it before close, and inside the with block that opened it or its SemanticIndex; or load it again.",
+    )

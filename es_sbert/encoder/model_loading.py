@@ -6,12 +6,10 @@ A sentence encoder without ONNX files is exported to the cache on first use.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from es_sbert.bundle.bundle import (
     EncoderBundle,
@@ -20,6 +18,8 @@ from es_sbert.bundle.bundle import (
     is_encoder_bundle,
     open_encoder_bundle,
     open_reranker_bundle,
+    rename_bundle,
+    route_bundle,
 )
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
@@ -77,47 +77,6 @@ class SelectedVariant(Generic[BundleT]):
         return InferencePool(compile_model(path, graph.runtime, graph.precision, self.device, threads=threads))
 
 
-class OnnxModel(ABC, Generic[BundleT]):
-    """A model that runs on an `InferencePool`: closed by `close`, or as a context manager."""
-
-    _pool: InferencePool
-
-    @classmethod
-    def from_bundle(
-        cls, bundle: BundleT, variant: str, device: Device, *, threads: int | None = None, budget: int | None = None
-    ) -> Self:
-        """Open a variant of an opened bundle.
-
-        Args:
-            bundle: The bundle.
-            variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
-            device: Where to run it.
-            threads, budget: As for the class.
-
-        Raises:
-            DeviceError: the session would run on another device.
-            BundleInvalid: the variant's file or the tokenizer is broken.
-        """
-        selected = SelectedVariant(bundle, variant, device)
-        model = cls.__new__(cls)
-        model._start(selected, selected.open(threads), budget)
-        return model
-
-    @abstractmethod
-    def _start(self, selected: SelectedVariant[BundleT], pool: InferencePool, budget: int | None) -> None:
-        """Set the model up on its sessions."""
-
-    def close(self) -> None:
-        """End the worker threads."""
-        self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
 def open_variant(
     select: Callable[[Device], SelectedVariant[BundleT]], requested: str, threads: int | None
 ) -> tuple[SelectedVariant[BundleT], InferencePool]:
@@ -173,14 +132,44 @@ def gpu_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
     return (UNUSED_GPU,) if requested == "auto" and gpus and not built else ()
 
 
+@dataclass(frozen=True)
+class EncoderSource:
+    """A sentence encoder on this machine: a bundle, or a model whose variants are exported to the cache.
+
+    Attributes:
+        model: What its folder says.
+        bundle: The bundle; None for a folder without ONNX files.
+    """
+
+    model: SentenceModel
+    bundle: EncoderBundle | None = None
+
+    def route(self, number: int) -> EncoderSource:
+        """One model of a model with a Router, by its number; the source itself without a Router."""
+        bundle = None if self.bundle is None else route_bundle(self.bundle, number)
+        return EncoderSource(self.model.route(number), bundle)
+
+
+def find_encoder(model: str | Path, called: str | None = None) -> EncoderSource:
+    """Find a sentence encoder.
+
+    Args:
+        model: Model folder, bundle, hub id, installed or registered name.
+        called: Name to show instead of the model's own.
+
+    Raises:
+        ModelError: the model was not found, is broken or has an unknown architecture.
+    """
+    folder = _find_folder(model)
+    if not is_encoder_bundle(folder):
+        return EncoderSource(read_sentence_model(folder, called or str(model)))
+    bundle = open_encoder_bundle(folder)
+    bundle = bundle if called is None else rename_bundle(bundle, called)
+    return EncoderSource(bundle.model, bundle)
+
+
 def select_encoder_variant(
-    model: str | Path,
-    device: Device,
-    precision: str = "auto",
-    runtime: str = "auto",
-    *,
-    called: str | None = None,
-    report: StatusCallback,
+    source: EncoderSource, device: Device, precision: str = "auto", runtime: str = "auto", *, report: StatusCallback
 ) -> SelectedVariant[EncoderBundle]:
     """Find the variant of a sentence encoder to run on a device. A model without ONNX files is exported.
 
@@ -188,22 +177,22 @@ def select_encoder_variant(
     its parity check, is not in the bundle or cannot be exported is left out; `warnings` then says so.
 
     Args:
-        model: Model folder, bundle, hub id, installed or registered name.
+        source: The model, or one route of a model with a Router.
+        device: Where to run it.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`.
-        called: Name to show instead of the model's own.
         report: Called before slow steps.
 
     Raises:
-        ModelError: the model was not found, is broken, has an unknown architecture or no such variant.
+        ModelError: the model cannot be exported, or has no such variant.
         UsageError: there is no such variant for the device.
         DeviceError: the requested runtime or precision cannot run here.
     """
     order = variant_order(device, runtime, precision)
     is_free = precision == runtime == "auto"
-    choose = partial(contenders, device) if is_free else lambda architecture: order[:1]
-    bundle, refused = open_or_export(model, choose, may_fall_back=is_free, called=called, report=report)
-    wanted = tuple(variant for variant in choose(bundle.model.architecture) if variant not in refused)
+    wanted = contenders(device, source.model.architecture) if is_free else order[:1]
+    bundle, refused = open_or_export(source, wanted, may_fall_back=is_free, report=report)
+    wanted = tuple(variant for variant in wanted if variant not in refused)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
@@ -225,37 +214,27 @@ def select_encoder_variant(
 
 
 def open_or_export(
-    model: str | Path,
-    variants: Callable[[str], Sequence[Variant]],
-    *,
-    may_fall_back: bool,
-    called: str | None = None,
-    report: StatusCallback,
+    source: EncoderSource, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
 ) -> tuple[EncoderBundle, dict[Variant, str]]:
     """The bundle of a model; a model without ONNX files is exported to the cache.
 
     Args:
-        model: Model folder, bundle, hub id, installed or registered name.
-        variants: Architecture of the model → what an export must have; a bundle may lack them.
+        source: The model, or one route of a model with a Router.
+        variants: What an export must have; a bundle may lack them.
         may_fall_back: Leave out variants that cannot be exported; if there is none at all, fp32 takes their place.
-        called: Name to show instead of the model's own.
         report: Called before slow steps.
 
     Returns:
         The bundle, and why variants could not be exported.
 
     Raises:
-        ModelError: the model was not found, is broken or has an unknown architecture.
+        ModelError: the model cannot be exported, or the cache cannot be written.
     """
-    folder = _find_folder(model)
-    if is_encoder_bundle(folder):
-        bundle = open_encoder_bundle(folder)
-        return (bundle if called is None else bundle.renamed(called)), {}
-    plain = read_sentence_model(folder, called or str(model))
-    wanted = variants(plain.architecture)
-    bundle, refused = _open_cached_bundle(plain, wanted, may_fall_back=may_fall_back, report=report)
+    if source.bundle is not None:
+        return source.bundle, {}
+    bundle, refused = _open_cached_bundle(source.model, variants, may_fall_back=may_fall_back, report=report)
     # The cache goes by the fingerprint: its bundle may have been exported from a copy with another name.
-    return bundle.renamed(plain.name), refused
+    return rename_bundle(bundle, source.model.name), refused
 
 
 def _select_fastest(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,9 @@ from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.batching import BatchLimits, plan_batches
 from es_sbert.encoder.compiled_model import Session
+from es_sbert.encoder.device import Device
 from es_sbert.encoder.inference_pool import InferencePool
-from es_sbert.encoder.model_loading import OnnxModel, SelectedVariant, open_variant, select_reranker_variant
+from es_sbert.encoder.model_loading import SelectedVariant, open_variant, select_reranker_variant
 from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 from es_sbert.errors import ModelError, UsageError
 
@@ -68,7 +69,7 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 }
 
 
-class Reranker(OnnxModel[RerankerBundle]):
+class Reranker:
     """A cross-encoder on onnxruntime or OpenVINO (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
 
     Thread-safe. Close it, or use it as a context manager, to end its threads.
@@ -114,6 +115,33 @@ class Reranker(OnnxModel[RerankerBundle]):
         selected, pool = open_variant(select, device, threads)
         self._start(selected, pool, budget)
 
+    @classmethod
+    def from_bundle(
+        cls,
+        bundle: RerankerBundle,
+        variant: str,
+        device: Device,
+        *,
+        threads: int | None = None,
+        budget: int | None = None,
+    ) -> Self:
+        """Open a variant of an opened bundle.
+
+        Args:
+            bundle: The bundle.
+            variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
+            device: Where to run it.
+            threads, budget: As for the class.
+
+        Raises:
+            DeviceError: the session would run on another device.
+            BundleInvalid: the variant's file or the tokenizer is broken.
+        """
+        selected = SelectedVariant(bundle, variant, device)
+        reranker = cls.__new__(cls)
+        reranker._start(selected, selected.open(threads), budget)
+        return reranker
+
     def _start(self, selected: SelectedVariant[RerankerBundle], pool: InferencePool, budget: int | None) -> None:
         bundle = selected.bundle
         self._pool = pool
@@ -128,6 +156,16 @@ class Reranker(OnnxModel[RerankerBundle]):
         self.warnings = selected.warnings
         if bundle.manifest.variants[selected.variant].forced:
             self.warnings += (f"variant {selected.variant} was exported below its parity threshold (--force)",)
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def predict(self, query: str, texts: Sequence[str]) -> Scores:
         """Scores of texts for a query, *shape* ``(texts,)``; a higher score means a better match.

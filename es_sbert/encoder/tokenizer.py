@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN, read_json
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
-from es_sbert.encoder.batching import mark_route, mark_unpooled, pad
+from es_sbert.encoder.batching import mark_unpooled, pad
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.word_cache import WordCache, reads_words_alone
 from es_sbert.errors import BundleInvalid, EsSbertError, UsageError
@@ -30,25 +30,28 @@ class TokenizedTexts:
 
     Attributes:
         ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum. Tokens of a
-            prompt that the model's pooling leaves out are marked (`batching.mark_unpooled`), and so
-            are routes (`batching.mark_route`).
+            prompt that the model's pooling leaves out are marked (`batching.mark_unpooled`).
         tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; an estimate
             for a text of more than 100,000 characters, above `max_tokens` where the text was cut.
         max_tokens: The model's maximum.
+        route: Number of the model that embeds them, of a model with a Router; else 0.
     """
 
     ids: list[NDArray[np.int64]]
     tokens: NDArray[np.int64]
     max_tokens: int
+    route: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @classmethod
     def joined(cls, parts: Sequence[TokenizedTexts], max_tokens: int) -> TokenizedTexts:
-        """The texts of all parts, one part after another."""
+        """The texts of all parts, one part after another; all are of one route."""
         tokens = np.concatenate([np.empty(0, dtype=np.int64), *(part.tokens for part in parts)])  # (texts,)
-        return cls([row for part in parts for row in part.ids], tokens, max_tokens)
+        routes = {part.route for part in parts} or {0}
+        assert len(routes) == 1, "texts of several routes are embedded by several models"
+        return cls([row for part in parts for row in part.ids], tokens, max_tokens, routes.pop())
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
@@ -73,15 +76,16 @@ class SentenceTokenizer:
 
     Thread-safe: a call changes nothing but a cache.
 
+    Args:
+        model: The model; one of those in `routes` of a model with a Router.
+
     Raises:
         BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum or have no vectors.
     """
 
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
-        # Of a model with a Router; the rest is then that of its first route.
-        self._routes = [SentenceTokenizer(route) for route in model.routes]
-        self._tokenizer: Tokenizer = self._routes[0]._tokenizer if self._routes else load_sentence_tokenizer(model)
+        self._tokenizer: Tokenizer = load_sentence_tokenizer(model)
         # Truncated and padded here: the tokenizer does not report how long a text was before truncation.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -126,13 +130,8 @@ class SentenceTokenizer:
             kind: Which of the model's prompts to put in front.
 
         Raises:
-            UsageError: a text is not valid Unicode (lone surrogates), or the model has a Router without a route for
-                texts of this kind.
+            UsageError: a text is not valid Unicode (lone surrogates).
         """
-        if self._routes:
-            number = self._model.route_number(kind)
-            found = self._routes[number](texts, kind)
-            return replace(found, ids=[mark_route(row, number) for row in found.ids])
         prompt = self._model.prompt(kind)
         maximum = self._model.input_limit(kind)
         try:
@@ -176,14 +175,6 @@ class SentenceTokenizer:
         if not len(ids):
             return 0
         return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._special_tokens)
-
-    def route(self, kind: PromptKind | None) -> SentenceTokenizer:
-        """The tokenizer of texts of this kind; of a model with a Router, that of their route, without its marks.
-
-        Raises:
-            UsageError: there is no route.
-        """
-        return self._routes[self._model.route_number(kind)] if self._routes else self
 
     def readable(self, texts: Sequence[str]) -> list[str]:
         """The texts without those that hold a token for which the model has no vector."""
@@ -237,8 +228,6 @@ class SentenceTokenizer:
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
-        if self._routes:
-            return self.route(kind).make_chunker(tokens, overlap, kind)
         limit = self._model.input_limit(kind)
         if tokens > limit:
             raise UsageError(

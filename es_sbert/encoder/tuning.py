@@ -110,8 +110,6 @@ def fastest_variant(
     Returns:
         What to run; None if it is not known and cannot be measured: the first variant is usually the fastest.
     """
-    if bundle.model.routes:
-        return None
     known = read_tuning(bundle.manifest.fingerprint).fastest(variants)
     if known is not None:
         return known

@@ -302,7 +302,12 @@ class PartitionLoader:
         job = self._job
         if self._encoder is None:
             encoder = Encoder(
-                job.model, device=job.device, precision=job.precision, runtime=job.runtime, threads=job.threads
+                job.model,
+                kind="document",
+                device=job.device,
+                precision=job.precision,
+                runtime=job.runtime,
+                threads=job.threads,
             )
             expected = next(target.meta for target in job.targets if target.filled)
             if encoder.info.fingerprint != expected.fingerprint:

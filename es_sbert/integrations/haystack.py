@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any, Self
 
+from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError, require_extra
 
@@ -39,11 +40,18 @@ class _Embedder:
         self.threads = threads
         self._encoder: Encoder | None = None
 
+    _kind: PromptKind
+
     def warm_up(self) -> None:
         """Load the model; `run` does so if needed."""
         if self._encoder is None:
             self._encoder = Encoder(
-                self.model, device=self.device, precision=self.precision, runtime=self.runtime, threads=self.threads
+                self.model,
+                kind=self._kind,
+                device=self.device,
+                precision=self.precision,
+                runtime=self.runtime,
+                threads=self.threads,
             )
 
     def close(self) -> None:
@@ -90,6 +98,8 @@ class SbertTextEmbedder(_Embedder):
         model, device, precision, runtime, threads: See `Encoder`.
     """
 
+    _kind = "query"
+
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:
         """Embed one text.
@@ -121,6 +131,8 @@ class SbertDocumentEmbedder(_Embedder):
         meta_fields_to_embed: Names in `Document.meta` whose values are embedded in front of the content.
         embedding_separator: Between those values and the content.
     """
+
+    _kind = "document"
 
     def __init__(
         self,

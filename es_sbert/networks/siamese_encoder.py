@@ -25,7 +25,14 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig,
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, write_json
+from es_sbert.bundle.model_files import (
+    COPY_AGAIN,
+    find_weight_files,
+    module_entry,
+    read_json,
+    write_json,
+    write_module_entries,
+)
 from es_sbert.bundle.modules import ACTIVATION_CLASSES, POOLING_MODE_FLAGS, STATIC, Dense, Pooling
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain_transformer, read_sentence_model
 from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, write_static_embedding
@@ -413,13 +420,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     if model.normalize:
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
         (folder / modules[-1][0]).mkdir(exist_ok=True)
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": number, "name": str(number), "path": place, "type": f"sentence_transformers.models.{kind}"}
-            for number, (place, kind) in enumerate(modules)
-        ],
-    )
+    write_module_entries(folder, [module_entry(kind, place) for place, kind in modules])
     write_json(
         folder / "config_sentence_transformers.json",
         {"prompts": model.prompts, "default_prompt_name": model.default_prompt, "similarity_fn_name": "cosine"},

@@ -103,7 +103,7 @@ class BatchingEmbedder:
             UsageError: not a sequence of texts, invalid Unicode, or more texts than the queue may hold.
             Overloaded: the queue is full.
         """
-        keys = _cache_keys(self.info.fingerprint, texts, kind, caller)
+        keys = _cache_keys(self.info.encoder_fingerprint(kind), texts, kind, caller)
         cached = [self._cache.get(key) for key in keys]
         missing = [number for number, entry in enumerate(cached) if entry is None]
         self._metrics.cache_hits.inc(len(texts) - len(missing))
@@ -164,6 +164,8 @@ class BatchingEmbedder:
         return self._encoder.input_limit(kind)
 
     async def _tokenize(self, texts: Sequence[str], kind: PromptKind | None) -> TokenizedTexts:
+        if not self._encoder.is_open(kind):
+            await self.run_in_thread(self._encoder.open, kind)
         if sum(map(len, texts)) <= _TOKENIZE_INLINE_CHARACTERS:
             return self._encoder.tokenize(texts, kind)
         parts = [
@@ -248,7 +250,7 @@ def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None,
 def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeResult]:
     """Embed the texts of several requests; runs in a thread."""
     parts = [share.tokenized for share in batch]
-    texts = TokenizedTexts.joined(parts, encoder.info.max_tokens)
+    texts = TokenizedTexts.joined(parts, max(part.max_tokens for part in parts))
     # Queries and documents may have different limits.
     truncated = np.concatenate([part.truncated for part in parts])  # (texts,)
     result = EncodeResult(encoder.embed(texts), texts.tokens, truncated)

@@ -16,6 +16,7 @@ from cachetools import LRUCache
 
 from es_sbert.bundle.bundle import cached_bundle_path, is_encoder_bundle
 from es_sbert.bundle.fingerprint import is_fingerprint
+from es_sbert.bundle.local_registry import registered_model_folder
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, is_hub_id, resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import split_shortened_name
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 # Registered folders that did not match are hashed again after this time, not for every search.
 _RECHECK_SECONDS = 30.0
 _MAX_UNUSABLE = 1000
+_MAX_FOUND = 1000
 # Remedy for a missing model.
 REGISTER_HINT = (
     "As the user who runs the gateway, register the folder of that model: es-sbert model add FOLDER. Or start the "
@@ -84,6 +86,20 @@ class TrustedModels:
                 return name
         raise self._unknown(name, fingerprint)
 
+    def pairs(self) -> frozenset[str]:
+        """Fingerprints of the served models that are pairs: their queries are embedded by another model."""
+        found = set()
+        for model in self._settings.models:
+            try:
+                # A model of the hub is not downloaded before it is used.
+                is_local = not is_hub_id(model) or installed_model_folder(model) or registered_model_folder(model)
+                read = read_sentence_model(resolve_model(model), model) if is_local else None
+            except EsSbertError:
+                continue  # loading it says why
+            if read is not None and read.query_fingerprint:
+                found.add(read.fingerprint)
+        return frozenset(found)
+
     def _registered(self, fingerprint: str) -> str | None:
         """The folder of a registered model of that fingerprint."""
         checked = self._unusable.get(fingerprint)
@@ -134,6 +150,7 @@ class ModelRegistry:
 
     Attributes:
         not_ready_reason: Why the default model cannot be used; None once it was loaded.
+        pairs: Fingerprints of the served models that are pairs, once `find_pairs` was called.
     """
 
     def __init__(self, settings: ModelSettings, embedding: EmbeddingSettings, metrics: GatewayMetrics) -> None:
@@ -143,8 +160,12 @@ class ModelRegistry:
         self._cache = VectorCache(embedding.cached_vectors)
         self._trusted = TrustedModels(settings)
         self._loaded: OrderedDict[str, BatchingEmbedder] = OrderedDict()
+        # Name and fingerprint in a mapping → the model that was found for it.
+        self._found: LRUCache[tuple[str | None, str], str] = LRUCache(_MAX_FOUND)
         self._loading: dict[str, asyncio.Task[BatchingEmbedder]] = {}
         self._log = ThrottledLog(logger)
+        self.pairs: frozenset[str] = frozenset()
+        self._pairs_found = False
         self.not_ready_reason: str | None = f"the model {settings.public_names[0]} is not loaded yet"
 
     async def get(self, name: str | None = None, fingerprint: str | None = None) -> BatchingEmbedder:
@@ -164,11 +185,11 @@ class ModelRegistry:
         """
         if fingerprint is None:
             return await self._open(self.settings.find(name))
-        for model, embedder in self._loaded.items():
-            if embedder.info.fingerprint == fingerprint:
-                self._loaded.move_to_end(model)
-                return embedder
-        embedder = await self._open(await asyncio.to_thread(self._trusted.find, name, fingerprint))
+        # A model and a pair that has it have one fingerprint, and embed queries differently: the name decides.
+        found = self._found.get((name, fingerprint))
+        if found is None or found not in self._loaded:
+            found = await asyncio.to_thread(self._trusted.find, name, fingerprint)
+        embedder = await self._open(found)
         if embedder.info.fingerprint != fingerprint:
             # The fingerprint of a model from the hub is only known after loading.
             raise IndexMismatch(
@@ -176,7 +197,14 @@ class ModelRegistry:
                 f"({embedder.info.fingerprint[:12]})",
                 f"{REGISTER_HINT}.",
             )
+        self._found[name, fingerprint] = found
         return embedder
+
+    async def find_pairs(self) -> None:
+        """Set `pairs`; the first call reads the served models."""
+        if not self._pairs_found:
+            self.pairs = await asyncio.to_thread(self._trusted.pairs)
+            self._pairs_found = True
 
     async def for_field(self, meta: VectorFieldMeta, index: str) -> BatchingEmbedder:
         """The embedder of a field's model, for a caller who may not read the mapping.
@@ -224,6 +252,7 @@ class ModelRegistry:
             encoder = await asyncio.to_thread(
                 Encoder,
                 model,
+                kind="query",
                 device=settings.device,
                 precision=settings.precision,
                 runtime=settings.runtime,

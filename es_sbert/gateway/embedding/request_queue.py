@@ -80,7 +80,10 @@ class BatchSlice:
     def tokenized(self) -> TokenizedTexts:
         whole = self.request.tokenized
         return TokenizedTexts(
-            [whole.ids[number] for number in self.numbers], whole.tokens[self.numbers], whole.max_tokens
+            [whole.ids[number] for number in self.numbers],
+            whole.tokens[self.numbers],
+            whole.max_tokens,
+            whole.route,
         )
 
 
@@ -90,6 +93,8 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     Batches alternately begin with the oldest request and with the one that has the fewest remaining texts. So a query
     does not wait for a thousand documents, the thousand do not wait forever, and of two large requests one ends early:
     its documents go to the engine while the other's are embedded.
+
+    Of a model with a Router, all texts of a batch are of one route.
 
     Texts of a batch have similar length, since all take as long as the longest: none has more than twice the tokens of
     another.
@@ -106,6 +111,8 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     if order and oldest_first:
         order.remove(waiting[0])
         order.insert(0, waiting[0])
+    # Texts of another route are embedded by another network.
+    order = [request for request in order if request.tokenized.route == order[0].tokenized.route]
     shares = []
     count, shortest, longest = 0, sys.maxsize, 0
     for request in order:

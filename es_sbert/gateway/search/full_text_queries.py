@@ -399,7 +399,7 @@ class HybridDetector:
             num_candidates=settings.num_candidates,
             boost=self._weight,
             syntax=SemanticSyntax.HYBRID,
-            calibrated=settings.min_cosine is None,
+            calibrated=self._parser.is_calibrated(target),
         )
 
     def _detect(self, node: Json) -> tuple[str, SearchScope] | None:

@@ -247,6 +247,7 @@ class SearchRewriter:
     ) -> RewriteResult:
         """Rewrite a search body by the mappings of its indices."""
         start = time.perf_counter()
+        await self._models.find_pairs()
         offloaded_rewrite = partial(offload_if_large, context.size, self._rewrite_body, body)
         budget = context.budget or self.budget()
         check: Callable[[int], None] | None = partial(budget.check, size=context.size)
@@ -354,7 +355,8 @@ class SearchRewriter:
         lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
         virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
         names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
-        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
+        pairs = self._models.pairs
+        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check, pairs)
         hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
         try:
             matched = self._upstream.knn_matches_candidates

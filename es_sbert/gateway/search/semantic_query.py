@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -92,6 +92,8 @@ class SemanticQueryParser:
         settings: Defaults of semantic queries.
         max_text_characters: Maximum length of a query text.
         check: Called with the number of semantic queries each time another one is found; may reject them.
+        pairs: Fingerprints of the models whose queries another model embeds (`pair_record.py`). Minimum cosines in
+            mappings were measured with the model itself, so they do not apply.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ class SemanticQueryParser:
         settings: SemanticSettings,
         max_text_characters: int,
         check: Callable[[int], None] | None = None,
+        pairs: Collection[str] = (),
     ) -> None:
+        self._pairs = pairs
         self.names = names
         self.settings = settings
         self.max_text_characters = max_text_characters
@@ -263,7 +267,7 @@ class SemanticQueryParser:
         boost = number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
         # The request's own value and the gateway's replace those of the mappings; native queries have no default.
         by_default = syntax in (SemanticSyntax.VIRTUAL_FIELD, SemanticSyntax.SEMANTIC) and "min_cosine" not in options
-        calibrated = by_default and self.settings.min_cosine is None
+        calibrated = by_default and self.is_calibrated(target)
         return SemanticQuery(
             target,
             text,
@@ -276,6 +280,10 @@ class SemanticQueryParser:
             syntax=syntax,
             calibrated=calibrated,
         )
+
+    def is_calibrated(self, target: SearchScope) -> bool:
+        """Whether the minimum cosine in the mapping applies to queries without one of their own."""
+        return self.settings.min_cosine is None and target.meta.fingerprint not in self._pairs
 
     def _target(self, name: object, model: object) -> SearchScope | None:
         """A vector field by its own name, its virtual one, or that of the text that was embedded.

@@ -6,7 +6,7 @@ Its ElasticsearchDocumentStore asks for `GET /` first, which the es9 of these te
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from haystack import Document, Pipeline
@@ -26,6 +26,7 @@ from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.integrations.haystack import SbertDocumentEmbedder, SbertTextEmbedder
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
+from tests.model_kinds import KINDS, write_model_kinds
 from tests.tiny import write_tiny_bert
 
 MODULE = "es_sbert.integrations.haystack"
@@ -38,6 +39,29 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     model = read_sentence_model(write_tiny_bert(folder / "tiny", prompts={"query": "query: ", "document": "passage: "}))
     export_bundle(model, folder / "bundle", [Variant.FP32, Variant.INT8], force=True)
     return str(folder / "bundle")
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield write_model_kinds(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_components_embed_by_each_kind_of_model(kinds: dict[str, str], kind: str) -> None:
+    """Of a pair, each component loads the network of its texts."""
+    how = {"precision": "fp32", "threads": 1}
+    text, documents = SbertTextEmbedder(kinds[kind], **how), SbertDocumentEmbedder(kinds[kind], **how)
+    query = text.run("the cat")
+    document = documents.run([Document(content="the cat")])
+    assert [text.encoder.is_open("document"), documents.encoder.is_open("query")] == [kind != "pair"] * 2
+    with Encoder(kinds[kind], precision="fp32", threads=1) as encoder:
+        assert query["embedding"] == encoder.embed_query("the cat")
+        assert [one.embedding for one in document["documents"]] == encoder.embed_documents(["the cat"])
+        assert query["meta"]["fingerprint"] == document["meta"]["fingerprint"] == encoder.info.fingerprint
+    text.close()
+    documents.close()
 
 
 def test_embeddings_and_prompts_match_encoder(tiny: str) -> None:

@@ -16,7 +16,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.encoder import model_loading, openvino_session, variant_choice
 from es_sbert.encoder.device import Device, has_bf16_products
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.model_loading import select_encoder_variant
+from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.encoder.onnx_session import open_session
 from es_sbert.encoder.variant_choice import variant_order
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError
@@ -181,7 +181,7 @@ def test_broken_openvino_is_left_out_with_one_line(
     for module in (variant_choice, openvino_session):  # elsewhere it is loaded only if it is asked for
         monkeypatch.setattr(module, "has_bf16_products", lambda: True)
     assert not any(variant.startswith("openvino") for variant in variant_order(CPU))
-    selected = select_encoder_variant(bundle.folder, CPU, report=lambda message: None)
+    selected = select_encoder_variant(find_encoder(bundle.folder), CPU, report=lambda message: None)
     assert not selected.variant.startswith("openvino")
     assert [warning for warning in selected.warnings if warning.startswith("OpenVINO does not load: libtbb")]
     with pytest.raises(DeviceError, match="OpenVINO does not load") as raised:
@@ -197,7 +197,7 @@ def test_missing_openvino_is_recommended_on_processors_that_gain(
     for module in (variant_choice, openvino_session):
         monkeypatch.setattr(module, "has_openvino", lambda: False)
         monkeypatch.setattr(module, "has_bf16_products", lambda: bf16)
-    selected = select_encoder_variant(bundle.folder, CPU, report=lambda message: None)
+    selected = select_encoder_variant(find_encoder(bundle.folder), CPU, report=lambda message: None)
     assert any("pip install openvino" in warning for warning in selected.warnings) == bf16
     with pytest.raises(DeviceError, match="OpenVINO is not installed"):
         variant_order(CPU, "openvino")

@@ -19,7 +19,7 @@ from es_sbert.cli.main import cli
 from es_sbert.encoder import machine, model_loading, tuning
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.model_loading import select_encoder_variant
+from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.encoder.tuning import Measurement, Tuning, fastest_variant, measure_variants, read_tuning, tuning_path
 from es_sbert.encoder.variant_choice import TUNING_VARIABLE
 from es_sbert.errors import ParityFailed
@@ -217,7 +217,7 @@ def test_variant_below_its_parity_bar_is_no_contender(bundle: EncoderBundle, mon
     manifest = bundle.manifest.model_copy(update={"variants": variants})
     monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
     monkeypatch.setattr(model_loading, "open_encoder_bundle", lambda folder: replace(bundle, manifest=manifest))
-    selected = select_encoder_variant(bundle.folder, CPU, report=lambda message: None)
+    selected = select_encoder_variant(find_encoder(bundle.folder), CPU, report=lambda message: None)
     assert selected.variant == "fp32"
     assert not measured
 
@@ -235,10 +235,10 @@ def test_variant_that_cannot_be_exported_is_tried_once(tmp_path: Path, monkeypat
     monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
     folder = write_tiny_bert(tmp_path / "tiny")
     for _ in range(2):
-        selected = select_encoder_variant(folder, CPU, report=lambda message: None)
+        selected = select_encoder_variant(find_encoder(folder), CPU, report=lambda message: None)
         assert selected.variant == "fp32"
         assert "there is no int8 variant (int8 is too far off): fp32 runs instead" in selected.warnings
     assert tried == [["int8", "fp32"], ["int8"], ["fp32"]]
     monkeypatch.setattr(machine, "processor_name", lambda: "another processor")
-    select_encoder_variant(folder, CPU, report=lambda message: None)
+    select_encoder_variant(find_encoder(folder), CPU, report=lambda message: None)
     assert tried[3:] == [["int8"]]

@@ -6,30 +6,23 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 
 from es_sbert.bundle import known_settings
+from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
-from es_sbert.bundle.variants import Precision
-from es_sbert.encoder.batching import mark_route, mark_unpooled, row_length, row_route, token_ids
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
 from es_sbert.exporters import export, graph_builder
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.routed_graph import build_routed_graph
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import tiny_tokenizer
@@ -87,8 +80,8 @@ def check(folder: Path, bundle: Path) -> None:
     expected, model = their_vectors(folder), read_sentence_model(folder)
     manifest = export(folder, bundle, ["fp32", "int8"], force=True)
     assert manifest.fingerprint == model.fingerprint
-    for variant in manifest.variants.values():
-        assert variant.parity is not None
+    assert all(variant.parity is not None for variant in manifest.all_variants.values())
+    assert manifest.route_variants.keys() == {route.route_name for route in model.routes}
     assert_same(our_vectors(bundle), expected)
     assert_same(our_vectors(bundle, "int8"), expected, 0.95)
     assert_same(their_vectors(bundle), expected)
@@ -162,21 +155,44 @@ def edit(folder: Path, **parameters: Any) -> None:
         config["parameters"] |= parameters
 
 
-def test_texts_of_several_routes_in_one_batch(routed: Path) -> None:
-    """As the gateway embeds them; one text has no tokens in its route, and equal texts are of two routes."""
-    with Encoder(routed, device="cpu", precision="fp32") as encoder:
-        parts = [encoder.tokenize([*TEXTS, "", "\t"], kind) for kind in ("document", "query", None)]
-        together = encoder.embed(TokenizedTexts.joined(parts, encoder.info.max_tokens))
-        apart = np.concatenate([encoder.embed(part) for part in parts])
-    np.testing.assert_allclose(together, apart, atol=1e-5)
+def test_text_without_tokens_in_its_route(routed: Path) -> None:
     network = SentenceTransformer(str(routed), device="cpu", prompts={})
     # With the bias of Dense: the vector of nothing is not zero.
     expected = np.asarray(network.encode(["a", ""], task="query", prompt=""))
+    settings = routed / "config_sentence_transformers.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "prompts": {}}))
     with Encoder(routed, device="cpu", precision="fp32") as encoder:
-        tokenized = encoder._tokenizer.route("query")(["a", ""])
-        rows = [mark_route(row, encoder._model.route_number("query")) for row in tokenized.ids]
-        vectors = encoder.embed(TokenizedTexts(rows, tokenized.tokens, tokenized.max_tokens))
-    assert row_cosines(vectors, expected).min() > 0.99999
+        assert row_cosines(encoder.encode(["a", ""], "query"), expected).min() > 0.99999
+
+
+def test_each_network_is_loaded_when_a_text_first_takes_its_route(routed: Path) -> None:
+    with Encoder(routed, device="cpu", precision="fp32") as encoder:
+        assert not any(encoder.is_open(kind) for kind in KINDS)
+        encoder.encode(TEXTS, "query")
+        assert [encoder.is_open(kind) for kind in KINDS] == [False, True, False]
+        assert encoder.info.max_tokens > 64  # of the StaticEmbedding, which reads any length
+        encoder.encode(TEXTS)
+        assert encoder.is_open("document")
+    with Encoder(routed, kind="query", device="cpu", precision="fp32") as encoder:
+        pass
+    with pytest.raises(UsageError, match="is closed"):
+        encoder.encode(TEXTS, "document")
+    with Encoder(routed, kind="document", device="cpu", precision="fp32") as encoder:
+        assert [encoder.is_open(kind) for kind in KINDS] == [True, False, True]
+        assert encoder.info.max_tokens == 64
+
+
+def test_routes_of_different_variants_are_named_together(routed: Path, tmp_path: Path) -> None:
+    export(routed, tmp_path / "bundle", ["fp32", "int8"], force=True)
+    manifest = json.loads((tmp_path / "bundle/es_sbert.json").read_text())
+    del manifest["route_variants"]["query"]["int8"]
+    (tmp_path / "bundle/es_sbert.json").write_text(json.dumps(manifest))
+    with Encoder(tmp_path / "bundle", device="cpu") as encoder:
+        encoder.open("query")
+        assert encoder.info.variant == "fp32"
+        encoder.open("document")
+        shown = encoder.info.variant
+    assert shown in ("fp32", "fp32 + int8"), shown
 
 
 def test_vectors_of_a_route_are_those_of_its_modules_alone(bases: dict[str, Path], tmp_path: Path) -> None:
@@ -239,14 +255,35 @@ def test_weights_beyond_the_limit_of_a_file_are_kept_next_to_it(
     monkeypatch.setattr(graph_builder, "EXTERNAL_DATA_FROM", 1)
     expected = their_vectors(routed)
     export(routed, tmp_path / "bundle", ["fp32"])
-    graph, data = tmp_path / "bundle/onnx/model_fp32.onnx", tmp_path / "bundle/onnx/model_fp32.onnx.data"
+    graph = tmp_path / "bundle/onnx/route_0/model_fp32.onnx"
+    data = graph.with_name(f"{graph.name}.data")
     assert data.stat().st_size > graph.stat().st_size
     assert_same(our_vectors(tmp_path / "bundle"), expected)
 
 
-def test_half_precision_is_refused(routed: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedArchitecture, match="has a Router"):
-        export(routed, tmp_path / "bundle", ["fp16"])
+def test_half_precision_is_for_routes_with_products(routed: Path, tmp_path: Path) -> None:
+    manifest = export(routed, tmp_path / "bundle", ["fp16"])
+    assert {route: list(variants) for route, variants in manifest.route_variants.items()} == {
+        "document": ["fp16"],
+        "query": ["fp32"],
+    }
+
+
+def test_routes_are_exported_to_the_cache_as_models_of_their_own(bases: dict[str, Path], tmp_path: Path) -> None:
+    """So a network that two models share is exported and measured once."""
+    routed = save(tmp_path / "routed", Router.for_query_document(static(), transformer(bases["bert"])))
+    alone = save(tmp_path / "alone", *transformer(bases["bert"]))
+    model, said = read_sentence_model(routed), list[str]()
+    with Encoder(alone, device="cpu", precision="fp32") as encoder:
+        expected = encoder.encode(TEXTS, "document")
+    with Encoder(routed, device="cpu", precision="fp32", report=said.append) as encoder:
+        assert np.array_equal(encoder.encode(TEXTS, "document"), expected)
+        assert said == []
+        encoder.encode(TEXTS, "query")
+    assert any("Exporting" in line for line in said)
+    (query,) = [route for route in model.routes if route.kinds == ("query",)]
+    cached = read_sentence_model(cached_bundle_path(query.fingerprint))
+    assert (cached.fingerprint, cached.routes, cached.architecture) == (query.fingerprint, (), "static")
 
 
 def test_router_is_neither_trained_nor_run_by_ml_commons(routed: Path, tmp_path: Path) -> None:
@@ -291,31 +328,6 @@ def test_gold_pairs_need_a_route_for_texts_of_no_kind(routed: Path, tmp_path: Pa
     assert "--sts" in raised.value.remedy
 
 
-def test_branches_inside_a_route_are_renamed_too() -> None:
-    """A traced graph may contain an `If`, whose branches read values outside it."""
-    value = helper.make_tensor_value_info("inner", TensorProto.FLOAT, [None])
-    yes = helper.make_graph([helper.make_node("Identity", ["doubled"], ["inner"])], "yes", [], [value])
-    no = helper.make_graph([helper.make_node("Neg", ["doubled"], ["inner"])], "no", [], [value])
-    nodes = [
-        helper.make_node("Add", ["x", "x"], ["doubled"]),
-        helper.make_node("If", ["flag"], ["sentence_embedding"], then_branch=yes, else_branch=no),
-    ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])]
-    output = helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, [None])
-
-    def graph(flag: bool) -> onnx.ModelProto:
-        constant = numpy_helper.from_array(np.array(flag), "flag")
-        made = helper.make_graph(nodes, "route", inputs, [output], [constant])
-        return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-
-    model = SimpleNamespace(name="model")
-    joined = build_routed_graph(model, [lambda _: graph(True), lambda _: graph(False)], Precision.FP32)  # type: ignore[arg-type]
-    session = onnxruntime.InferenceSession(joined.SerializeToString(), providers=["CPUExecutionProvider"])
-    for flag, expected in ((False, 6), (True, -6)):
-        (found,) = session.run(None, {"x": np.array([3], np.float32), "is_route_1": np.array(flag)})
-        assert found.tolist() == [expected]
-
-
 def test_router_with_missing_files_is_refused(routed: Path) -> None:
     (place,) = routed.rglob("query_0_StaticEmbedding")
     (place / "model.safetensors").unlink()
@@ -350,15 +362,3 @@ def test_route_that_is_traced(bases: dict[str, Path], tmp_path: Path) -> None:
     modern = write_checkpoint(tmp_path / "modernbert", "modernbert", layers=2)
     routes = Router.for_query_document(transformer(bases["bert"]), transformer(modern))
     check(save(tmp_path / "model", routes), tmp_path / "bundle")
-
-
-def test_marks_of_routes_round_trip() -> None:
-    row = np.array([0, 1, 5, 7], dtype=np.int64)
-    for route in (0, 1, 3):
-        marked = mark_route(mark_unpooled(row, 2), route)
-        assert (marked < 0).tolist() == [True, True, False, False]
-        assert (row_route(marked), row_length(marked)) == (route, 4)
-        assert row_route(mark_route(row, route)) == route
-        assert token_ids(marked).tolist() == row.tolist()
-        empty = mark_route(row[:0], route)
-        assert (row_route(empty), row_length(empty)) == (route, 0)

@@ -184,10 +184,3 @@ def test_reranker_is_quantized_by_pairs(tmp_path: Path) -> None:
             scores.append(reranker.score(first, second))
     assert scores[0] == pytest.approx(scores[1], abs=0.05)
     assert not np.array_equal(scores[0], scores[1])
-
-
-def test_model_with_a_router_is_refused(tmp_path: Path) -> None:
-    model = read_sentence_model(write_tiny_bert(tmp_path / "tiny"))
-    routed = model.model_copy(update={"routes": (model, model)})
-    with pytest.raises(UnsupportedArchitecture, match="Router"):
-        sample_batches(routed, onnx.ModelProto())

@@ -1,0 +1,110 @@
+"""Read what `es-sbert model pair` notes about two models: which they are, and how well their vectors agree.
+
+The folder of a pair is a Router of sentence-transformers with this file next to it. An index holds vectors of the model
+for documents, so a pair has that model's fingerprint. The note says which model for queries was compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pydantic
+from pydantic import BaseModel
+
+from es_sbert.bundle.model_files import read_json
+from es_sbert.errors import BundleInvalid
+
+PAIR_AGAIN = "Make it again: es-sbert model pair --documents MODEL --queries MODEL -o FOLDER."
+
+
+class PairedModel(BaseModel, frozen=True):
+    """One of the two models.
+
+    Attributes:
+        name: What it was opened by.
+        fingerprint: Of the model alone.
+        prompts, default_prompt: That it has alone. The pair's folder has one list of prompts for both.
+    """
+
+    name: str
+    fingerprint: str
+    prompts: dict[str, str] = {}
+    default_prompt: str | None = None
+
+    @property
+    def prompt_settings(self) -> dict[str, Any]:
+        """The settings of a `SentenceModel` that they are."""
+        return self.model_dump(include={"prompts", "default_prompt"})
+
+
+class PairAgreement(BaseModel, frozen=True):
+    """How well the model for queries agrees with that for documents, on texts that both embed as queries.
+
+    Attributes:
+        texts: Number of texts.
+        mean_cosine: Mean cosine of the two vectors of a text.
+        rank_agreement: Spearman's ρ × 100 between the cosines of all texts as queries of the one and of the other model
+            with all other texts as documents.
+        bar: The thresholds, as text.
+        passed: Whether it meets them; if not, the pair was made with `--accept-disagreement`.
+    """
+
+    texts: int
+    mean_cosine: float
+    rank_agreement: float
+    bar: str
+    passed: bool
+
+    def describe(self) -> str:
+        """The figures as one line."""
+        return f"mean cosine {self.mean_cosine:.3f}, rank agreement {self.rank_agreement:.1f} on {self.texts:,} texts"
+
+
+class PairRecord(BaseModel, frozen=True):
+    """Contents of `es_sbert_pair.json`.
+
+    Class attributes:
+        FILE_NAME: Name of the file.
+        FORMAT: Version of its layout that this release writes and reads.
+
+    Attributes:
+        format: Version of its layout.
+        documents, queries: The two models.
+        agreement: How well they agree.
+    """
+
+    FILE_NAME: ClassVar = "es_sbert_pair.json"
+    FORMAT: ClassVar = 1
+
+    format: int = FORMAT
+    documents: PairedModel
+    queries: PairedModel
+    agreement: PairAgreement
+
+    def model_for(self, kinds: Collection[str | None]) -> PairedModel:
+        """The model that embeds texts of some kinds."""
+        return self.queries if "query" in kinds else self.documents
+
+
+def read_pair_record(folder: Path) -> PairRecord | None:
+    """The note in a model folder; None for a model that is not a pair.
+
+    Raises:
+        BundleInvalid: it is broken, or of another format.
+    """
+    path = folder / PairRecord.FILE_NAME
+    if not path.exists():
+        return None
+    raw = read_json(path)
+    if raw.get("format") != PairRecord.FORMAT:
+        raise BundleInvalid(
+            f"{path} has format {raw.get('format')!r}, this es-sbert reads {PairRecord.FORMAT}",
+            f"Upgrade es-sbert. Or {PAIR_AGAIN[0].lower()}{PAIR_AGAIN[1:]}",
+        )
+    try:
+        return PairRecord.model_validate(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", PAIR_AGAIN) from error

@@ -1,0 +1,217 @@
+"""Make a pair of two models of one vector space: one embeds documents, the other one queries.
+
+A large model embeds the documents once. A small one, or a table of token vectors that was fitted to its vectors, embeds
+each query. The folder is a Router of sentence-transformers, which gives the same vectors. An index that holds vectors
+of the large model is searched with the pair without being loaded again.
+
+Whether the two share a space is measured: see `measure_agreement`. A model of another space has dimensions that mean
+something else; searches by it would find anything.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from es_sbert.bundle.model_files import (
+    module_entry,
+    read_module_list,
+    read_optional_json,
+    write_json,
+    write_module_entries,
+)
+from es_sbert.bundle.modules import Normalize
+from es_sbert.bundle.pair_record import PairAgreement, PairedModel, PairRecord
+from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sentence_model
+from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import ModelsDisagree, UnsupportedArchitecture, UsageError
+from es_sbert.exporters.export_bundle import (
+    copy_model,
+    copy_module,
+    is_previous_export,
+    own_folder,
+    staged_folder,
+)
+from es_sbert.exporters.parity import normalize_rows, parity_sentences, row_cosines, spearman
+
+# What two models of one space reach. Models of different spaces have no rank agreement, whatever their mean cosine is:
+# that is high for all texts of models whose vectors point the same way (docs/models.md, Pairs).
+MIN_COSINE, MIN_RANK_AGREEMENT = 0.4, 40.0
+_BAR = f"mean cosine ≥ {MIN_COSINE:g}, rank agreement ≥ {MIN_RANK_AGREEMENT:g}"
+
+# Of the built-in texts, and the most that are compared: all pairs of them are.
+_SENTENCES, _MOST_TEXTS, _LEAST_TEXTS = 512, 2_000, 50
+_LONGEST = 64  # tokens of the longest built-in texts: queries are short
+
+
+def make_pair(
+    documents: SentenceModel,
+    queries: SentenceModel,
+    output: Path,
+    texts: Sequence[str] | None = None,
+    *,
+    accept_disagreement: bool = False,
+    report: Callable[[str], None] = lambda message: None,
+) -> PairRecord:
+    """Write a pair to a folder, which appears complete or not at all.
+
+    Args:
+        documents: The model that embeds documents; of a model with a Router, its route for them.
+        queries: The model that embeds queries; of a model with a Router, its route for them.
+        output: Folder to write; new, empty, or an earlier pair.
+        texts: Texts to compare the two on, such as queries of your users; built-in English ones by default.
+        accept_disagreement: Write the pair even if the two do not agree; every summary then says so.
+        report: Called before slow steps.
+
+    Returns:
+        What the folder notes about the two.
+
+    Raises:
+        UsageError: too few texts, the same model twice, models of different dimensions, or a folder of something else.
+        ModelsDisagree: the two do not share a space; nothing was written.
+        UnsupportedArchitecture: a model that cannot be part of a pair.
+        ModelError: a model cannot be opened.
+        OutputError: the folder cannot be written.
+    """
+    is_previous_export(output, PairRecord.FILE_NAME)  # refuses a folder of something else before the work
+    documents = documents.route(documents.route_number("document"))
+    queries = queries.route(queries.route_number("query"))
+    _check_models(documents, queries)
+    distinct = list(dict.fromkeys(parity_sentences(_LONGEST, _SENTENCES) if texts is None else texts))[:_MOST_TEXTS]
+    if len(distinct) < _LEAST_TEXTS:
+        raise UsageError(
+            f"{len(distinct)} different texts are too few to compare two models on",
+            f"Give at least {_LEAST_TEXTS}, one a line, or leave --texts out for built-in English ones.",
+        )
+    with tempfile.TemporaryDirectory(prefix="es-sbert-pair.") as name:
+        folders = {"document": Path(name) / "documents", "query": Path(name) / "queries"}
+        for model, folder in ((documents, folders["document"]), (queries, folders["query"])):
+            folder.mkdir()
+            copy_model(model, folder)
+        agreement = _compare(folders, documents, queries, distinct, report)
+        report(f"{queries.name} for queries of {documents.name}: {agreement.describe()}")
+        if not agreement.passed and not accept_disagreement:
+            raise ModelsDisagree(
+                f"{queries.name} and {documents.name} do not share a vector space ({agreement.bar}): "
+                f"{agreement.describe()}. Nothing was written",
+                "Distill a model from the one for documents, or compare them on texts of your own: --texts FILE. "
+                "--accept-disagreement writes the pair anyway.",
+            )
+        record = PairRecord(documents=_note(documents), queries=_note(queries), agreement=agreement)
+        with staged_folder(output) as folder:
+            _write_pair(folder, folders, documents, queries, record)
+            read_sentence_model(folder)  # verifies that its routes are the two models
+    return record
+
+
+def measure_agreement(documents: Vectors, by_documents: Vectors, by_queries: Vectors) -> PairAgreement:
+    """How well the model for queries ranks documents as the model for documents does.
+
+    Args:
+        documents: Texts as documents, by the model for documents. All are of *shape* ``(texts, dimensions)``.
+        by_documents: The same texts as queries, by the model for documents.
+        by_queries: The same texts as queries, by the model for queries.
+    """
+    reference, found = (
+        normalize_rows(vectors) @ normalize_rows(documents).T for vectors in (by_documents, by_queries)
+    )  # both (queries, documents)
+    others = ~np.eye(len(documents), dtype=bool)  # (queries, documents): not the text itself
+    # As in the parity check, equal texts after a cut tie; rounding must not put them in an order.
+    ranks = spearman(np.round(reference[others], 5), np.round(found[others], 5))
+    cosine = float(row_cosines(by_documents, by_queries).mean())
+    return PairAgreement(
+        texts=len(documents),
+        mean_cosine=cosine,
+        rank_agreement=ranks,
+        bar=_BAR,
+        passed=bool(cosine >= MIN_COSINE and ranks >= MIN_RANK_AGREEMENT),
+    )
+
+
+def _check_models(documents: SentenceModel, queries: SentenceModel) -> None:
+    if documents.fingerprint == queries.fingerprint:
+        raise UsageError(
+            f"{documents.name} and {queries.name} are the same model",
+            "Name a faster model of its space with --queries.",
+        )
+    if documents.dimensions != queries.dimensions:
+        fewer = min(documents.dimensions, queries.dimensions)
+        raise UsageError(
+            f"{documents.name} makes vectors of {documents.dimensions} dimensions, {queries.name} of "
+            f"{queries.dimensions}: a pair needs one length",
+            f"Distill a model to {documents.dimensions} dimensions, or cut the other one: MODEL@{fewer}.",
+        )
+    for model in (documents, queries):
+        if model.truncate_dim is not None:
+            raise UnsupportedArchitecture(
+                f"{model.name} has a truncate_dim in config_sentence_transformers.json, which would cut both models",
+                f"Remove it there, and name the model with its dimensions: {model.name}@{model.truncate_dim}.",
+            )
+
+
+def _compare(
+    folders: dict[str, Path],
+    documents: SentenceModel,
+    queries: SentenceModel,
+    texts: list[str],
+    report: Callable[[str], None],
+) -> PairAgreement:
+    # In fp32, so that the verdict is the same on all machines.
+    def embed(folder: Path, name: str, *kinds: PromptKind) -> list[Vectors]:
+        with Encoder(folder, precision="fp32", device="cpu", called=name, report=report) as encoder:
+            return [encoder.encode(texts, kind) for kind in kinds]
+
+    report(f"Comparing the vectors of {len(texts):,} texts")
+    large, by_documents = embed(folders["document"], documents.name, "document", "query")
+    (by_queries,) = embed(folders["query"], queries.name, "query")
+    return measure_agreement(large, by_documents, by_queries)
+
+
+def _note(model: SentenceModel) -> PairedModel:
+    return PairedModel(
+        name=model.name, fingerprint=model.fingerprint, prompts=model.prompts, default_prompt=model.default_prompt
+    )
+
+
+def _write_pair(
+    folder: Path, sources: dict[str, Path], documents: SentenceModel, queries: SentenceModel, record: PairRecord
+) -> None:
+    types: dict[str, object] = {}
+    structure: dict[str, list[str]] = {}
+    for route, source in sources.items():
+        names = structure[route] = []
+        for number, (kind, place) in enumerate(read_module_list(source)):
+            own = own_folder(number, kind)
+            if place != own and kind not in ("Transformer", "StaticEmbedding", "Pooling", Normalize.__name__):
+                # The folder's name is part of the fingerprint.
+                raise UnsupportedArchitecture(
+                    f"the module {kind} of {documents.name if route == 'document' else queries.name} is in the folder "
+                    f"{place!r}, and in a Router it would be read as {own!r}",
+                    "Save the model with sentence-transformers, which names the folders of modules by their position.",
+                )
+            name = f"{route}_{own}"
+            names.append(name)
+            types[name] = module_entry(kind, "")["type"]
+            copy_module(source, place, folder / name)
+    parameters = {"default_route": "document", "allow_empty_key": True, "route_mappings": {}}
+    write_json(folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
+    write_module_entries(folder, [module_entry("Router", "")])
+    settings = read_optional_json(sources["document"] / "config_sentence_transformers.json")
+    write_json(folder / "config_sentence_transformers.json", {**settings, **_joined_prompts(documents, queries)})
+    write_json(folder / PairRecord.FILE_NAME, record.model_dump(mode="json"))
+
+
+def _joined_prompts(documents: SentenceModel, queries: SentenceModel) -> dict[str, object]:
+    """One list of prompts, with that for queries of the one and all others of the other model."""
+    prompts, default = dict(documents.prompts), documents.default_prompt
+    own = queries.prompt("query")
+    if own != documents.prompt("query"):
+        if default == "query":
+            default = "without_kind"
+            prompts[default] = documents.prompt(None)
+        prompts["query"] = own
+    return {"prompts": prompts, "default_prompt_name": default}
