@@ -27,9 +27,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.evaluation.retrieval import Run, measure_run
+from es_sbert.evaluation.beir_files import read_beir_folder
+from es_sbert.evaluation.ranking_metrics import Run, measure_run
 from es_sbert.evaluation.task_data import RetrievalCollection
-from es_sbert.evaluation.task_files import read_beir_folder
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
