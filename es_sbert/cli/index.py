@@ -13,6 +13,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
+from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements, tune_hybrid
 from es_sbert.cli.index_migrate import migrate
 from es_sbert.cli.index_tuning import calibrate, estimate, recall
@@ -334,7 +335,7 @@ def index() -> None:
 
 
 _COMMANDS = (
-    *(adopt, calibrate, change_type, create, estimate, judgements, migrate),
+    *(adopt, calibrate, change_type, create, drift, estimate, judgements, migrate),
     *(recall, repair, show, template, tune_hybrid),
 )
 for _command in _COMMANDS:
