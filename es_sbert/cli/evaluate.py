@@ -12,6 +12,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
+from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
 
@@ -95,6 +96,12 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         help="Also write a Markdown model card with the results, and with recipe and data of a model that "
         "es-sbert trained.",
     ),
+    click.option(
+        "--scores",
+        type=shared.OUTPUT_FILE_TYPE,
+        metavar="FILE",
+        help="Also write the figures of each query as CSV, in the task retrieval.",
+    ),
     log_format_option,
 )
 @option_group(
@@ -137,7 +144,13 @@ def evaluate(
       es-sbert evaluate ./my-model --compare all-MiniLM-L6-v2 --task retrieval --data NanoBEIR
       es-sbert evaluate --task retrieval --judgements judgements.csv --index docs --index docs-new
     """
-    from es_sbert.evaluation.evaluation_report import model_card, read_training_record, text_table, write_card
+    from es_sbert.evaluation.evaluation_report import (
+        model_card,
+        read_training_record,
+        score_lines,
+        text_table,
+        write_card,
+    )
 
     _check_options(model, tasks, files, options)
     if card is not None or options["judgements"] is None:
@@ -153,6 +166,10 @@ def evaluate(
         click.echo(result.as_json().decode() if as_json else text_table(result))
     for first, second in zip(reports, others, strict=False):
         _print_comparison(first, second, names, as_json)
+    if options["scores"] is not None:
+        systems = list(zip(names, (*reports, *others), strict=True)) if others else [(reports[0].model, reports[0])]
+        write_output_file(options["scores"], score_lines(systems), "Choose another --scores.")
+        report(f"Wrote {options['scores']}")
     if card is not None:
         name = Path(model).resolve().name if model is not None and is_folder else model or reports[0].model
         write_card(card, model_card(name, reports, training))
@@ -168,9 +185,14 @@ def _check_options(
         UsageError: they do not.
     """
     indices, judgements, other = options["indices"], options["judgements"], options["compare"]
-    for flag, given in (("--index", indices), ("--judgements", judgements), ("--compare", other)):
+    scores = options["scores"]
+    for flag, given in (
+        ("--index", indices), ("--judgements", judgements), ("--compare", other), ("--scores", scores),
+    ):  # fmt: skip
         if given and tasks != ("retrieval",):
             raise UsageError(f"{flag} is for the task retrieval alone", "Give --task retrieval and no other task.")
+    if scores is not None:
+        check_output_file(scores, "Choose another --scores.")
     if judgements is None and model is None:
         raise UsageError("MODEL is missing", "Name a model, or evaluate an index with its own: --judgements FILE.")
     if judgements is not None:

@@ -9,8 +9,6 @@ the positions where it was opened, which is right while the index and the model 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, SourceError
 from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.index.vector_field import read_vector_field
+from es_sbert.io.text_formats import format_csv_line
 from es_sbert.messages import pluralize
 
 MIN_SEARCHES, MIN_CLICKS = 5, 2
@@ -134,10 +133,8 @@ def judgement_csv(judgements: Iterable[ClickJudgement]) -> Iterator[bytes]:
     rows = (
         (each.query, each.document, each.grade, each.clicks, each.searches, f"{each.ratio:.3f}") for each in judgements
     )
-    for row in [("query", "document", "grade", "clicks", "searches", "clicks_over_expected"), *rows]:
-        line = io.StringIO()
-        csv.writer(line, lineterminator="\n").writerow(row)
-        yield line.getvalue().encode()
+    yield format_csv_line(["query", "document", "grade", "clicks", "searches", "clicks_over_expected"])
+    yield from map(format_csv_line, rows)
 
 
 def training_pairs(

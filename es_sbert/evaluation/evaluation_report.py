@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from es_sbert import __version__
 from es_sbert.errors import BundleInvalid, OutputError
 from es_sbert.evaluation.task_data import TASKS, EvaluationTask
+from es_sbert.io.text_formats import format_csv_line
 
 # Packages that the figures depend on.
 _REPORTED_PACKAGES = (
@@ -98,6 +99,24 @@ class EvaluationReport:
         for row in plain["rows"]:
             del row["scores"]
         return orjson.dumps(plain)
+
+
+def score_lines(systems: Iterable[tuple[str, EvaluationReport]]) -> Iterator[bytes]:
+    """Figures of each query as lines of CSV, with the name of the system first.
+
+    Args:
+        systems: Name and report of the task retrieval.
+    """
+    rows = [
+        (system, row.data, query, figures)
+        for system, report in systems
+        for row in report.rows
+        for query, figures in row.scores.items()
+    ]
+    names = list(rows[0][3]) if rows else []
+    yield format_csv_line(["system", "data", "query", *names])
+    for system, data, query, figures in rows:
+        yield format_csv_line([system, data, query, *(f"{figures[name]:.4f}" for name in names)])
 
 
 def metric_label(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -130,6 +131,8 @@ def test_limit_option(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]
         (["--task", "sts", "--data", ".", "--index", "docs"], "--index is for the task retrieval alone"),
         (["--task", "retrieval", "--file", "x"], "needs documents, queries and judgements"),
         (["--task", "sts", "--data", ".", "--compare", "x"], "--compare is for the task retrieval alone"),
+        (["--task", "sts", "--data", ".", "--scores", "x"], "--scores is for the task retrieval alone"),
+        (["--task", "retrieval", "--data", ".", "--scores", "no/x"], "its folder does not exist"),
         (["--task", "retrieval", "--judgements", "x.csv"], "--judgements is given without --index"),
         (["--task", "retrieval", "--judgements", "x.csv", "--data", "."], "--judgements and other data are given"),
         (["--task", "retrieval", "--data", ".", "--index", "a", "--compare", "b"], "--compare and --index are given"),
@@ -219,7 +222,8 @@ def test_compare_prints_the_verdict_and_all_metrics(
     assert [line.split()[0] for line in lines[9:]] == [
         *("ndcg@10", "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
     ]
-    code, out, _ = run(capsys, tiny, "--compare", other, *how, "--json")
+    scores = tmp_path / "scores.csv"
+    code, out, _ = run(capsys, tiny, "--compare", other, *how, "--json", "--scores", scores)
     assert code == 0
     first, second, compared = map(json.loads, out.splitlines())
     difference = compared["comparison"]["differences"]["grammar"]["ndcg@10"]
@@ -227,6 +231,13 @@ def test_compare_prints_the_verdict_and_all_metrics(
     assert [difference["first"], difference["second"]] == pytest.approx(figures)
     assert difference["difference"] == pytest.approx(figures[0] - figures[1])
     assert "scores" not in first["rows"][0]
+    with scores.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["system"], row["query"]) for row in rows] == [
+        (str(model), f"q{number}") for model in (tiny, other) for number in range(12)
+    ]
+    means = [sum(float(row["ndcg@10"]) for row in own) / 12 for own in (rows[:12], rows[12:])]
+    assert means == pytest.approx(figures, abs=0.001)
 
 
 def test_columns_option_maps_columns(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
