@@ -29,8 +29,8 @@ from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabelledQuer
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
+from es_sbert.evaluation.beir_files import read_beir_folder
 from es_sbert.evaluation.task_data import RetrievalCollection
-from es_sbert.evaluation.task_files import read_beir_folder
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 KEEP, SPLITS, DOCUMENTS = 0.95, 100, 5000

@@ -5,6 +5,9 @@
 DATA holds `retrieval/SET/` in the BEIR layout. Titles are prepended to texts; the words are looked for with the
 engine's default analyzer. The index type is flat, so that nothing is lost to a graph. Queries that are documents of the
 collection leave themselves out. Each fusion looks at the first 100 of each side.
+
+Below the table, the default weights are checked twice: against weights chosen by cross-validation over the queries of
+each collection (`es-sbert index tune-hybrid`), and against weights chosen on all other collections.
 """
 
 from __future__ import annotations
@@ -12,78 +15,38 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
+import numpy as np
 import orjson
 
 from benchmarks.common import machine, table
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.engine_info import EngineType
-from es_sbert.evaluation.retrieval import Run, measure_run
+from es_sbert.evaluation.beir_files import read_beir_folder
+from es_sbert.evaluation.fusion_scores import measure_fusions
+from es_sbert.evaluation.fusion_tuning import (
+    DEFAULT,
+    SEMANTIC,
+    TUNED,
+    FusionScores,
+    default_setting,
+    fusion_report,
+    fusion_settings,
+)
+from es_sbert.evaluation.significance import PairedDifference, difference_line, paired_difference
 from es_sbert.evaluation.task_data import RetrievalCollection
-from es_sbert.evaluation.task_files import read_beir_folder
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.search.hybrid_search import HybridSearch, hybrid_request, keyword_query, lexical_clause
-from es_sbert.search.search_request import SearchParams, SearchRequest, search_request
-from es_sbert.search.search_scope import SearchScope, read_search_scope
-
-K = 20  # nDCG looks at 10 of them, of which one may be the query itself
-RRF = [(1, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
-WEIGHTED = [(1, 1), (10, 1), (40, 1), (100, 1), (200, 1), (400, 1)]
-NORMALIZED = [(0.3, 0.7), (0.5, 0.5), (0.7, 0.3), (0.8, 0.2), (0.9, 0.1)]
-
-Ranker = Callable[[str, Vectors], list[str]]  # text, vector → ids, best first
-
-
-def send(engine: Engine, request: SearchRequest[Any]) -> list[str]:
-    """Ids of the hits, best first."""
-    if len(request.bodies) > 1:
-        answers = engine.multi_search(request.indices, request.bodies)
-    else:
-        answers = [engine.search(request.indices, request.bodies[0], named_scores=request.named_scores)]
-    return [hit.id for hit in request.read(answers)]
-
-
-def rankers(engine: Engine, searched: SearchScope) -> Iterator[tuple[str, str, Ranker]]:
-    """Kind, weights of meaning and words, and what ranks so."""
-    engine_type, index = engine.info.engine_type, searched.indices[0]
-    asked = SearchParams.of(K, {"source": False})
-
-    def lexical(text: str, vector: Vectors) -> list[str]:
-        body = {"query": lexical_clause(keyword_query(text, ["text"]), None), "size": K, "_source": False}
-        return [hit["_id"] for hit in engine.search(index, body)["hits"]["hits"]]
-
-    def semantic(text: str, vector: Vectors) -> list[str]:
-        return send(engine, search_request(engine_type, searched, {"embedding": vector}, asked))
-
-    def hybrid(fusion: str, weights: tuple[float, float]) -> Ranker:
-        def rank(text: str, vector: Vectors) -> list[str]:
-            search = HybridSearch.of(
-                text, K, {"fusion": fusion, "weights": weights, "lexical_fields": ["text"], "source": False}
-            )
-            return send(engine, hybrid_request(engine_type, searched, {"embedding": vector}, search))
-
-        return rank
-
-    yield "words", "", lexical
-    yield "meaning", "", semantic
-    fusions = [("rrf", RRF), ("weighted", WEIGHTED)]
-    if engine_type is EngineType.OPENSEARCH:
-        fusions.append(("normalized", NORMALIZED))
-    for fusion, pairs in fusions:
-        for weights in pairs:
-            yield fusion, f"{weights[0]:g} : {weights[1]:g}", hybrid(fusion, weights)
+from es_sbert.search.hybrid_search import supported_fusions
+from es_sbert.search.search_scope import read_search_scope
 
 
 def load(engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection) -> None:
@@ -106,22 +69,62 @@ def load(engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection
     engine.refresh(index)
 
 
-def rows_of(engine: Engine, encoder: Encoder, data: RetrievalCollection) -> Iterator[tuple[str, str, float]]:
-    """Kind, weights, nDCG@10 × 100."""
+def measure(engine: Engine, encoder: Encoder, data: RetrievalCollection) -> FusionScores:
+    """Every setting on one collection, in an index that is deleted afterwards."""
     index = f"hybrid-{uuid.uuid4().hex[:12]}"
+    engine_type = engine.info.engine_type
     try:
         load(engine, encoder, index, data)
-        searched = read_search_scope(engine, [index], ["embedding"])
-        vectors = encoder.encode(list(data.queries.values()), "query")  # (queries, dimensions)
-        for kind, weights, rank in rankers(engine, searched):
-            found: Run = {}
-            for (query, text), vector in zip(data.queries.items(), vectors, strict=True):
-                own = data.own(query)
-                ids = [id for id in rank(text, vector) if id != own]
-                found[query] = {id: 1.0 / place for place, id in enumerate(ids, start=1)}
-            yield kind, weights, measure_run(found, data.judgements)["ndcg@10"]
+        scope = read_search_scope(engine, [index], ["embedding"])
+        settings = fusion_settings(engine_type, supported_fusions(engine_type))
+        return measure_fusions(
+            engine,
+            scope,
+            encoder,
+            data,
+            settings,
+            lexical_fields=["text"],
+            report=lambda line: click.echo(line, err=True),
+        )
     finally:
         engine.delete_index(index)
+
+
+def all_rankings(measured: dict[str, FusionScores]) -> list[list[str]]:
+    """A row for each ranking: kind, nDCG@10 of each collection, mean."""
+    every = list(measured.values())
+    named = [("words", [found.lexical for found in every]), ("meaning", [found.semantic for found in every])]
+    named += [(setting.label, [found.hybrid[setting] for found in every]) for setting in every[0].hybrid]
+    rows = []
+    for name, scores in named:
+        means = [float(own.mean()) for own in scores]
+        rows.append([name, *(f"{mean:.2f}" for mean in means), f"{sum(means) / len(means):.2f}"])
+    return rows
+
+
+def cross_validated(measured: dict[str, FusionScores]) -> Iterator[str]:
+    """Weights chosen within each collection against the default ones, on queries that were held out."""
+    for name, scores in measured.items():
+        report = fusion_report(name, scores)
+        yield f"{name}: best on all queries {report.validation.best.label}"
+        yield "  " + difference_line(report.differences[TUNED, DEFAULT], "tuned", scores.default.label, "nDCG@10")
+        yield "  " + difference_line(report.differences[SEMANTIC, DEFAULT], SEMANTIC, scores.default.label, "nDCG@10")
+
+
+def left_out(engine: Engine, measured: dict[str, FusionScores]) -> Iterator[str]:
+    """Settings of each fusion chosen on all other collections against the default of that fusion."""
+    for fusion in supported_fusions(engine.info.engine_type):
+        default = default_setting(engine.info.engine_type, fusion)
+        for name, scores in measured.items():
+            others = [other for other_name, other in measured.items() if other_name != name]
+            means = {
+                setting: np.mean([other.hybrid[setting].mean() for other in others])
+                for setting in scores.hybrid
+                if setting.fusion is fusion
+            }
+            chosen = max(means, key=lambda setting: means[setting])
+            found: PairedDifference = paired_difference(scores.hybrid[chosen], scores.hybrid[default])
+            yield f"{name}: " + difference_line(found, chosen.label, default.label, "nDCG@10")
 
 
 @click.command()
@@ -135,21 +138,22 @@ def rows_of(engine: Engine, encoder: Encoder, data: RetrievalCollection) -> Iter
 @click.option("--precision", default="auto", show_default=True)
 def main(data: Path, url: str, sets: tuple[str, ...], limit: int, model: str | None, precision: str) -> None:
     """Load, rank, measure."""
-    figures: dict[tuple[str, str], dict[str, float]] = {}
-    header = ["ranking", "meaning : words"]
+    measured: dict[str, FusionScores] = {}
     with Encoder(model, precision=precision) as encoder, closing(connect(EngineSettings(url=url))) as engine:
         for name in sets:
             collection = read_beir_folder(data / "retrieval" / name, limit=limit)
-            header.append(f"{name} ({len(collection.queries):,} queries)")
-            for kind, weights, ndcg in rows_of(engine, encoder, collection):
-                figures.setdefault((kind, weights), {})[name] = ndcg
-                click.echo(f"{name} {kind} {weights} {ndcg:.2f}", err=True)
-        rows = [
-            [kind, weights, *(f"{own[name]:.2f}" for name in sets), f"{sum(own.values()) / len(own):.2f}"]
-            for (kind, weights), own in figures.items()
-        ]
+            click.echo(f"{name}: {len(collection.queries):,} queries", err=True)
+            measured[name] = measure(engine, encoder, collection)
         click.echo(f"{engine.info.label}; {encoder.info.model} {encoder.info.variant}; {json.dumps(machine())}\n")
-        click.echo(table([*header, "mean"], rows))
+        columns = [f"{name} ({len(scores.queries):,} queries)" for name, scores in measured.items()]
+        click.echo(table(["ranking, meaning:words", *columns, "mean"], all_rankings(measured)))
+        click.echo("\nChosen by 10-fold cross-validation over the queries of each collection:")
+        for line in cross_validated(measured):
+            click.echo(line)
+        if len(measured) > 1:
+            click.echo("\nChosen on the other collections:")
+            for line in left_out(engine, measured):
+                click.echo(line)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ _MODULES = (
     "accelerate",
     "datasets",
     "gensim",
-    "ir_measures",
     "matplotlib",
     "peft",
     "sentence_transformers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,12 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
+from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
 
 if TYPE_CHECKING:
+    from es_sbert.evaluation.evaluation_report import EvaluationReport
     from es_sbert.evaluation.task_data import EvaluationTask
 
 
@@ -22,7 +25,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 
 
 @cloup.command()
-@click.argument("model", callback=shared.cut_model)
+@click.argument("model", required=False, callback=shared.cut_model)
 @option_group(
     "Options",
     shared.dimensions_option,
@@ -39,6 +42,18 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         type=shared.FILE_TYPE,
         metavar="FOLDER",
         help="Folder of all tasks (sts/, triplets/, …), or of the one task.",
+    ),
+    click.option(
+        "--judgements",
+        type=shared.FILE_TYPE,
+        metavar="FILE",
+        help="Evaluate an existing --index by a judgement list: query, document and grade, as CSV, TSV, JSONL, "
+        "Parquet, or the body of _rank_eval as .json.",
+    ),
+    click.option(
+        "--compare",
+        metavar="OTHER",
+        help="Compare MODEL with another model in the task retrieval: interval and p-value of the difference.",
     ),
     click.option(
         "--file",
@@ -81,21 +96,33 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         help="Also write a Markdown model card with the results, and with recipe and data of a model that "
         "es-sbert trained.",
     ),
+    click.option(
+        "--scores",
+        type=shared.OUTPUT_FILE_TYPE,
+        metavar="FILE",
+        help="Also write the figures of each query as CSV, in the task retrieval.",
+    ),
     log_format_option,
 )
 @option_group(
     "Index, for the task retrieval",
-    click.option("--index", help="Search this index instead of memory. A missing index is created, loaded and kept."),
+    click.option(
+        "--index",
+        "indices",
+        multiple=True,
+        help="Search this index instead of memory. A missing index is created, loaded and kept, except with "
+        "--judgements. Twice: compare two.",
+    ),
     shared.vector_field_option,
 )
 @shared.connection_options
 def evaluate(
-    model: str, tasks: tuple[str, ...], files: tuple[Path, ...], as_json: bool, card: Path | None, **options: Any
+    model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...], as_json: bool, card: Path | None, **options: Any
 ) -> None:
     """Evaluate MODEL by the protocols of the Sentence-BERT paper.
 
     MODEL is a sentence encoder (a folder, a bundle, a hub id or an installed name), or the folder of a
-    cross-encoder or poly-encoder.
+    cross-encoder or poly-encoder. With --judgements, it is the model of the index by default.
 
     \b
     Tasks:
@@ -104,7 +131,7 @@ def evaluate(
       argument    similarity of arguments: untrained, in 10 folds, across topics
       transfer    SentEval: logistic regression on the vectors
       duplicates  average precision, best F1
-      retrieval   nDCG@10, MRR@10, MAP, recall@100
+      retrieval   nDCG@10, MRR@10, MAP, precision, recall, success@1, unjudged@10
 
     \b
     Examples:
@@ -114,40 +141,143 @@ def evaluate(
       es-sbert evaluate ./my-model --task sts --task triplet --data data --card README.md
       es-sbert evaluate ./my-model --task transfer --data data --json
       es-sbert evaluate all-MiniLM-L6-v2 --task retrieval --data data/retrieval/cisi --index cisi
+      es-sbert evaluate ./my-model --compare all-MiniLM-L6-v2 --task retrieval --data NanoBEIR
+      es-sbert evaluate --task retrieval --judgements judgements.csv --index docs --index docs-new
     """
-    require_extra("train", "ir_measures", "scipy", "sklearn", "yaml")
+    from es_sbert.evaluation.evaluation_report import (
+        model_card,
+        read_training_record,
+        score_lines,
+        text_table,
+        write_card,
+    )
+
+    _check_options(model, tasks, files, options)
+    if card is not None or options["judgements"] is None:
+        require_extra("train", "scipy", "sklearn", "yaml")
+    is_folder = model is not None and Path(model).is_dir()
+    training = read_training_record(Path(model)) if card is not None and model is not None and is_folder else None
+    reports, others, names = (
+        _evaluate_tasks(str(model), tasks, files, options)
+        if options["judgements"] is None
+        else _evaluate_judgements(model, options)
+    )
+    for result in reports + others:
+        click.echo(result.as_json().decode() if as_json else text_table(result))
+    for first, second in zip(reports, others, strict=False):
+        _print_comparison(first, second, names, as_json)
+    if options["scores"] is not None:
+        systems = list(zip(names, (*reports, *others), strict=True)) if others else [(reports[0].model, reports[0])]
+        write_output_file(options["scores"], score_lines(systems), "Choose another --scores.")
+        report(f"Wrote {options['scores']}")
+    if card is not None:
+        name = Path(model).resolve().name if model is not None and is_folder else model or reports[0].model
+        write_card(card, model_card(name, reports, training))
+        report(f"Wrote {card}")
+
+
+def _check_options(
+    model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...], options: Mapping[str, Any]
+) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        UsageError: they do not.
+    """
+    indices, judgements, other = options["indices"], options["judgements"], options["compare"]
+    scores = options["scores"]
+    for flag, given in (
+        ("--index", indices), ("--judgements", judgements), ("--compare", other), ("--scores", scores),
+    ):  # fmt: skip
+        if given and tasks != ("retrieval",):
+            raise UsageError(f"{flag} is for the task retrieval alone", "Give --task retrieval and no other task.")
+    if scores is not None:
+        check_output_file(scores, "Choose another --scores.")
+    if judgements is None and model is None:
+        raise UsageError("MODEL is missing", "Name a model, or evaluate an index with its own: --judgements FILE.")
+    if judgements is not None:
+        if options["data"] is not None or files:
+            raise UsageError("--judgements and other data are given", "Leave --data and --file out.")
+        if not indices:
+            raise UsageError("--judgements is given without --index", "Name the index that holds the documents.")
+        if options["backend"] == "torch":
+            raise UsageError("searches of an index run the ONNX model, not torch", "Leave --backend out.")
+    if other is not None and indices:
+        raise UsageError(
+            "--compare and --index are given, but one index holds the vectors of one model",
+            "Leave --index out, or compare two indices: --index FIRST --index SECOND.",
+        )
+    if len(indices) > 2:
+        raise UsageError(f"{len(indices)} indices are given", "Compare two at a time.")
+
+
+Reports = tuple[list["EvaluationReport"], list["EvaluationReport"], tuple[str, str]]
+
+
+def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...], options: Mapping[str, Any]) -> Reports:
+    """Reports of the model, of what it is compared with, and the names of the two."""
     from es_sbert import evaluation
     from es_sbert.evaluation.evaluated_models import close_model, open_model
-    from es_sbert.evaluation.evaluation_report import model_card, read_training_record, text_table, write_card
     from es_sbert.evaluation.task_data import EvaluationTask
     from es_sbert.evaluation.task_files import read_task_data
 
-    data, index, limit = options["data"], options["index"], options["limit"]
-    if index is not None and tasks != (EvaluationTask.RETRIEVAL,):
-        raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
+    limit, indices = options["limit"], options["indices"]
     unique_tasks = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
     roles = _parse_columns(options["columns"], unique_tasks)
     datasets = {
-        task: read_task_data(task, data, files, limit=limit, columns=roles, report=report) for task in unique_tasks
+        task: read_task_data(task, options["data"], files, limit=limit, columns=roles, report=report)
+        for task in unique_tasks
     }
-    is_folder = Path(model).is_dir()
-    training = read_training_record(Path(model)) if card is not None and is_folder else None
-    engine = shared.engine_settings(options) if index is not None else None
-
+    engine = shared.engine_settings(options) if indices else None
     running = shared.select_options(options, ("backend", "device", "precision", "runtime"))
-    measured = running | shared.select_options(options, ("limit", "index", "vector_field"))
-    opened = open_model(model, threads=options["threads"], report=report, **running)
-    reports = []
-    try:
-        for task in unique_tasks:
-            result = evaluation.evaluate(opened, task, datasets[task], engine=engine, report=report, **measured)
-            reports.append(result)
-            click.echo(result.as_json().decode() if as_json else text_table(result))
-    finally:
-        close_model(opened)
-    if card is not None:
-        write_card(card, model_card(Path(model).resolve().name if is_folder else model, reports, training))
-        report(f"Wrote {card}")
+    measured = running | shared.select_options(options, ("limit", "vector_field"))
+
+    def evaluate_model(name: str, index: str | None) -> list[EvaluationReport]:
+        opened = open_model(name, threads=options["threads"], report=report, **running)
+        try:
+            return [
+                evaluation.evaluate(opened, task, datasets[task], engine=engine, index=index, report=report, **measured)
+                for task in unique_tasks
+            ]
+        finally:
+            close_model(opened)
+
+    first, second = (*indices, None, None)[:2]
+    reports = evaluate_model(model, first)
+    if second is not None:
+        return reports, evaluate_model(model, second), (str(first), second)
+    other = options["compare"]
+    return reports, [] if other is None else evaluate_model(other, None), (model, str(other))
+
+
+def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Reports:
+    """Reports of one or two indices by the same judgements."""
+    from es_sbert.evaluation.index_retrieval import evaluate_judgements
+    from es_sbert.evaluation.judgement_files import read_judgements
+
+    indices = options["indices"]
+    data = read_judgements(options["judgements"], limit=options["limit"])
+    engine, vector_field = shared.engine_settings(options), options["vector_field"]
+    encoder = shared.encoder_arguments(options) | {"model": model}
+    settings = shared.select_options(options, ("device", "precision", "runtime", "limit"))
+    reports = [
+        evaluate_judgements(data, index, engine, vector_field=vector_field, settings=settings, report=report, **encoder)
+        for index in indices
+    ]
+    return reports[:1], reports[1:], (indices[0], indices[-1])
+
+
+def _print_comparison(first: EvaluationReport, second: EvaluationReport, names: tuple[str, str], as_json: bool) -> None:
+    import orjson
+
+    from es_sbert.evaluation.comparison import compare_reports, comparison_lines
+
+    comparison = compare_reports(first, second, names)
+    if as_json:
+        click.echo(orjson.dumps({"comparison": comparison.as_json()}))
+        return
+    for line in comparison_lines(comparison):
+        click.echo(line)
 
 
 def _parse_columns(given: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:

@@ -13,6 +13,8 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
+from es_sbert.cli.index_drift import drift
+from es_sbert.cli.index_judgements import judgements, tune_hybrid
 from es_sbert.cli.index_migrate import migrate
 from es_sbert.cli.index_tuning import calibrate, estimate, recall
 from es_sbert.cli.output import print_message, print_report
@@ -332,5 +334,9 @@ def index() -> None:
     """Create, inspect and change indices with a vector field."""
 
 
-for _command in (adopt, calibrate, change_type, create, estimate, migrate, recall, repair, show, template):
+_COMMANDS = (
+    *(adopt, calibrate, change_type, create, drift, estimate, judgements, migrate),
+    *(recall, repair, show, template, tune_hybrid),
+)
+for _command in _COMMANDS:
     index.add_command(_command)

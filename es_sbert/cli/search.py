@@ -62,7 +62,14 @@ if TYPE_CHECKING:
         help="How the two rankings are combined; normalized is OpenSearch's own.  [default: rrf]",
     ),
     click.option(
-        "--weights", metavar="SEMANTIC:KEYWORD", help="Weight of each ranking, e.g. 2:1.  [default: by the fusion]"
+        "--weights",
+        metavar="SEMANTIC:KEYWORD",
+        help="Weight of each ranking, e.g. 2:1; es-sbert index tune-hybrid finds them.  [default: by the fusion]",
+    ),
+    click.option(
+        "--rank-constant",
+        type=click.IntRange(min=1),
+        help="Of the fusion rrf: the larger, the less the first ranks count.  [default: 60]",
     ),
 )
 @option_group(
@@ -126,7 +133,7 @@ def search(
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
     how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial"))
     how["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
-    how |= _fusion_options(hybrid, options["fusion"], options["weights"])
+    how |= _fusion_options(hybrid, options["fusion"], options["weights"], options["rank_constant"])
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
         raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
@@ -193,10 +200,13 @@ def _print_message(message: str) -> None:
         print_message(message)
 
 
-def _fusion_options(hybrid: bool, fusion: str | None, weights: str | None) -> dict[str, Any]:
-    if not hybrid and (fusion is not None or weights is not None):
-        raise UsageError("--fusion and --weights are for --hybrid", "Add --hybrid, or leave them out.")
-    options: dict[str, Any] = {} if fusion is None else {"fusion": fusion}
+def _fusion_options(hybrid: bool, fusion: str | None, weights: str | None, rank_constant: int | None) -> dict[str, Any]:
+    given = {"fusion": fusion, "weights": weights, "rank_constant": rank_constant}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if options and not hybrid:
+        raise UsageError("--fusion, --weights and --rank-constant are for --hybrid", "Add --hybrid, or leave them out.")
+    if rank_constant is not None and fusion not in (None, "rrf"):
+        raise UsageError(f"--rank-constant is given with --fusion {fusion}", "Leave it out, or use --fusion rrf.")
     return options if weights is None else options | {"weights": _parse_weights(weights)}
 
 

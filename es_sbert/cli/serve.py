@@ -243,6 +243,12 @@ _key_and_log_options = option_group(
         help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials.",
     ),
     click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
+    click.option(
+        "--log-clicks",
+        is_flag=True,
+        help="With --search-log: take clicks at POST /_es_sbert/click, and send each search's id in the header "
+        "x-es-sbert-search-id. Clicks go into indices NAME_clicks-YYYY.MM.",
+    ),
     log_format_option,
 )
 serve_options = shared.combine_options(
@@ -285,10 +291,12 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     if options["search_log"] is not None:
         policy = settings.QueryTextPolicy.of(queries=options["log_queries"])
         gateway = f"{socket.gethostname()}:{listen.port}"
-        search_log = settings.SearchLogSettings(policy, gateway=gateway, index=options["search_log"])
-    elif options["log_queries"]:
-        reason = "--log-queries says what the search log holds, and there is none"
-        raise UsageError(reason, "Give --search-log NAME too.")
+        search_log = settings.SearchLogSettings(
+            policy, gateway=gateway, index=options["search_log"], clicks=options["log_clicks"]
+        )
+    elif options["log_queries"] or options["log_clicks"]:
+        flag = "--log-queries" if options["log_queries"] else "--log-clicks"
+        raise UsageError(f"{flag} says what the search log holds, and there is none", "Give --search-log NAME too.")
     return settings.GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,

@@ -1,7 +1,9 @@
 """Evaluate models by the protocols of the Sentence-BERT paper (Reimers and Gurevych 2019, sections 4 to 6).
 
 `evaluate` is the entry point. evaluated_models.py opens a model, task_data.py and task_files.py read the data,
-task_runner.py computes the figures of a task, and evaluation_report.py holds and prints them.
+task_runner.py computes the figures of a task, and evaluation_report.py holds and prints them. `evaluate_judgements`
+(index_retrieval.py) evaluates an index by a judgement list, and `compare_reports` (comparison.py) compares two reports
+of retrieval.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ def evaluate(
         DeviceError: the device is not available.
         EngineError, IndexMismatch: `index` cannot be used.
     """
-    require_extra("train", "ir_measures", "scipy", "sklearn", "yaml")
+    require_extra("train", "scipy", "sklearn", "yaml")
     from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.task_data import EvaluationTask
     from es_sbert.evaluation.task_files import read_task_data
@@ -89,7 +91,7 @@ def evaluate(
         if index is None:
             return run_task(opened, task, data, settings=settings, progress=report)
         from es_sbert.config import EngineSettings
-        from es_sbert.evaluation.retrieval import evaluate_index, single_collection
+        from es_sbert.evaluation.index_retrieval import evaluate_index, single_collection
 
         collection, engine = single_collection(data), engine or EngineSettings()
         settings["index"] = index

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.errors import DeviceError, ModelNotFound, UsageError, require_extra
+from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError, require_extra
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -79,6 +79,18 @@ class OnnxEmbedder:
     def close(self) -> None:
         """End the encoder's threads."""
         self.encoder.close()
+
+
+def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
+    """Reject NaN and infinite values.
+
+    Raises:
+        ModelError: a value is NaN or infinite.
+    """
+    if not all(np.isfinite(array).all() for array in values):
+        raise ModelError(
+            "the model returned NaN or infinite values", "Use another checkpoint, or fp32 instead of fp16."
+        )
 
 
 Backend = Literal["auto", "onnx", "torch"]

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import orjson
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from es_sbert import __version__
 from es_sbert.errors import BundleInvalid, OutputError
 from es_sbert.evaluation.task_data import TASKS, EvaluationTask
+from es_sbert.io.text_formats import format_csv_line
 
 # Packages that the figures depend on.
 _REPORTED_PACKAGES = (
-    "numpy", "scipy", "scikit-learn", "ir-measures", "onnxruntime", "onnxruntime-gpu", "torch", "transformers",
+    "numpy", "scipy", "scikit-learn", "onnxruntime", "onnxruntime-gpu", "torch", "transformers",
 )  # fmt: skip
 
 
@@ -48,6 +48,7 @@ class ReportRow:
         size: How many `unit` were measured.
         unit: `pairs`, `triplets`, `examples` or `queries`.
         figures: Name → value. Measures are × 100; thresholds are similarities.
+        scores: Query → figure → value, of retrieval only; not printed.
     """
 
     data: str
@@ -55,6 +56,7 @@ class ReportRow:
     size: int
     unit: str
     figures: dict[str, float]
+    scores: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,29 @@ class EvaluationReport:
         raise KeyError(f"{self.task}: no figures of {data}, {part or 'any part'}")
 
     def as_json(self) -> bytes:
-        """One line of JSON."""
-        return orjson.dumps(asdict(self))
+        """One line of JSON, without the scores of single queries."""
+        plain = asdict(self)
+        for row in plain["rows"]:
+            del row["scores"]
+        return orjson.dumps(plain)
+
+
+def score_lines(systems: Iterable[tuple[str, EvaluationReport]]) -> Iterator[bytes]:
+    """Figures of each query as lines of CSV, with the name of the system first.
+
+    Args:
+        systems: Name and report of the task retrieval.
+    """
+    rows = [
+        (system, row.data, query, figures)
+        for system, report in systems
+        for row in report.rows
+        for query, figures in row.scores.items()
+    ]
+    names = list(rows[0][3]) if rows else []
+    yield format_csv_line(["system", "data", "query", *names])
+    for system, data, query, figures in rows:
+        yield format_csv_line([system, data, query, *(f"{figures[name]:.4f}" for name in names)])
 
 
 def metric_label(name: str) -> str:
@@ -215,7 +238,7 @@ def model_card(name: str, reports: Sequence[EvaluationReport], training: Trainin
     """
     described = (training.recipe.get("description") or "") if training else ""
     sections = [
-        f"---\n{yaml.safe_dump(_front_matter(name, reports), sort_keys=False, allow_unicode=True)}---",
+        f"---\n{_dump_yaml(_front_matter(name, reports))}---",
         f"# {name}",
         *([str(described)] if described else []),
         *(["## Results\nMeasures are × 100, thresholds are similarities."] if reports else []),
@@ -236,6 +259,12 @@ def write_card(path: Path, card: str) -> None:
         path.write_text(card, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another --card.") from error
+
+
+def _dump_yaml(value: dict[str, Any]) -> str:
+    import yaml  # of the extra `train`, which only cards need
+
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
 
 
 def _front_matter(name: str, reports: Sequence[EvaluationReport]) -> dict[str, Any]:
@@ -266,7 +295,7 @@ def _results_section(report: EvaluationReport) -> str:
 
 
 def _training_sections(record: TrainingRecord) -> list[str]:
-    recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
+    recipe = _dump_yaml(record.recipe)
     sections = [f"## Training\nTrained by `es-sbert train` with this recipe:\n\n```yaml\n{recipe}```"]
     if record.stages:
         columns = ["stage", "examples", "steps", "dev score at the start", "best dev score", "at step"]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_curve
 
-from es_sbert.errors import ModelError, SourceError
+from es_sbert.errors import SourceError
+from es_sbert.evaluation.evaluated_models import check_finite
 
 
 class Similarity(StrEnum):
@@ -68,18 +69,6 @@ def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)  # (rows, 1)
     result: NDArray[np.float64] = scaled / np.where(lengths == 0, 1.0, lengths)
     return result
-
-
-def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
-    """Reject NaN and infinite values.
-
-    Raises:
-        ModelError: a value is NaN or infinite.
-    """
-    if not all(np.isfinite(array).all() for array in values):
-        raise ModelError(
-            "the model returned NaN or infinite values", "Use another checkpoint, or fp32 instead of fp16."
-        )
 
 
 ALL = "all"

@@ -41,7 +41,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.pair_metrics import Correlation, check_finite, correlate
+from es_sbert.evaluation.evaluated_models import check_finite
+from es_sbert.evaluation.pair_metrics import Correlation, correlate
 
 FOLDS = 10
 # Inverse penalties for vectors of mean length 1: SentEval's grid covers about these for vectors of length 10.

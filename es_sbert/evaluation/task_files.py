@@ -7,8 +7,7 @@
 | argument | `argument/NAME` | topic, sentence_1, sentence_2, label |
 | transfer | `transfer/NAME`, or `NAME-train`, `-dev`, `-test` | text, label; for pairs sentence1, sentence2, label |
 | duplicates | `duplicates/NAME-test` | question1, question2, is_duplicate |
-| retrieval | `retrieval/NAME/`, in the layout of BEIR (Thakur et al. 2021, arXiv 2104.08663): `corpus.jsonl`,
-`queries.jsonl`, `qrels/test.tsv` | _id, title, text; _id, text; query-id, corpus-id, score |
+| retrieval | `retrieval/NAME/`, see beir_files.py | _id, title, text; _id, text; query-id, corpus-id, score |
 
 Files may be JSONL, CSV, TSV (each also .gz or .zst) or Parquet. Columns can be mapped to these names, except for
 retrieval.
@@ -16,13 +15,13 @@ retrieval.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.evaluation.beir_files import find_collections, is_beir_folder, read_collection
 from es_sbert.evaluation.probing import GRADES
 from es_sbert.evaluation.task_data import (
     TASKS,
@@ -41,118 +40,7 @@ from es_sbert.evaluation.task_data import (
     sample_rows,
     texts_at,
 )
-from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
 from es_sbert.messages import pluralize
-
-_BEIR_SUFFIXES = ("", ".gz", ".zst")
-
-
-def is_beir_folder(folder: Path) -> bool:
-    """Whether a folder holds a corpus."""
-    return folder.is_dir() and any((folder / f"corpus.jsonl{suffix}").is_file() for suffix in _BEIR_SUFFIXES)
-
-
-def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalCollection:
-    """Read a collection, without queries that have no relevant document.
-
-    Documents that were judged but are not in the corpus count as not found, as trec_eval has it. So do documents
-    with neither title nor text.
-
-    Args:
-        folder: With the three files.
-        limit: At most so many queries, drawn by a fixed seed; the documents stay all.
-
-    Raises:
-        SourceError: a file is missing or invalid (with its line), an id is duplicated, a judged query does not
-            exist, or no query is judged.
-    """
-    texts = _read_documents(folder)
-    documents = {identifier: text for identifier, text in texts.items() if text}
-    if not documents:
-        raise SourceError(f"all documents of {folder} are empty", "Give documents a title or a text.")
-    queries = _read_queries(folder)
-    judgements = _read_judgements(folder, queries)
-    judged = [query for query in queries if any(grade > 0 for grade in judgements.get(query, {}).values())]
-    if not judged:
-        raise SourceError(f"{folder / 'qrels'} marks no document as relevant", "Give grades above 0.")
-    kept = [judged[row] for row in sample_rows(len(judged), limit)]
-    return RetrievalCollection(
-        folder.resolve().name,
-        documents,
-        {query: queries[query] for query in kept},
-        {query: judgements[query] for query in kept},
-        tuple(name for name, text in texts.items() if not text),
-    )
-
-
-def _read_documents(folder: Path) -> dict[str, str]:
-    """Id → title and text, of which both may be empty."""
-    path = _find_beir_file(folder, "corpus.jsonl")
-    titled = has_roles(path, ["title"], {})
-    table = _read_beir_table(path, ["_id", "title", "text"] if titled else ["_id", "text"])
-    ids, problems = _read_ids(table)
-    titles = table.columns["title"] if titled else [""] * len(table)
-    joined = {}
-    for identifier, title, text, line in zip(ids, titles, table.columns["text"], table.lines.tolist(), strict=True):
-        if not isinstance(title, str | None) or not isinstance(text, str | None):
-            problems.add(line, "title or text is no text")
-            continue
-        joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
-    problems.check("Give every document a unique id, and strings as its title and text.")
-    return joined
-
-
-def _read_queries(folder: Path) -> dict[str, str]:
-    table = _read_beir_table(_find_beir_file(folder, "queries.jsonl"), ["_id", "text"])
-    ids, problems = _read_ids(table)
-    texts = table.texts("text", problems)
-    problems.check("Give every query a unique id and a text.")
-    return dict(zip(ids, texts, strict=True))
-
-
-def _read_ids(table: Table) -> tuple[list[str], RowErrors]:
-    """Ids, with what is wrong with them so far."""
-    problems = table.problems()
-    ids = table.texts("_id", problems)
-    first: dict[str, int] = {}
-    for identifier, line in zip(ids, table.lines.tolist(), strict=True):
-        if first.setdefault(identifier, line) != line:
-            problems.add(line, f"_id {identifier!r} is already in line {first[identifier]}")
-    return ids, problems
-
-
-def _read_judgements(folder: Path, queries: dict[str, str]) -> dict[str, dict[str, int]]:
-    table = _read_beir_table(_find_beir_file(folder, "qrels/test.tsv"), ["query-id", "corpus-id", "score"])
-    problems = table.problems()
-    grades = table.floats("score", problems).tolist()
-    queried, judged = table.texts("query-id", problems), table.texts("corpus-id", problems)
-    found: dict[str, dict[str, int]] = {}
-    for query, document, grade, line in zip(queried, judged, grades, table.lines.tolist(), strict=True):
-        if query not in queries:
-            problems.add(line, f"there is no query {query!r}")
-        elif math.isfinite(grade) and grade != int(grade):  # `floats` reports invalid numbers
-            problems.add(line, f"score is {grade}, not a whole number")
-        elif math.isfinite(grade) and found.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
-            problems.add(line, f"{document!r} has had the grade {found[query][document]} for {query!r}")
-    problems.check("Name queries of queries.jsonl, documents, and whole numbers as grades, one for each pair.")
-    return found
-
-
-def _read_beir_table(path: Path, columns: list[str]) -> Table:
-    try:
-        return read_table(path, columns)
-    except MissingColumns as error:
-        raise SourceError(
-            error.message, f"A test collection has the names of BEIR: rename its columns to {', '.join(columns)}."
-        ) from None
-
-
-def _find_beir_file(folder: Path, name: str) -> Path:
-    for path in (folder / f"{name}{suffix}" for suffix in _BEIR_SUFFIXES):
-        if path.is_file():
-            return path
-    raise SourceError(f"{folder} has no {name}", "A test collection is corpus.jsonl, queries.jsonl and qrels/test.tsv.")
-
 
 _SPLITS = ("train", "dev", "test")
 # Tasks that measure only some splits. Only SentEval uses training splits, to fit the classifier.
@@ -223,10 +111,11 @@ def read_folder(
     if not task_folder.is_dir():
         task_folder = folder
     if task is EvaluationTask.RETRIEVAL:
-        collections = (
-            [task_folder] if is_beir_folder(task_folder) else sorted(filter(is_beir_folder, task_folder.iterdir()))
-        )
-        datasets: list[TaskData] = [read_beir_folder(each, limit=limit) for each in collections]
+        datasets: list[TaskData] = [
+            read_collection(each, limit=limit)
+            for folder in _beir_folders(task_folder)
+            for each in find_collections(folder)
+        ]
     else:
         files = sorted(path for path in task_folder.iterdir() if path.is_file() and not path.name.startswith("."))
         splits = _MEASURED_SPLITS.get(task)
@@ -238,6 +127,11 @@ def read_folder(
             "Check --data: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
         )
     return datasets
+
+
+def _beir_folders(folder: Path) -> list[Path]:
+    """The folder itself if it holds a corpus, else its folders that do."""
+    return [folder] if is_beir_folder(folder) else sorted(filter(is_beir_folder, folder.iterdir()))
 
 
 def read_files(

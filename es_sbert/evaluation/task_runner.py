@@ -25,7 +25,8 @@ from es_sbert.evaluation.pair_metrics import (
     triplet_accuracy,
 )
 from es_sbert.evaluation.probing import FOLDS, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
-from es_sbert.evaluation.retrieval import retrieval_row
+from es_sbert.evaluation.ranking_metrics import DEPTH, Run
+from es_sbert.evaluation.retrieval import average_row, retrieval_row
 from es_sbert.evaluation.task_data import (
     ArgumentPairs,
     ClassificationData,
@@ -71,6 +72,8 @@ def run_task(
             rows += _evaluate(model, each)
         except SourceError as error:
             raise SourceError(f"{each.name}: {error.message}", error.remedy) from error
+    if task is EvaluationTask.RETRIEVAL and len(rows) > 1:
+        rows.append(average_row(rows))
     return EvaluationReport(task, model.name, tuple(rows), dict(settings or {}))
 
 
@@ -182,7 +185,7 @@ def _evaluate_senteval(model: SentenceEmbedder, data: ClassificationData) -> Rep
     return ReportRow(data.name, part, size, "examples", figures | f1)
 
 
-def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval.Run:
+def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> Run:
     """The nearest documents to each query by exact cosine, queries that are documents left out of their own answers."""
     queries, documents = list(data.queries), list(data.documents)
     (questions,) = embed_columns(model, list(data.queries.values()), kind="query")
@@ -190,7 +193,7 @@ def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval.
     place = {document: row for row, document in enumerate(documents)}
     own = [data.own(query) for query in queries]
     rows = np.array([-1 if document is None else place[document] for document in own], dtype=np.int64)  # (queries,)
-    found, cosines = retrieval.search_exact(questions, corpus, retrieval.DEPTH, rows)  # (queries, depth) each
+    found, cosines = retrieval.search_exact(questions, corpus, DEPTH, rows)  # (queries, depth) each
     return {
         query: {documents[row]: cosine for row, cosine in zip(places, scores, strict=True) if row >= 0}
         for query, places, scores in zip(queries, found.tolist(), cosines.tolist(), strict=True)

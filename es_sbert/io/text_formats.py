@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -95,6 +96,13 @@ def parse_json_line(data: bytes) -> dict[str, Any] | str:
     except orjson.JSONDecodeError as error:
         return utf8_problem(data) or f"malformed JSON: {error}"
     return value if isinstance(value, dict) else f"the line is a JSON {json_type_name(value)}, not an object"
+
+
+def format_csv_line(values: Iterable[object]) -> bytes:
+    """A line of CSV in UTF-8, with quotes where they are needed."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.getvalue().encode()
 
 
 def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:

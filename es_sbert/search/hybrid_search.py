@@ -98,6 +98,11 @@ class Fusion(StrEnum):
     NORMALIZED = "normalized"
 
 
+def supported_fusions(engine_type: EngineType) -> list[Fusion]:
+    """The fusions that an engine can run."""
+    return [each for each in Fusion if each is not Fusion.NORMALIZED or engine_type is EngineType.OPENSEARCH]
+
+
 @dataclass(frozen=True)
 class FusionWeights:
     """What each side counts; only their proportion decides the order.
@@ -246,7 +251,7 @@ def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: Hybr
         fusion = Fusion(options.get("fusion", Fusion.RRF))
     except ValueError:
         raise UsageError(f"there is no fusion {options.get('fusion')!r}", f"Use one of {', '.join(Fusion)}.") from None
-    if fusion is Fusion.NORMALIZED and engine_type is not EngineType.OPENSEARCH:
+    if fusion not in supported_fusions(engine_type):
         raise UnsupportedEngine(
             "the fusion normalized is OpenSearch's own",
             "Use rrf or weighted; Elasticsearch's own retrievers need a paid license.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.evaluation.comparison import compare_reports
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
-from es_sbert.evaluation.retrieval import evaluate_index, retrieval_row
+from es_sbert.evaluation.index_retrieval import evaluate_index, evaluate_judgements
+from es_sbert.evaluation.judgement_files import read_judgements
+from es_sbert.evaluation.retrieval import retrieval_row
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_runner import memory_run
 from tests.tiny import write_tiny_bert
@@ -74,6 +78,35 @@ def test_index_metrics_match_in_memory_metrics(
     assert live() == pytest.approx(in_memory, abs=1.0)
     assert live() == pytest.approx(in_memory, abs=1.0)
     assert sum("which is kept" in message for message in told) == 1  # the second run loads nothing
+
+    # Judgements of the index's own documents give the same figures; queries by text cannot find themselves.
+    judged = {
+        collection.queries[query]: collection.judgements[query] for query in collection.queries if query[0] == "q"
+    }
+    (tmp_path / "judged.jsonl").write_text(
+        "".join(
+            json.dumps({"query": text, "document": document, "grade": grade}) + "\n"
+            for text, grades in judged.items()
+            for document, grade in (grades | {"gone": 1}).items()
+        )
+    )
+    how = {"vector_field": "vector", "encoder": model.encoder, "report": told.append}
+    data = read_judgements(tmp_path / "judged.jsonl")
+    report = evaluate_judgements(data, index, settings, **how)  # type: ignore[arg-type]
+    only_queries = RetrievalCollection("judged", collection.documents, data.queries, data.judgements)
+    expected = retrieval_row(only_queries, memory_run(model, only_queries), "in memory").figures
+    assert report.rows[0].figures == pytest.approx(expected, abs=1.0)
+    assert report.settings == {"index": index}
+    assert told[-2:] == [
+        f"Warning: 1 of {len({d for own in data.judgements.values() for d in own}):,} relevant documents of judged are "
+        f"not in {index}; they count as not found",
+        f"judged: 10 queries to {index}",
+    ]
+    compared = compare_reports(report, report, ("one", "same"))
+    assert compared.differences["judged"]["ndcg@10"].p_value == 1
+    elsewhere = RetrievalCollection("elsewhere", {}, {"q": "q"}, {"q": {"x": 1, "y": 2}})
+    with pytest.raises(IndexMismatch, match=r"holds none of the 2 relevant documents of elsewhere \(x, y, …\)"):
+        evaluate_judgements(elsewhere, index, settings, **how)  # type: ignore[arg-type]
 
     smaller = RetrievalCollection(
         "smaller", dict(list(collection.documents.items())[:5]), collection.queries, collection.judgements

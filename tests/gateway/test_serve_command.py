@@ -84,6 +84,7 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
         (["--host", "203.0.113.7"], "nothing can listen on 203.0.113.7"),
         (["--cors-origin", "https://app.example/"], "is not a valid origin"),
         (["--log-queries"], "--search-log"),
+        (["--log-clicks"], "--search-log"),
     ],
 )
 def test_invalid_option_combinations_exit_2(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

@@ -120,7 +120,8 @@ class SearchHandler:
                 rewrite_error = partial(add_hint, hint=result.hint)
             is_enlarged = result is not None and result.is_changed
             try:
-                hooks = ResponseHooks(recorder.watch().part, rewrite_error, still_valid, is_enlarged)
+                added = recorder.response_headers()
+                hooks = ResponseHooks(recorder.watch().part, rewrite_error, still_valid, is_enlarged, added)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:
                 continue
@@ -184,20 +185,24 @@ class SearchHandler:
                     incoming, self._rewrite_entries(searches, incoming, route, received.mode)
                 )
             del searches  # the lines of a large request
+        added = recorder.response_headers()
         if all(entry.result is None and entry.error is None for entry in entries):
-            hooks = ResponseHooks(recorder.watch().part)
+            hooks = ResponseHooks(recorder.watch().part, headers=added)
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
         if all(entry.response is None for entry in entries):
             target = path + b"?" + incoming.query if incoming.query else path
             outgoing = OutgoingRequest.with_body(incoming, _join_entries(entries), target)
             try:
-                hooks = ResponseHooks(recorder.watch().part, enlarged=True)
+                hooks = ResponseHooks(recorder.watch().part, enlarged=True, headers=added)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
                 del outgoing
         request = OutgoingRequest.with_body(incoming, b"", target_without_filter_path(incoming, path))
-        return await send_response(send, await cancel_on_disconnect(incoming, self._join_responses(request, entries)))
+        joined = await cancel_on_disconnect(incoming, self._join_responses(request, entries))
+        if joined.status == 200:
+            joined = replace(joined, headers=[*joined.headers, *added])
+        return await send_response(send, joined)
 
     async def _rewrite_entries(
         self, entries: list[_MsearchEntry], incoming: IncomingRequest, route: EngineRoute, mode: RewriteMode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -129,6 +130,13 @@ def test_limit_option(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]
         (["--task", "sts", "--file", "nowhere.tsv"], "nowhere.tsv does not exist"),
         (["--task", "sts", "--data", ".", "--index", "docs"], "--index is for the task retrieval alone"),
         (["--task", "retrieval", "--file", "x"], "needs documents, queries and judgements"),
+        (["--task", "sts", "--data", ".", "--compare", "x"], "--compare is for the task retrieval alone"),
+        (["--task", "sts", "--data", ".", "--scores", "x"], "--scores is for the task retrieval alone"),
+        (["--task", "retrieval", "--data", ".", "--scores", "no/x"], "its folder does not exist"),
+        (["--task", "retrieval", "--judgements", "x.csv"], "--judgements is given without --index"),
+        (["--task", "retrieval", "--judgements", "x.csv", "--data", "."], "--judgements and other data are given"),
+        (["--task", "retrieval", "--data", ".", "--index", "a", "--compare", "b"], "--compare and --index are given"),
+        (["--task", "retrieval", "--data", ".", *["--index", "a"] * 3], "3 indices are given"),
         (["--task", "everything", "--data", "."], "'everything' is not one of"),
         (["--data", "."], "Missing option '--task'"),
     ],
@@ -173,7 +181,63 @@ def test_index_evaluation_accepts_one_collection(
     assert "does not run on onnxruntime" in err
     code, out, _ = run(capsys, tiny, *arguments, "--data", tmp_path)
     assert code == 0
-    assert [line.split()[-4:] for line in out.splitlines()[2:]] == [["100.00"] * 4] * 2
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[1] == [
+        *("data", "part", "queries", "ndcg@10", "mrr@10", "map@100", "precision@10", "recall@10", "recall@100"),
+        *("success@1", "unjudged@10"),
+    ]
+    assert [line[0] for line in lines[2:]] == ["one", "two", "average"]
+    assert all(line[-8:] == ["100.00"] * 3 + ["10.00"] + ["100.00"] * 3 + ["0.00"] for line in lines[2:])
+    assert lines[4][1:4] == ["2", "collections", "2"]
+
+
+def write_grammar(folder: Path) -> Path:
+    """A collection whose queries are the beginnings of its documents."""
+    documents = [f"{one} {two} {three}" for one in ("a man", "the cat") for two in ("plays", "sleeps on")
+                 for three in ("a guitar", "the mat", "the guitar")]  # fmt: skip
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{number}", "text": text}) + "\n" for number, text in enumerate(documents))
+    )
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{number}", "text": text[:-4]}) + "\n" for number, text in enumerate(documents))
+    )
+    (folder / "qrels/test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"q{number}\td{number}\t1\n" for number in range(len(documents)))
+    )
+    return folder
+
+
+def test_compare_prints_the_verdict_and_all_metrics(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_grammar(tmp_path / "grammar")
+    other = write_tiny_bert(tmp_path / "other", seed=5)
+    how = ("--task", "retrieval", "--data", folder, "--device", "cpu", "--precision", "fp32")
+    code, out, _ = run(capsys, tiny, "--compare", tiny, *how)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[6].startswith(f"grammar: {tiny} and {tiny} are not distinguishable: ndcg@10 +0.00 (95 % interval ")
+    assert lines[6].endswith("p = 1.000, 12 queries)")
+    assert [line.split()[0] for line in lines[9:]] == [
+        *("ndcg@10", "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
+    ]
+    scores = tmp_path / "scores.csv"
+    code, out, _ = run(capsys, tiny, "--compare", other, *how, "--json", "--scores", scores)
+    assert code == 0
+    first, second, compared = map(json.loads, out.splitlines())
+    difference = compared["comparison"]["differences"]["grammar"]["ndcg@10"]
+    figures = [report["rows"][0]["figures"]["ndcg@10"] for report in (first, second)]
+    assert [difference["first"], difference["second"]] == pytest.approx(figures)
+    assert difference["difference"] == pytest.approx(figures[0] - figures[1])
+    assert "scores" not in first["rows"][0]
+    with scores.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["system"], row["query"]) for row in rows] == [
+        (str(model), f"q{number}") for model in (tiny, other) for number in range(12)
+    ]
+    means = [sum(float(row["ndcg@10"]) for row in own) / 12 for own in (rows[:12], rows[12:])]
+    assert means == pytest.approx(figures, abs=0.001)
 
 
 def test_columns_option_maps_columns(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

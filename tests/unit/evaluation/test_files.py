@@ -6,6 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
@@ -203,6 +205,58 @@ def test_collection_with_a_missing_file_is_rejected(name: str, tmp_path: Path) -
     (folder / name).unlink()
     with pytest.raises(SourceError, match=f"has no {name}"):
         read_folder(EvaluationTask.RETRIEVAL, folder)
+
+
+def _write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def test_read_parquet_collection_of_the_hub(tmp_path: Path) -> None:
+    folder = tmp_path / "NanoFiQA"
+    for part, ids in enumerate((["d1", "d2"], ["d3"])):
+        name = f"corpus/train-{part:05}-of-00002.parquet"
+        _write_parquet(folder / name, {"_id": ids, "text": [f"text of {id}" for id in ids]})
+    _write_parquet(folder / "queries/train-00000-of-00001.parquet", {"_id": ["q"], "text": ["what?"]})
+    _write_parquet(folder / "qrels/train-00000-of-00001.parquet", {"query-id": ["q"], "corpus-id": ["d3"]})
+    (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+    assert isinstance(found, RetrievalCollection)
+    assert (found.name, list(found.documents)) == ("NanoFiQA", ["d1", "d2", "d3"])
+    assert found.judgements == {"q": {"d3": 1}}, "without a score, a judged document is relevant"
+    _write_parquet(folder / "corpus/train-00001-of-00002.parquet", {"_id": ["d2"], "text": ["again"]})
+    with pytest.raises(SourceError, match="row 1: _id 'd2' is already in row 2 of .*train-00000-of-00002.parquet"):
+        read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+
+
+def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
+    for name in ("NanoNQ", "NanoArguAna"):
+        tail = f"{name}-00000-of-00001.parquet"
+        _write_parquet(tmp_path / "corpus" / tail, {"_id": ["d"], "text": [name]})
+        _write_parquet(tmp_path / "queries" / tail, {"_id": ["q"], "text": ["what?"]})
+        _write_parquet(tmp_path / "qrels" / tail, {"query-id": ["q"], "corpus-id": ["d"], "score": [2]})
+    found = read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+    assert [(each.name, each.documents) for each in found if isinstance(each, RetrievalCollection)] == [
+        ("NanoArguAna", {"d": "NanoArguAna"}),
+        ("NanoNQ", {"d": "NanoNQ"}),
+    ]
+    (tmp_path / "qrels/NanoNQ-00000-of-00001.parquet").unlink()
+    with pytest.raises(SourceError, match="qrels has no file of NanoNQ"):
+        read_folder(EvaluationTask.RETRIEVAL, tmp_path)
+
+
+def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "small")
+    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n1\td2\t1\n")
+    (found,) = read_folder(EvaluationTask.RETRIEVAL, folder)
+    assert isinstance(found, RetrievalCollection)
+    assert found.judgements == {"1": {"d1": 2, "d9": 1}}
+    (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
+    with pytest.raises(SourceError, match="holds several of which one is needed: qrels/dev.tsv, qrels/train.tsv"):
+        read_folder(EvaluationTask.RETRIEVAL, folder)
+    (folder / "qrels/dev.tsv").unlink()
+    (found,) = read_folder(EvaluationTask.RETRIEVAL, folder)
+    assert isinstance(found, RetrievalCollection)
+    assert found.judgements == {"1": {"d2": 1}}
 
 
 def test_retrieval_requires_a_folder(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_records_beyond_buffer_are_dropped_and_counted(caplog: pytest.LogCapture
         log = _run(Engine(), use, buffer=5)
     assert (log.written, log.dropped) == (5, 10_000)
     [said] = [message for message in caplog.messages if "missing" in message]
-    assert "5 searches wait" in said
+    assert "5 records wait" in said
     assert "secret words" not in caplog.text
 
 
@@ -186,7 +186,7 @@ def test_close_times_out_and_reports_lost_records(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "es_sbert"):
         log = _run(Stuck(), use, close_seconds=0.05)
     assert (log.written, log.dropped, log.waiting) == (0, 7, 0)
-    assert any("7 searches are missing" in message for message in caplog.messages)
+    assert any("7 records are missing" in message for message in caplog.messages)
 
 
 def test_records_after_close_are_dropped() -> None:

@@ -17,6 +17,8 @@ from es_sbert.errors import UsageError
         (["--like", "1", "--hybrid"], "no words to search by"),
         (["x", "--fusion", "rrf"], "are for --hybrid"),
         (["x", "--weights", "2:1"], "are for --hybrid"),
+        (["x", "--rank-constant", "10"], "are for --hybrid"),
+        (["x", "--hybrid", "--fusion", "weighted", "--rank-constant", "10"], "--rank-constant is given with --fusion"),
         (["x", "--hybrid", "--weights", "2"], "not two numbers"),
         (["x", "--hybrid", "--weights", "a:b"], "not two numbers"),
         (["x", "--rerank-window", "3"], "is given without --rerank"),

@@ -1,0 +1,134 @@
+"""Compare new documents of an index with a baseline, by their stored vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from es_sbert.bundle.model_lookup import find_index_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.diagnostics.drift import DriftReport, DriftSample, TokenCounts, compare_samples
+from es_sbert.encoder.tokenizer import load_sentence_tokenizer
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
+from es_sbert.errors import ModelError
+from es_sbert.index.document_vectors import read_stored_vectors
+from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
+from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field
+from es_sbert.index.vector_field import VectorField, read_vector_field
+
+# Hits of one request; with vectors of 384 numbers they take 2 MB.
+_PAGE = 250
+
+
+def since_query(field: str, since: str) -> Json:
+    """Documents whose field is not before a date.
+
+    Args:
+        field: A field of dates.
+        since: As the engine reads dates: `2026-01-31`, `now-7d`.
+    """
+    return {"range": {field: {"gte": since}}}
+
+
+def embedded_at_field(vector_field: str) -> str:
+    """Field of the time at which a document was embedded."""
+    return f"{document_meta_field(vector_field)}.embedded_at"
+
+
+def measure_drift(
+    engine: Engine,
+    index: str,
+    vector_field: str,
+    new: Json,
+    baseline: Json | None = None,
+    *,
+    sample: int = 500,
+    seed: int = 0,
+    report: Callable[[str], None] = lambda message: None,
+) -> DriftReport:
+    """Draw samples of new documents and of the baseline, and compare them.
+
+    Args:
+        engine: The engine.
+        index: Index or alias.
+        vector_field: Field that holds the vectors. Of a document with passages, the first one counts.
+        new: Query for the new documents.
+        baseline: Query for the baseline; None for all other documents.
+        sample: Most new documents, and half of the most documents of the baseline.
+        seed: Of the samples and of the test.
+        report: Called with messages.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index or field, or too few documents.
+        EngineError: the engine failed.
+    """
+    field = read_vector_field(engine, index, vector_field)
+    others = {"bool": {"must_not": [new]}} if baseline is None else baseline
+    drawn_new = _draw(engine, field, index, new, sample, seed)
+    drawn_baseline = _draw(engine, field, index, others, 2 * sample, seed)
+    tokens = _count_tokens(field, (drawn_baseline.texts, drawn_new.texts), report)
+    return compare_samples(index, field.name, field.meta.model, drawn_new, drawn_baseline, tokens=tokens, seed=seed)
+
+
+def _draw(engine: Engine, field: VectorField, index: str, query: Json, count: int, seed: int) -> DriftSample:
+    """Documents with a vector, in random order."""
+    matching = and_query(has_vector_query(field.name, field.meta), query)
+    template = None if field.meta.text is None else TextTemplate.parse(field.meta.text)
+    fields = [field.name, vector_path(field.name, field.meta), *(() if template is None else template.fields)]
+    body: Json = {
+        "query": random_order_query(matching, seed),
+        "_source": engine.info.source_with_vectors(list(dict.fromkeys(fields))),
+    }
+    ids, texts, vectors = [], [], []
+    for begin in range(0, count, _PAGE):
+        page = engine.search(index, body | {"from": begin, "size": min(_PAGE, count - begin)})["hits"]["hits"]
+        for hit in page:
+            ids.append(hit["_id"])
+            texts.append(_text_of(template, hit["_source"]))
+            vectors.append(read_stored_vectors(find_field(hit["_source"], field.name), 0)[0][2])
+        if len(page) < _PAGE:
+            break
+    found = np.array(vectors, dtype=np.float32).reshape(len(vectors), field.meta.dimensions)  # (documents, dimensions)
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    unit = np.divide(found, lengths, out=np.zeros_like(found), where=lengths > 0)
+    return DriftSample(ids, texts, unit, engine.count(index, matching))
+
+
+def _text_of(template: TextTemplate | None, source: Json) -> str:
+    """The embedded text; empty if it is not known."""
+    try:
+        return "" if template is None else template.text_of(source) or ""
+    except TextFieldError:
+        return ""
+
+
+def _count_tokens(
+    field: VectorField, samples: tuple[Sequence[str], Sequence[str]], report: Callable[[str], None]
+) -> tuple[TokenCounts, TokenCounts] | None:
+    """Tokens of both samples; None if the texts are not known, or the model is not on this machine."""
+    if not any(map(any, samples)):
+        return None
+    try:
+        located = find_index_model(field.index, field.meta.model, field.meta.fingerprint)
+        model = read_sentence_model(located.folder, located.name)
+    except ModelError as error:
+        report(f"Tokens are not counted: {error.message}")
+        return None
+    tokenizer = load_sentence_tokenizer(model)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    unknown_id = tokenizer.token_to_id(unknown) if isinstance(unknown, str) else None
+
+    def count(texts: Sequence[str]) -> TokenCounts:
+        encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return TokenCounts(
+            sum(map(len, encoded)),
+            sum(ids.count(unknown_id) for ids in encoded) if unknown_id is not None else 0,
+            sum(len(text.split()) for text in texts),
+        )
+
+    before, after = samples
+    return count(before), count(after)

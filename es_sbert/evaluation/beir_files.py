@@ -1,0 +1,222 @@
+"""Read test collections in the layout of BEIR (Thakur et al. 2021, arXiv 2104.08663), as JSON Lines or Parquet.
+
+| layout of a folder | collections |
+|---|---|
+| `corpus.jsonl`, `queries.jsonl`, `qrels/test.tsv` | one: BEIR's own |
+| `corpus/train-00000-of-00001.parquet`, `queries/…`, `qrels/…` | one: a data set of the hub, such as NanoMSMARCO |
+| `corpus/NAME-00000-of-00001.parquet`, `queries/NAME-…`, `qrels/NAME-…` | one for each NAME: NanoBEIR in one data set |
+
+Columns are `_id`, `title`, `text`; `_id`, `text`; and `query-id`, `corpus-id`, `score`. A missing `title` is empty, and
+a missing `score` is 1. JSONL, CSV and TSV may be compressed (.gz, .zst).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_sbert.errors import SourceError
+from es_sbert.evaluation.task_data import RetrievalCollection, has_roles, sample_rows
+from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
+
+_LAYOUT = "A test collection is corpus.jsonl, queries.jsonl and qrels/test.tsv; each may also be Parquet."
+# A file of a part, whose name may say which of several files it is.
+_FILE_NAME = re.compile(r"(.+?)(?:-\d+-of-\d+)?\.(?:parquet|(?:jsonl|csv|tsv)(?:\.gz|\.zst)?)")
+
+
+@dataclass(frozen=True)
+class CollectionFiles:
+    """The files of a collection.
+
+    Attributes:
+        folder: That holds them.
+        name: Of the collection.
+        corpus, queries, judgements: One file or several.
+    """
+
+    folder: Path
+    name: str
+    corpus: Sequence[Path]
+    queries: Sequence[Path]
+    judgements: Sequence[Path]
+
+
+def is_beir_folder(folder: Path) -> bool:
+    """Whether a folder holds a corpus."""
+    return folder.is_dir() and bool(_files_by_name(folder, "corpus"))
+
+
+def find_collections(folder: Path) -> list[CollectionFiles]:
+    """The collections of a folder that holds a corpus, sorted by name.
+
+    Raises:
+        SourceError: queries or judgements are missing, or several could be meant.
+    """
+    corpus, queries, judgements = (_files_by_name(folder, part) for part in ("corpus", "queries", "qrels"))
+    if len(corpus) > 1:
+        for part, found in (("queries", queries), ("qrels", judgements)):
+            missing = sorted(corpus.keys() - found.keys())
+            if missing:
+                raise SourceError(f"{folder / part} has no file of {', '.join(missing)}", _LAYOUT)
+        return [CollectionFiles(folder, name, corpus[name], queries[name], judgements[name]) for name in sorted(corpus)]
+    name = folder.resolve().name
+    (documents,) = corpus.values()
+    if len(queries) != 1:
+        raise SourceError(f"{folder} has no queries.jsonl" if not queries else _several(folder, queries), _LAYOUT)
+    if not judgements:
+        raise SourceError(f"{folder} has no qrels/test.tsv", _LAYOUT)
+    if len(judgements) > 1 and "test" not in judgements:
+        raise SourceError(_several(folder, judgements), "Keep one split, or name it qrels/test.tsv.")
+    graded = judgements["test"] if "test" in judgements else next(iter(judgements.values()))
+    return [CollectionFiles(folder, name, documents, next(iter(queries.values())), graded)]
+
+
+def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalCollection:
+    """Read the only collection of a folder, see `read_collection`.
+
+    Raises:
+        SourceError: as `find_collections` and `read_collection`; the folder holds several collections, or none.
+    """
+    found = find_collections(folder) if is_beir_folder(folder) else []
+    if len(found) != 1:
+        raise SourceError(f"{folder} holds {len(found)} test collections", _LAYOUT)
+    return read_collection(found[0], limit=limit)
+
+
+def read_collection(files: CollectionFiles, *, limit: int | None = None) -> RetrievalCollection:
+    """Read a collection, without queries that have no relevant document.
+
+    Documents that were judged but are not in the corpus count as not found, as trec_eval has it. So do documents
+    with neither title nor text.
+
+    Args:
+        files: Its files.
+        limit: At most so many queries, drawn by a fixed seed; the documents stay all.
+
+    Raises:
+        SourceError: a file is invalid (with its line), an id is duplicated, a judged query does not exist, or no query
+            is judged.
+    """
+    texts = _read_documents(files.corpus)
+    documents = {identifier: text for identifier, text in texts.items() if text}
+    if not documents:
+        raise SourceError(f"all documents of {files.folder} are empty", "Give documents a title or a text.")
+    queries = _read_queries(files.queries)
+    judgements = _read_judgements(files.judgements, queries)
+    judged = [query for query in queries if any(grade > 0 for grade in judgements.get(query, {}).values())]
+    if not judged:
+        raise SourceError(f"{files.folder / 'qrels'} marks no document as relevant", "Give grades above 0.")
+    kept = [judged[row] for row in sample_rows(len(judged), limit)]
+    return RetrievalCollection(
+        files.name,
+        documents,
+        {query: queries[query] for query in kept},
+        {query: judgements[query] for query in kept},
+        tuple(name for name, text in texts.items() if not text),
+    )
+
+
+def _files_by_name(folder: Path, part: str) -> dict[str, list[Path]]:
+    """Files of a part, by their name without number and suffix; `""` for a file named as the part.
+
+    Raises:
+        SourceError: the folder cannot be read.
+    """
+    try:
+        found: dict[str, list[Path]] = {}
+        for path in sorted(folder.iterdir()):
+            match = _FILE_NAME.fullmatch(path.name)
+            if match is not None and match[1] == part and path.is_file():
+                found.setdefault("", []).append(path)
+        inside = folder / part
+        for path in sorted(inside.iterdir()) if inside.is_dir() and not found else ():
+            match = _FILE_NAME.fullmatch(path.name)
+            if match is not None and path.is_file():
+                found.setdefault(match[1], []).append(path)
+    except OSError as error:
+        raise SourceError(f"{folder} cannot be read: {error.strerror}", "Check its permissions.") from error
+    return found
+
+
+def _several(folder: Path, files: dict[str, list[Path]]) -> str:
+    names = ", ".join(str(paths[0].relative_to(folder)) for paths in files.values())
+    return f"{folder} holds several of which one is needed: {names}"
+
+
+def _read_documents(paths: Sequence[Path]) -> dict[str, str]:
+    """Id → title and text, of which both may be empty."""
+    joined: dict[str, str] = {}
+    seen: dict[str, tuple[Path, int]] = {}
+    for path in paths:
+        titled = has_roles(path, ["title"], {})
+        table = _read_beir_table(path, ["_id", "title", "text"] if titled else ["_id", "text"])
+        ids, problems = _read_ids(table, seen)
+        titles = table.columns["title"] if titled else [""] * len(table)
+        for identifier, title, text, line in zip(ids, titles, table.columns["text"], table.lines.tolist(), strict=True):
+            if not isinstance(title, str | None) or not isinstance(text, str | None):
+                problems.add(line, "title or text is no text")
+                continue
+            joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
+        problems.check("Give every document a unique id, and strings as its title and text.")
+    return joined
+
+
+def _read_queries(paths: Sequence[Path]) -> dict[str, str]:
+    queries: dict[str, str] = {}
+    seen: dict[str, tuple[Path, int]] = {}
+    for path in paths:
+        table = _read_beir_table(path, ["_id", "text"])
+        ids, problems = _read_ids(table, seen)
+        texts = table.texts("text", problems)
+        problems.check("Give every query a unique id and a text.")
+        queries |= dict(zip(ids, texts, strict=True))
+    return queries
+
+
+def _read_ids(table: Table, seen: dict[str, tuple[Path, int]]) -> tuple[list[str], RowErrors]:
+    """Ids, with what is wrong with them so far.
+
+    Args:
+        table: A file.
+        seen: Id → file and line of it in earlier files; this file's ids are added.
+    """
+    problems = table.problems()
+    ids = table.texts("_id", problems)
+    for identifier, line in zip(ids, table.lines.tolist(), strict=True):
+        path, first = seen.setdefault(identifier, (table.path, line))
+        if (path, first) != (table.path, line):
+            place = f"{table.unit} {first}" + ("" if path == table.path else f" of {path}")
+            problems.add(line, f"_id {identifier!r} is already in {place}")
+    return ids, problems
+
+
+def _read_judgements(paths: Sequence[Path], queries: dict[str, str]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for path in paths:
+        graded = has_roles(path, ["score"], {})
+        columns = ["query-id", "corpus-id", "score"]
+        table = _read_beir_table(path, columns if graded else columns[:2])
+        problems = table.problems()
+        grades = table.floats("score", problems).tolist() if graded else [1.0] * len(table)
+        queried, judged = table.texts("query-id", problems), table.texts("corpus-id", problems)
+        for query, document, grade, line in zip(queried, judged, grades, table.lines.tolist(), strict=True):
+            if query not in queries:
+                problems.add(line, f"there is no query {query!r}")
+            elif math.isfinite(grade) and grade != int(grade):  # `floats` reports invalid numbers
+                problems.add(line, f"score is {grade}, not a whole number")
+            elif math.isfinite(grade) and found.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
+                problems.add(line, f"{document!r} has had the grade {found[query][document]} for {query!r}")
+        problems.check("Name queries of queries.jsonl, documents, and whole numbers as grades, one for each pair.")
+    return found
+
+
+def _read_beir_table(path: Path, columns: list[str]) -> Table:
+    try:
+        return read_table(path, columns)
+    except MissingColumns as error:
+        raise SourceError(
+            error.message, f"A test collection has the names of BEIR: rename its columns to {', '.join(columns)}."
+        ) from None

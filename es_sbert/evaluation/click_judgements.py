@@ -1,0 +1,238 @@
+"""Judgements from clicks: which documents users opened more often than their positions explain.
+
+Users open the first hits more often than later ones, whatever these are. The grade therefore depends on clicks over
+expected clicks (COEC; Zhang and Jones 2007, "Comparing click logs and editorial labels for training query rewriting"):
+the clicks on a document in searches of one query, divided by the clicks that the average document at its position gets
+in as many searches. The log does not hold what was shown. A document counts as shown in every search of the query, at
+the positions where it was opened, which is right while the index and the model do not change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.rest import Json
+from es_sbert.errors import IndexMismatch, IndexMissing, SourceError
+from es_sbert.index.text_template import TextFieldError, TextTemplate
+from es_sbert.index.vector_field import read_vector_field
+from es_sbert.io.text_formats import format_csv_line
+from es_sbert.messages import pluralize
+
+MIN_SEARCHES, MIN_CLICKS = 5, 2
+# Grade → COEC from which it is given.
+_GRADES = ((3, 2.0), (2, 1.0), (1, 0.0))
+_TRAINING_GRADE = 2
+_IDS_PER_REQUEST = 500
+
+
+@dataclass(frozen=True)
+class Click:
+    """A document that was opened.
+
+    Attributes:
+        search_id: Search among whose hits it was.
+        document: Its id.
+        position: From 1.
+    """
+
+    search_id: str
+    document: str
+    position: int
+
+
+@dataclass(frozen=True)
+class ClickLog:
+    """What the logs of a gateway hold.
+
+    Attributes:
+        searches: Id → text of the query.
+        clicks: On hits of these and of other searches.
+        without_text: Searches whose text is not in the log.
+    """
+
+    searches: Mapping[str, str]
+    clicks: Sequence[Click]
+    without_text: int = 0
+
+
+@dataclass(frozen=True)
+class ClickJudgement:
+    """A query and a document.
+
+    Attributes:
+        query: The text, as it was written most often.
+        document: Id of the document.
+        clicks: Searches of the query in which it was opened.
+        searches: Searches of the query.
+        expected: Clicks that the average document at its positions gets in so many searches.
+    """
+
+    query: str
+    document: str
+    clicks: int
+    searches: int
+    expected: float
+
+    @property
+    def ratio(self) -> float:
+        """Clicks over expected clicks."""
+        return self.clicks / self.expected
+
+    @property
+    def grade(self) -> int:
+        """1: opened less often than expected; 2: at least as often; 3: at least twice as often."""
+        return next(grade for grade, least in _GRADES if self.ratio >= least)
+
+
+def click_judgements(
+    log: ClickLog, *, min_searches: int = MIN_SEARCHES, min_clicks: int = MIN_CLICKS
+) -> list[ClickJudgement]:
+    """Judgements of the documents that were opened, sorted by query; of a query, the surest first.
+
+    Queries that differ only in case and white space are one. Clicks with an id that no search has are ignored.
+
+    Args:
+        log: Searches and clicks.
+        min_searches: Least searches of a query; of fewer, nothing is said.
+        min_clicks: Least searches in which a document was opened.
+    """
+    texts: dict[str, Counter[str]] = defaultdict(Counter)
+    for text in log.searches.values():
+        texts[_normalize(text)][text] += 1
+    searches = {query: sum(counts.values()) for query, counts in texts.items()}
+    at_position: Counter[int] = Counter()
+    positions: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for click in {(click.search_id, click.document): click for click in log.clicks}.values():
+        if click.search_id in log.searches:
+            at_position[click.position] += 1
+            positions[_normalize(log.searches[click.search_id]), click.document].append(click.position)
+    found = []
+    for (query, document), own in positions.items():
+        if searches[query] < min_searches or len(own) < min_clicks:
+            continue
+        rate = sum(at_position[position] for position in own) / len(own) / len(log.searches)
+        [(text, _)] = texts[query].most_common(1)
+        found.append(ClickJudgement(text, document, len(own), searches[query], searches[query] * rate))
+    return sorted(found, key=lambda each: (each.query, -each.ratio, -each.clicks, each.document))
+
+
+def _normalize(text: str) -> str:
+    """As the hashes of the search log."""
+    return " ".join(text.casefold().split())
+
+
+def judgement_csv(judgements: Iterable[ClickJudgement]) -> Iterator[bytes]:
+    """The list as CSV, line by line, as `read_judgements` reads it."""
+    rows = (
+        (each.query, each.document, each.grade, each.clicks, each.searches, f"{each.ratio:.3f}") for each in judgements
+    )
+    yield format_csv_line(["query", "document", "grade", "clicks", "searches", "clicks_over_expected"])
+    yield from map(format_csv_line, rows)
+
+
+def training_pairs(
+    engine: Engine, index: str, vector_field: str, judgements: Sequence[ClickJudgement]
+) -> Iterator[bytes]:
+    """Query and text of each document that was opened at least as often as expected, as lines of JSON.
+
+    Documents that are no longer in the index, or have no text, are left out.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index or vector field, or its mapping does not say which text is embedded.
+        EngineError: the engine failed.
+    """
+    field = read_vector_field(engine, index, vector_field)
+    if field.meta.text is None:
+        raise IndexMismatch(
+            f"the mapping of {index} does not say which text is embedded in {vector_field}",
+            f"State it: es-sbert index create {index} --text-field FIELD.",
+        )
+    template = TextTemplate.parse(field.meta.text)
+    chosen = [each for each in judgements if each.grade >= _TRAINING_GRADE]
+    ids = list(dict.fromkeys(each.document for each in chosen))
+    hits = {
+        id: hit
+        for some in batched(ids, _IDS_PER_REQUEST)
+        for (id, _), hit in multi_get(engine, index, some, source={"includes": list(template.fields)}).items()
+    }
+    for each in chosen:
+        text = _text_of(template, hits.get(each.document))
+        if text:
+            yield orjson.dumps({"anchor": each.query, "positive": text}) + b"\n"
+
+
+def _text_of(template: TextTemplate, hit: Json | None) -> str:
+    """The embedded text of a hit; empty if there is none."""
+    try:
+        return "" if hit is None else template.text_of(hit.get("_source") or {}) or ""
+    except TextFieldError:
+        return ""
+
+
+def read_click_log(
+    engine: Engine, searches_pattern: str, clicks_pattern: str, searched: Sequence[str], since: str | None = None
+) -> ClickLog:
+    """Read the searches of some indices, and all clicks.
+
+    Args:
+        engine: The engine of the logs.
+        searches_pattern, clicks_pattern: Index patterns of the two logs.
+        searched: Index expressions as callers wrote them.
+        since: Oldest time, as the engine reads dates (`now-90d`); None for all.
+
+    Raises:
+        IndexMissing: there is no such log.
+        SourceError: no search of these indices is in the log, or their texts are not.
+        EngineError: the engine failed.
+    """
+    recent: list[Json] = [] if since is None else [{"range": {"@timestamp": {"gte": since}}}]
+    filters = [
+        {"terms": {"index": list(searched)}},
+        {"terms": {"kind": ["semantic", "hybrid"]}},
+        {"term": {"status": 200}},
+        {"term": {"returns_hits": True}},
+        *recent,
+    ]
+    searches, without_text = {}, 0
+    for hit in _scan(engine, searches_pattern, {"bool": {"filter": filters}}, ["query"]):
+        texts = (hit.get("_source") or {}).get("query") or []
+        if len(texts) == 1:
+            searches[hit["_id"]] = texts[0]
+        else:
+            without_text += 1
+    names = ", ".join(searched)
+    if not searches and without_text:
+        raise SourceError(
+            f"the log has {pluralize(without_text, 'semantic search')} of {names} without a text",
+            "Run the gateway with --log-queries, and collect searches again.",
+        )
+    if not searches:
+        raise SourceError(
+            f"{searches_pattern} has no semantic search of {names}",
+            "Name the index as applications do: --searched NAME. Keyword searches are not used.",
+        )
+    clicks = [
+        Click(source["search_id"], source["document_id"], source["position"])
+        for hit in _scan(engine, clicks_pattern, {"bool": {"filter": recent}}, ["search_id", "document_id", "position"])
+        for source in [hit["_source"]]
+    ]
+    return ClickLog(searches, clicks, without_text)
+
+
+def _scan(engine: Engine, pattern: str, query: Json, fields: Sequence[str]) -> Iterator[Json]:
+    """Documents of all indices of a pattern."""
+    states = engine.resolve_indices(pattern)
+    if not states:
+        raise IndexMissing(
+            f"there is no index {pattern}", "Run the gateway with --search-log NAME --log-queries --log-clicks."
+        )
+    for state in states:
+        for page in scan_index(engine, state.name, query=query, source_includes=fields):
+            yield from page.hits

@@ -1,0 +1,94 @@
+"""Metrics of rankings with the definitions of trec_eval: nDCG, MRR, MAP, precision, recall, success, unjudged hits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from es_sbert.errors import SourceError
+
+DEPTH = 100  # hits that a metric looks at, at most
+MAIN_METRIC = "ndcg@10"  # which decides where one number must
+METRICS = (MAIN_METRIC, "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
+
+Run = dict[str, dict[str, float]]  # query → document → score
+Grades = Mapping[str, int]  # document → grade
+QueryScores = dict[str, dict[str, float]]  # query → metric → value
+
+
+def ranked_run(rankings: Mapping[str, Sequence[str]]) -> Run:
+    """Rankings as a run that keeps their order: an engine has already decided how equal scores rank."""
+    return {
+        query: {document: -float(rank) for rank, document in enumerate(documents)}
+        for query, documents in rankings.items()
+    }
+
+
+def measure_run(run: Run, judgements: Mapping[str, Grades]) -> dict[str, float]:
+    """Means of `measure_queries` over the judged queries."""
+    return mean_scores(measure_queries(run, judgements))
+
+
+def measure_queries(run: Run, judgements: Mapping[str, Grades]) -> QueryScores:
+    """Metrics of each judged query, × 100.
+
+    Args:
+        run: For every judged query the documents found, with scores; a query without documents is `{}`. Of equal
+            scores, the larger document id ranks first, as in trec_eval; see `ranked_run` for another order.
+        judgements: Query → document → grade, 0 or less is not relevant; queries without a relevant document are not
+            judged.
+
+    Returns:
+        `ndcg@10` with the grades as gains; `mrr@10`, the reciprocal rank of the first relevant document; `map@100`,
+        average precision divided by all relevant documents; `precision@10`, relevant documents among the first 10,
+        divided by 10; `recall@10` and `recall@100`, the share of relevant documents found; `success@1`, whether the
+        first document is relevant; `unjudged@10`, the share of the first 10 hits that have no grade (all other metrics
+        count them as not relevant).
+
+    Raises:
+        SourceError: no query has a relevant document.
+    """
+    judged = {query: grades for query, grades in judgements.items() if any(grade > 0 for grade in grades.values())}
+    if not judged:
+        raise SourceError("no query has a relevant document", "Give judgements with grades above 0.")
+    return {query: measure_ranking(_rank(run[query]), grades) for query, grades in judged.items()}
+
+
+def mean_scores(scores: QueryScores) -> dict[str, float]:
+    """Metric → mean over the queries, at least one."""
+    return {name: sum(own[name] for own in scores.values()) / len(scores) for name in METRICS}
+
+
+def _rank(found: Mapping[str, float]) -> list[str]:
+    return sorted(found, key=lambda document: (found[document], document), reverse=True)
+
+
+def measure_ranking(ranking: Sequence[str], grades: Grades) -> dict[str, float]:
+    """The metrics of `measure_queries` for one query.
+
+    Args:
+        ranking: Documents, best first, each once.
+        grades: With at least one above 0.
+    """
+    gains = [max(0, grades.get(document, 0)) for document in ranking[:DEPTH]]
+    relevant = sum(grade > 0 for grade in grades.values())
+    ranks = [rank for rank, gain in enumerate(gains, start=1) if gain > 0]
+    in_ten = sum(rank <= 10 for rank in ranks)
+    first = ranks[0] if ranks else math.inf
+    ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+    unjudged = [document not in grades for document in ranking[:10]]
+    values = {
+        "ndcg@10": _discounted_gain(gains[:10]) / _discounted_gain(ideal[:10]),
+        "mrr@10": 1 / first if first <= 10 else 0.0,
+        "map@100": sum(place / rank for place, rank in enumerate(ranks, start=1)) / relevant,
+        "precision@10": in_ten / 10,
+        "recall@10": in_ten / relevant,
+        "recall@100": len(ranks) / relevant,
+        "success@1": float(first == 1),
+        "unjudged@10": sum(unjudged) / len(unjudged) if unjudged else 0.0,
+    }
+    return {name: 100 * values[name] for name in METRICS}
+
+
+def _discounted_gain(gains: Sequence[int]) -> float:
+    return sum(gain / math.log2(1 + rank) for rank, gain in enumerate(gains, start=1))

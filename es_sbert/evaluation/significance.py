@@ -1,0 +1,192 @@
+"""Whether two systems differ, from their scores for the same queries.
+
+The confidence interval comes from a paired bootstrap over queries (Efron and Tibshirani 1993, chapter 13; Sakai 2006,
+"Evaluating Evaluation Metrics based on the Bootstrap"), the p-value from a paired randomization test (Smucker, Allan
+and Carterette 2007, "A Comparison of Statistical Significance Tests for Information Retrieval Evaluation").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from es_sbert.errors import UsageError
+
+Doubles = NDArray[np.float64]
+
+DEFAULT_RESAMPLES = 10_000
+DEFAULT_CONFIDENCE = 0.95
+# Numbers drawn at a time: 8 MB of doubles.
+_BLOCK_VALUES = 1 << 20
+# Up to so many queries that differ, all 2^n assignments of signs are counted: fewer than the default resamples.
+_MAX_EXACT = 13
+# Differences of the statistic that come from the order of a sum.
+_ROUNDING = 1e-12
+
+
+class Verdict(StrEnum):
+    """What the test says of the first system."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    NOT_DISTINGUISHABLE = "not distinguishable"
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Two systems on the same queries.
+
+    Attributes:
+        queries: Number of queries.
+        first, second: Mean score of each system; with groups, the mean over the groups' means.
+        difference: `first` − `second`.
+        low, high: Ends of the interval of the difference.
+        p_value: Two-sided, of the hypothesis that the two systems are exchangeable.
+        confidence: Of the interval; 1 − confidence is the level of the test.
+    """
+
+    queries: int
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    confidence: float = DEFAULT_CONFIDENCE
+
+    @property
+    def verdict(self) -> Verdict:
+        """Better or worse only if the test rejects and the interval excludes 0."""
+        if self.p_value > 1 - self.confidence or self.low <= 0 <= self.high:
+            return Verdict.NOT_DISTINGUISHABLE
+        return Verdict.BETTER if self.difference > 0 else Verdict.WORSE
+
+
+def paired_difference(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    seed: int = 0,
+    groups: Sequence[Hashable] | None = None,
+    resamples: int = DEFAULT_RESAMPLES,
+    confidence: float = DEFAULT_CONFIDENCE,
+) -> PairedDifference:
+    """Compare the scores of two systems for the same queries.
+
+    Args:
+        first, second: Score of each query. *Shape:* ``(queries,)`` each, in the same order.
+        seed: Of the resampling; the same seed gives the same result.
+        groups: Group of each query, for example its collection. Every group then counts the same, however many
+            queries it has, and queries are resampled within their groups.
+        resamples: Bootstrap samples, and random assignments of the test.
+        confidence: Of the interval, between 0 and 1.
+
+    Returns:
+        The difference of the means with a percentile interval and a p-value. Up to 13 queries with different scores,
+        the p-value is exact; else it is (1 + assignments at least as extreme) / (1 + resamples), so never 0.
+
+    Raises:
+        UsageError: no query, scores of different lengths, or a score that is not a finite number.
+    """
+    ours, theirs = (np.asarray(values, dtype=np.float64) for values in (first, second))  # (queries,) each
+    if ours.ndim != 1 or ours.shape != theirs.shape or not len(ours):
+        raise UsageError(
+            f"scores of shapes {ours.shape} and {theirs.shape} cannot be compared by query",
+            "Give one score of each system for every query, for at least one query.",
+        )
+    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+        raise UsageError("a score is not a finite number", "Leave out queries that have no score.")
+    places = _group_places(groups, len(ours))
+    weights = np.empty(len(ours))  # (queries,): what a query adds to the mean
+    for own in places:
+        weights[own] = 1 / (len(places) * len(own))
+    differences = ours - theirs
+    tail = 100 * (1 - confidence) / 2
+    random = np.random.default_rng(seed)
+    means = np.concatenate(list(_bootstrap_means(differences, places, resamples, random)))  # (resamples,)
+    low, high = np.percentile(means, [tail, 100 - tail])
+    return PairedDifference(
+        queries=len(ours),
+        first=float(ours @ weights),
+        second=float(theirs @ weights),
+        difference=float(differences @ weights),
+        low=float(low),
+        high=float(high),
+        p_value=_randomization_p_value(differences * weights, resamples, random),
+        confidence=confidence,
+    )
+
+
+def _group_places(groups: Sequence[Hashable] | None, count: int) -> list[NDArray[np.int64]]:
+    """Places of the queries of each group."""
+    if groups is None:
+        return [np.arange(count)]
+    if len(groups) != count:
+        raise UsageError(f"there are {count} queries and {len(groups)} groups", "Give the group of every query.")
+    places: dict[Hashable, list[int]] = {}
+    for place, group in enumerate(groups):
+        places.setdefault(group, []).append(place)
+    return [np.array(own, dtype=np.int64) for own in places.values()]
+
+
+def _bootstrap_means(
+    differences: Doubles, places: Sequence[NDArray[np.int64]], resamples: int, random: np.random.Generator
+) -> Iterator[Doubles]:
+    """Means of bootstrap samples, in blocks of bounded size; *shape* ``(samples,)`` each."""
+    for samples in _blocks(resamples, len(differences)):
+        total = np.zeros(samples)
+        for own in places:
+            drawn = random.integers(0, len(own), size=(samples, len(own)))  # (samples, queries of the group)
+            total += differences[own][drawn].mean(axis=1)
+        yield total / len(places)
+
+
+def _randomization_p_value(terms: Doubles, resamples: int, random: np.random.Generator) -> float:
+    """Share of the assignments of signs whose sum is at least as far from 0.
+
+    Args:
+        terms: What each query adds to the difference of the means. *Shape:* ``(queries,)``.
+    """
+    changed = terms[terms != 0]  # the sign of 0 changes nothing
+    if not len(changed):
+        return 1.0
+    bound = abs(float(terms.sum())) - _ROUNDING
+    if len(changed) <= _MAX_EXACT:
+        bits = np.arange(1 << len(changed))[:, None] >> np.arange(len(changed)) & 1  # (assignments, queries)
+        return float(np.mean(np.abs((2.0 * bits - 1) @ changed) >= bound))
+    extreme = 0
+    for samples in _blocks(resamples, len(changed)):
+        signs = 2.0 * random.integers(0, 2, size=(samples, len(changed))) - 1  # (samples, queries)
+        extreme += int(np.count_nonzero(np.abs(signs @ changed) >= bound))
+    return (1 + extreme) / (1 + resamples)
+
+
+def _blocks(resamples: int, width: int) -> Iterable[int]:
+    """Sizes of blocks of samples that add up to all of them."""
+    size = max(1, _BLOCK_VALUES // width)
+    return (min(size, resamples - begin) for begin in range(0, resamples, size))
+
+
+def difference_line(found: PairedDifference, first: str, second: str, metric: str) -> str:
+    """The result as one line: `A is better than B: nDCG@10 +1.20 (95 % interval +0.30 to +2.10, p = 0.008, …)`.
+
+    Args:
+        found: With scores × 100.
+        first, second: Names of the systems.
+        metric: Name of the score.
+    """
+    verdict = {
+        Verdict.BETTER: f"{first} is better than {second}",
+        Verdict.WORSE: f"{first} is worse than {second}",
+        Verdict.NOT_DISTINGUISHABLE: f"{first} and {second} are not distinguishable",
+    }[found.verdict]
+    queries = "1 query" if found.queries == 1 else f"{found.queries:,} queries"
+    p_value = "p < 0.001" if found.p_value < 0.001 else f"p = {found.p_value:.3f}"
+    return (
+        f"{verdict}: {metric} {found.difference:+.2f} ({found.confidence:.0%} interval {found.low:+.2f} to "
+        f"{found.high:+.2f}, {p_value}, {queries})".replace("%", " %", 1)
+    )

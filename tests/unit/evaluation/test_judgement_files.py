@@ -1,0 +1,120 @@
+"""Judgement lists: columns by any of their names, Quepid's exports, bodies of `_rank_eval`, and broken files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.errors import SourceError
+from es_sbert.evaluation.judgement_files import read_judgements
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("j.csv", "query,document,grade\nheavy rain,d1,2\nheavy rain,d2,0\nsun,7,1\n"),
+        ("quepid.csv", "query,docid,rating\nheavy rain,d1,2\nheavy rain,d2,0\nheavy rain,d3,\nsun,7,1\n"),
+        ("case.csv", "Case ID,Query Text,Doc ID,Rating\n1,heavy rain,d1,2.0\n1,heavy rain,d2,0\n1,sun,7,1\n"),
+        ("j.tsv", "query\tdoc-id\tscore\nheavy rain\td1\t2\nheavy rain \td2\t0\nsun\t7\t1\n"),
+        (
+            "j.jsonl",
+            '{"query": "heavy rain", "_id": "d1", "grade": 2}\n{"query": "heavy rain", "_id": "d2", "grade": 0}\n'
+            '{"query": "sun", "_id": 7, "grade": 1}\n',
+        ),
+    ],
+)
+def test_columns_have_several_names(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    found = read_judgements(tmp_path / name)
+    assert found.judgements == {"heavy rain": {"d1": 2, "d2": 0}, "sun": {"7": 1}}
+    assert found.queries == {"heavy rain": "heavy rain", "sun": "sun"}
+    assert found.name == name.partition(".")[0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"request": {"query": {"match": {"body": "heavy rain"}}}},
+        {"request": {"query": {"match": {"body": {"query": "heavy rain", "operator": "and"}}}}},
+        {
+            "request": {
+                "query": {
+                    "bool": {
+                        "should": [{"multi_match": {"query": "heavy rain", "fields": ["title"]}}],
+                        "filter": [{"match": {"language": "english"}}],
+                    }
+                }
+            }
+        },
+        {"request": {"query": {"semantic": {"field": "embedding", "query": "heavy rain"}}}},
+        {
+            "request": {
+                "knn": {"field": "v", "query_vector_builder": {"text_embedding": {"model_text": "heavy rain"}}},
+                "query": {"match": {"body": "heavy rain"}},
+            }
+        },
+        {"template_id": "t", "params": {"text": "heavy rain", "size": 10}},
+    ],
+)
+def test_text_of_rank_eval_requests_is_found(asked: dict[str, Any], tmp_path: Path) -> None:
+    ratings = [{"_index": "docs", "_id": "d1", "rating": 3}, {"_index": "docs", "_id": "d2", "rating": 0}]
+    path = tmp_path / "rank.json"
+    path.write_text(json.dumps({"requests": [{"id": "one", "ratings": ratings, **asked}]}))
+    assert read_judgements(path).judgements == {"heavy rain": {"d1": 3, "d2": 0}}
+
+
+def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "j.csv"
+    path.write_text("query,document,grade\na,d1,0\nb,d1,1\n")
+    assert list(read_judgements(path).queries) == ["b"]
+
+
+def test_limit_draws_queries(tmp_path: Path) -> None:
+    path = tmp_path / "j.csv"
+    path.write_text("query,document,grade\n" + "".join(f"q{number},d,1\n" for number in range(50)))
+    found = read_judgements(path, limit=10)
+    assert len(found.queries) == 10
+    assert list(found.judgements) == list(found.queries) == list(read_judgements(path, limit=10).queries)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("j.csv", "text,document,grade\na,b,1\n", "has no column query, but text, document, grade"),
+        ("j.csv", "query,document,grade\na,b,0.5\n", "line 2: grade is not a whole number: '0.5'"),
+        ("j.csv", "query,document,grade\na,b,nan\n", "line 2: grade is not a whole number: 'nan'"),
+        ("j.csv", "query,document,grade\n ,b,1\n", "line 2: query is not a text: ' '"),
+        ("j.csv", "query,document,grade\na,,1\n", "line 2: document is not an id: ''"),
+        ("j.csv", "query,document,grade\na,b,1\na,b,2\n", "line 3: 'b' has had the grade 1 for 'a'"),
+        ("j.csv", "query,document,grade\na,b,0\n", "marks no document as relevant"),
+        ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n', "line 1: document is not an id: True"),
+        ("j.json", "{", "is not valid JSON"),
+        ("j.json", "[]", "has no list of requests"),
+        ("j.json", '{"requests": [{"ratings": 1}]}', "request 1: there is no list of ratings"),
+        ("j.json", '{"requests": [{"ratings": []}]}', "request 1: there is no text to search for"),
+        (
+            "j.json",
+            '{"requests": [{"ratings": [], "params": {"a": "x", "b": "y"}}]}',
+            "request 1: there are several texts: x, y",
+        ),
+        (
+            "j.json",
+            '{"requests": [{"ratings": [{"rating": 1}, 5], "params": {"a": "x"}}]}',
+            "request 1: document is not an id: None",
+        ),
+    ],
+)
+def test_broken_lists_are_rejected(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SourceError) as caught:
+        read_judgements(tmp_path / name)
+    assert message in caught.value.message
+
+
+def test_missing_file_is_rejected(tmp_path: Path) -> None:
+    for name in ("j.csv", "j.json"):
+        with pytest.raises(SourceError):
+            read_judgements(tmp_path / name)
