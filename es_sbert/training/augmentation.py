@@ -54,7 +54,7 @@ def mine_neighbour_pairs(
     if not cache.exists():
         report(f"Mining neighbours of the {len(texts):,} texts of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
-        _save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
+        save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
     if not len(pairs):
         raise SourceError(
@@ -136,7 +136,7 @@ def add_teacher_labels(
         return examples
     if not cache.exists():
         report(f"Labelling {len(examples):,} examples of {examples.name} with {teacher}")
-        _save_array(cache, _teacher_labels(teacher, examples, objective, device))
+        save_array(cache, _teacher_labels(teacher, examples, objective, device))
     return replace(examples, labels=np.load(cache, mmap_mode="r"))
 
 
@@ -160,7 +160,7 @@ def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, 
     return np.clip(labels, *objective.range).astype(np.float32)
 
 
-def _save_array(path: Path, array: NDArray[Any]) -> None:
+def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write an array completely or not at all.
 
     Raises:
