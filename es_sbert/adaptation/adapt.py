@@ -8,7 +8,7 @@ training after its last checkpoint.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from es_sbert.adaptation.model_comparison import (
     query_metrics,
 )
 from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
-from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, split_queries
+from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, near_duplicates, split_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Engine
@@ -189,11 +189,8 @@ class Adaptation:
             labelled=self._inputs.evaluated,
             extra=labelled_pairs(self._inputs.trained, corpus.documents),
         )
-        dropped = f" ({split.dropped:,} pairs dropped: query or text occurs in another part)" if split.dropped else ""
-        self._report(
-            f"Training on {len(split.train):,} pairs, {len(split.dev):,} choose the checkpoint, "
-            f"{len(split.held_out):,} queries are held out{dropped}"
-        )
+        dropped = f"; {split.dropped:,} pairs dropped, whose query or text occurs in another part"
+        self._report(f"{len(split.held_out):,} queries are held out{dropped if split.dropped else ''}")
         return split
 
     def write_examples(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> None:
@@ -202,7 +199,18 @@ class Adaptation:
         if train.is_file():
             return
         texts = first_passages([document.text for document in corpus.documents], plan, self._settings.train_tokens)
-        negatives = self._mine_negatives(plan, corpus, split, texts)  # (pairs, negatives)
+        held_out = split.held_out_rows if self._inputs.evaluated is None else frozenset[int]()
+        with Encoder(plan.model, device=self._device, threads=self._threads, called=plan.model_name) as encoder:
+            self._report(f"Embedding {len(texts):,} texts with {plan.model_name}")
+            documents = encoder.encode(texts, "document")
+            excluded = held_out | near_duplicates(documents, sorted(held_out))
+            split = split.without(excluded)
+            self._report(
+                f"Training on {len(split.train):,} pairs, {len(split.dev):,} choose the checkpoint; "
+                f"{len(excluded) - len(held_out):,} texts are near-duplicates of held-out ones, and are not used"
+            )
+            queries = encoder.encode([pair.query for pair in split.train], "query")
+        negatives = self._mine_negatives(plan, corpus, split, texts, (queries, documents), excluded)
         rows = [
             {"query": pair.query, "text": texts[pair.row]}
             | {f"negative{number}": texts[row] for number, row in enumerate(own, 1)}
@@ -212,28 +220,34 @@ class Adaptation:
         _write_lines(train, rows)
 
     def _mine_negatives(
-        self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit, passages: Sequence[str]
+        self,
+        plan: AdaptPlan,
+        corpus: PairCorpus,
+        split: QuerySplit,
+        passages: Sequence[str],
+        vectors: tuple[NDArray[np.float32], NDArray[np.float32]],
+        excluded: Set[int],
     ) -> NDArray[np.int64]:
-        """Rows of the negatives of each training pair, *shape* ``(pairs, negatives)``: never a held-out document.
+        """Rows of the negatives of each training pair, *shape* ``(pairs, negatives)``.
 
         Args:
             passages: What training reads of each document.
+            vectors: Of the queries of the training pairs, and of all passages.
+            excluded: Rows that are not used: held-out documents.
         """
         settings, documents = self._settings, corpus.documents
         if not settings.negatives:
             return np.empty((len(split.train), 0), np.int64)
-        held_out = {row for query in split.held_out for row in query.rows} if self._inputs.evaluated is None else set()
         keys = [normalized_text(passage) for passage in passages]
         pool: dict[str, int] = {}  # passage → the first row that has it
         for row, key in enumerate(keys):
-            if row not in held_out:
+            if row not in excluded:
                 pool.setdefault(key, row)
         rows = np.array(list(pool.values()), np.int64)  # place in the pool → row
         places = {key: place for place, key in enumerate(pool)}
         texts, queries = [passages[row] for row in rows], [pair.query for pair in split.train]
+        vectors = vectors[0], vectors[1][rows]
         self._report(f"Mining negatives among {len(texts):,} texts: kNN of {plan.model_name}, and BM25 of the index")
-        with Encoder(plan.model, device=self._device, threads=self._threads, called=plan.model_name) as encoder:
-            vectors = encoder.encode(queries, "query"), encoder.encode(texts, "document")
         nearest, _ = search_exact(*vectors, max(_RANK_DEPTH, settings.ranks[1]))
         by_id = {document.id: places[key] for document, key in zip(documents, keys, strict=True) if key in places}
         bm25 = rank_by_bm25(
@@ -346,9 +360,9 @@ def adapt(
             split = run.split(corpus)
             run.write_examples(plan, corpus, split)
             fingerprint = run.train(plan)
-            result = AdaptResult(
-                run.compare(plan, corpus, split), run.model_folder, fingerprint, plan, len(split.train), False
-            )
+            trained = len((run.work / "train.jsonl").read_bytes().splitlines())
+            compared = run.compare(plan, corpus, split)
+            result = AdaptResult(compared, run.model_folder, fingerprint, plan, trained, False)
             write_json(run.work / "result.json", _result_json(result))
     is_better = result.comparison.verdict is Verdict.BETTER
     if not is_better and not keep:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from es_sbert.adaptation.pair_corpus import PairDocument
 from es_sbert.diagnostics.index_calibration import LabelledQuery
 from es_sbert.errors import SourceError
+from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.training.hard_negatives import normalized_text
 
 # Fewer are refused: a model would hardly change, and an interval would say nothing.
 MIN_TRAINED, MIN_HELD_OUT = 50, 20
+# As for `es-sbert duplicates`.
+NEAR_DUPLICATE_COSINE = 0.95
 # Of the pairs at most this share is held out, and of the others this share chooses the checkpoint.
 _MOST_HELD_OUT, _DEV_SHARE, _MOST_DEV = 0.2, 0.1, 500
 
@@ -56,6 +62,22 @@ class QuerySplit:
     dev: tuple[QueryPair, ...]
     held_out: tuple[HeldOutQuery, ...]
     dropped: int
+
+    @property
+    def held_out_rows(self) -> frozenset[int]:
+        """Rows of the documents that are relevant to the held-out queries."""
+        return frozenset(row for query in self.held_out for row in query.rows)
+
+    def without(self, rows: Set[int]) -> QuerySplit:
+        """The split without pairs of these documents.
+
+        Raises:
+            SourceError: too few pairs are left.
+        """
+        train, dev = (tuple(pair for pair in pairs if pair.row not in rows) for pairs in (self.train, self.dev))
+        split = replace(self, train=train, dev=dev)
+        _check_enough(split)
+        return split
 
 
 def split_queries(
@@ -139,6 +161,20 @@ def _labelled_queries(labelled: Sequence[LabelledQuery], documents: Sequence[Pai
 def labelled_pairs(labelled: Sequence[LabelledQuery], documents: Sequence[PairDocument]) -> list[QueryPair]:
     """The pairs of labelled queries, one for each relevant document that is in the corpus."""
     return [QueryPair(query.text, row) for query in _labelled_queries(labelled, documents) for row in query.rows]
+
+
+def near_duplicates(vectors: NDArray[np.float32], held_out: Sequence[int]) -> frozenset[int]:
+    """Rows of the documents whose text is nearly that of a held-out document: an earlier version of it, for example.
+
+    Args:
+        vectors: Of all documents. *Shape:* ``(documents, dimensions)``.
+        held_out: Rows of the held-out documents; they are not among the result.
+    """
+    others = np.setdiff1d(np.arange(len(vectors)), held_out)
+    if not len(held_out) or not len(others):
+        return frozenset()
+    _, cosines = search_exact(vectors[others], vectors[list(held_out)], 1)
+    return frozenset(others[cosines[:, 0] >= NEAR_DUPLICATE_COSINE].tolist())
 
 
 def _check_enough(split: QuerySplit) -> None:

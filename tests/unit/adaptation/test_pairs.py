@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.pair_corpus import PairDocument, build_corpus, split_sentence, strip_heading
-from es_sbert.adaptation.query_split import MIN_HELD_OUT, QueryPair, labelled_pairs, split_queries
+from es_sbert.adaptation.query_split import MIN_HELD_OUT, QueryPair, labelled_pairs, near_duplicates, split_queries
 from es_sbert.diagnostics.index_calibration import LabelledQuery
 from es_sbert.errors import SourceError
 from es_sbert.index.document_sample import SampledDocument
@@ -136,3 +137,18 @@ def test_too_few_pairs_are_refused() -> None:
         split_queries(documents_of(5 * MIN_HELD_OUT - 1), held_out=500, most_trained=1000)
     with pytest.raises(SourceError, match="pairs to train on, and at least 50"):
         split_queries(documents_of(200), held_out=40, most_trained=49)
+
+
+def test_near_duplicates_of_held_out_documents_are_not_trained_on() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(200, 8)).astype(np.float32)
+    vectors[150] = 3 * vectors[2] + 0.1 * random.normal(size=8)  # another length, nearly the same direction
+    vectors[151] = vectors[2] + vectors[60]
+    assert near_duplicates(vectors, range(5)) == {150}
+    assert near_duplicates(vectors, []) == frozenset()
+    split = split_queries(documents_of(200), held_out=20, most_trained=1000)
+    assert split.held_out_rows == set(range(20))
+    rest = split.without({25, 150})
+    assert (len(rest.dev), len(rest.train)) == (len(split.dev) - 1, len(split.train) - 1)
+    with pytest.raises(SourceError, match="to train on"):
+        split.without(set(range(60, 200)))
