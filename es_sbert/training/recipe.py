@@ -18,7 +18,14 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
-from es_sbert.training.objective_settings import InBatchSpec, ObjectiveSpec, RecipeSettings, RegressionSpec
+from es_sbert.training.objective_settings import (
+    InBatchSpec,
+    MarginDistillationSpec,
+    ObjectiveSpec,
+    RecipeSettings,
+    RegressionSpec,
+    TripletSpec,
+)
 
 
 class ModelKind(StrEnum):
@@ -125,7 +132,8 @@ class DataSpec(SourceSpec):
         prompts: Role → name of the model's prompt that is put in front of the texts of that column.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
         neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
-        hard_negatives: Mine negatives for pairs of the objective in-batch.
+        hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet, and for a cross-encoder as
+            `teacher` of margin-distillation to label (Wang et al. 2022, GPL, arXiv 2112.07577).
     """
 
     name: str | None = None
@@ -219,8 +227,8 @@ class StageSpec(RecipeSettings):
             objective = self.objective_of(data)
             if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
                 raise ValueError(f"{data.source}: neighbours need scores: use objective regression with a teacher")
-            if data.hard_negatives and (not isinstance(objective, InBatchSpec) or "negative" in data.columns):
-                raise ValueError(f"{data.source}: hard_negatives need the objective in-batch, and no column negative")
+            if data.hard_negatives:
+                _check_hard_negatives(data, objective)
         return self
 
     @property
@@ -233,6 +241,25 @@ class StageSpec(RecipeSettings):
         objective = data.objective or self.objective
         assert objective is not None, "the validator has made sure of one"
         return objective
+
+
+def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
+    """Make sure that an objective can use mined negatives, and that the data has none.
+
+    Raises:
+        ValueError: it cannot, or the data has some.
+    """
+    is_labelled = isinstance(objective, MarginDistillationSpec) and objective.teacher is not None
+    if not (is_labelled or isinstance(objective, InBatchSpec | TripletSpec)) or "negative" in data.columns:
+        raise ValueError(
+            f"{data.source}: hard_negatives need the objective in-batch, triplet, or margin-distillation with a "
+            "teacher, and no column negative"
+        )
+    assert data.hard_negatives is not None, "only of such data"
+    if data.hard_negatives.count > 1 and not isinstance(objective, InBatchSpec):
+        raise ValueError(
+            f"{data.source}: the objective {objective.kind} has one negative: set hard_negatives.count to 1"
+        )
 
 
 class DenseSpec(RecipeSettings):

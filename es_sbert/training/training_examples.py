@@ -48,6 +48,10 @@ class ExampleSchema:
     distinct: bool = False
     taught: bool = False
 
+    def without_negatives(self) -> ExampleSchema:
+        """What the data has where negatives are mined."""
+        return replace(self, roles=tuple(role for role in self.roles if role != "negative"), repeats_last=False)
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -330,7 +334,10 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
         SourceError: a file or a row is invalid; with file and line.
         RecipeInvalid: roles or names do not fit the objective.
     """
-    examples = [read_examples(data, schema, data_folder) for data, schema in zip(stage.data, schemas, strict=True)]
+    examples = [
+        read_examples(data, schema.without_negatives() if data.hard_negatives else schema, data_folder)
+        for data, schema in zip(stage.data, schemas, strict=True)
+    ]
     names = [dataset.name for dataset in examples]
     if len(set(names)) != len(names):
         raise RecipeInvalid(

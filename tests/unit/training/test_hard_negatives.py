@@ -9,15 +9,18 @@ import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.networks.pair_scorer_folder import open_pair_scorer
 from es_sbert.training.hard_negatives import (
     choose_negatives,
     fill_up,
     keep_below_margin,
     keep_below_reranker,
     merge_rankings,
+    normalized_text,
     relevant_rows,
 )
 from es_sbert.training.recipe import HardNegativesSpec, load_recipe
+from tests.unit.checkpoints import write_cross_encoder
 from tests.unit.training.support import read_json, recipe, train_here, write_recipe
 
 
@@ -106,10 +109,29 @@ def test_run_mines_negatives_once(model: Path, folder: Path, no_pictures: None) 
     assert read_json(folder / "out/training/run.json")["models"].keys() == {str(model)}
 
 
+def test_cross_encoder_labels_mined_negatives(model: Path, folder: Path, no_pictures: None) -> None:
+    """GPL: the cross-encoder's margins are the labels."""
+    teacher = write_cross_encoder(folder / "teacher", max_tokens=32)
+    mined = {"model": str(model), "ranks": [1, 10], "margin": 0.0}
+    objective = {"kind": "margin-distillation", "teacher": str(teacher), "scale": 5}
+    path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined, objective=objective))
+    train_here(path, folder / "out", keep_checkpoints=True)
+    chosen, margins = (np.load(folder / f"out/training/pairs/{name}-0.npy") for name in ("negatives", "teacher"))
+    rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
+    anchors, positives = [row[0] for row in rows], [row[1] for row in rows]
+    first = {normalized_text(text): text for text in reversed(positives)}
+    order = list(dict.fromkeys(normalized_text(text) for text in positives))
+    negatives = [first[order[row]] for row in chosen[:, 0]]
+    scorer = open_pair_scorer(teacher, name="teacher")
+    assert margins == pytest.approx(scorer.score(anchors, positives) - scorer.score(anchors, negatives), abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"objective": {"kind": "regression"}}, "need the objective in-batch"),
+        ({"objective": {"kind": "margin-distillation"}}, "margin-distillation with a teacher"),
+        ({"objective": {"kind": "triplet"}, "hard_negatives": {"count": 2}}, "triplet has one negative"),
         ({"hard_negatives": {"ranks": [5, 2]}}, "do not rise"),
         ({"columns": {"anchor": "a", "positive": "b", "negative": "c"}}, "no column negative"),
     ],
