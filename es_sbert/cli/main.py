@@ -46,6 +46,7 @@ def discard_stdout() -> None:
 
 # Command and module below `es_sbert.cli` → one line for `es-sbert --help`.
 COMMANDS = {
+    "adapt": "Tune a model on the documents of an index, without labels.",
     "cluster": "Find clusters of texts, in files or in an index, and name them.",
     "dashboards": "Data views and dashboards for Kibana and OpenSearch Dashboards.",
     "distill": "Distil a sentence encoder into a smaller or static one.",

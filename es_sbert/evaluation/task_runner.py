@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation import probing, retrieval
+from es_sbert.evaluation import probing
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
+from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.evaluation.pair_metrics import (
     ALL,
     Correlation,
@@ -193,7 +194,7 @@ def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> Run:
     place = {document: row for row, document in enumerate(documents)}
     own = [data.own(query) for query in queries]
     rows = np.array([-1 if document is None else place[document] for document in own], dtype=np.int64)  # (queries,)
-    found, cosines = retrieval.search_exact(questions, corpus, DEPTH, rows)  # (queries, depth) each
+    found, cosines = search_exact(questions, corpus, DEPTH, rows)  # (queries, depth) each
     return {
         query: {documents[row]: cosine for row, cosine in zip(places, scores, strict=True) if row >= 0}
         for query, places, scores in zip(queries, found.tolist(), cosines.tolist(), strict=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from es_sbert.errors import require_extra
 
 if TYPE_CHECKING:
+    from es_sbert.config import EngineSettings
     from es_sbert.training.distillation import Distillation
     from es_sbert.training.recipe import Recipe
     from es_sbert.training.training_run import TrainingResult
@@ -29,6 +30,7 @@ def train(
     resume: bool = False,
     keep_checkpoints: bool = False,
     report: Callable[[str], None] = lambda message: None,
+    engine: EngineSettings | None = None,
 ) -> TrainingResult:
     """Train a recipe and export the model to a checked ONNX bundle. Needs the extra `train`.
 
@@ -44,6 +46,7 @@ def train(
         resume: Resume an interrupted run from its last complete checkpoint.
         keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
+        engine: Where the recipe's indices are; None takes the settings of the environment.
 
     Raises:
         RecipeInvalid: the recipe is missing or invalid.
@@ -64,7 +67,14 @@ def train(
         recipe = load_recipe(str(recipe), overrides)
     data_folder = data_folder or Path()
     return run_recipe(
-        recipe, data_folder, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
+        recipe,
+        data_folder,
+        output,
+        device=device,
+        resume=resume,
+        keep_checkpoints=keep_checkpoints,
+        report=report,
+        engine=engine,
     )
 
 

@@ -64,7 +64,7 @@ def mine_neighbour_pairs(
     if not cache.exists():
         report(f"Mining neighbours of the {len(texts):,} texts of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
-        _save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
+        save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
     if not len(pairs):
         raise SourceError(
@@ -149,7 +149,7 @@ def add_teacher_labels(
         if isinstance(objective, VectorDistillationSpec):
             _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
         else:
-            _save_array(cache, _teacher_labels(teacher, examples, objective, device))
+            save_array(cache, _teacher_labels(teacher, examples, objective, device))
     return replace(examples, labels=np.load(cache, mmap_mode="r"))
 
 
@@ -185,7 +185,7 @@ def _save_teacher_vectors(
     name, kind = objective.teacher, objective.teacher_prompt
     folder = resolve_model(name)
     if device != "cpu":
-        _save_array(path, open_siamese_encoder(folder, name=name).to(device).embed(texts, kind))
+        save_array(path, open_siamese_encoder(folder, name=name).to(device).embed(texts, kind))
         return
     with Encoder(folder, device="cpu", called=name, report=report) as encoder, translate_disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, 
     return np.clip(labels, *objective.range).astype(np.float32)
 
 
-def _save_array(path: Path, array: NDArray[Any]) -> None:
+def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write an array completely or not at all.
 
     Raises:

@@ -266,17 +266,21 @@ class VectorDistillationLoss(Objective):
 
 
 class MarginMSELoss(Objective):
-    """Mean of ((a · p − a · n) − m)², m the teacher's margin between its scores of (a, p) and (a, n).
+    """Mean of (λ (a · p − a · n) − m)², m the teacher's margin between its scores of (a, p) and (a, n).
 
     Margin-MSE (Hofstätter et al. 2020, arXiv 2010.02666). The dot product is unbounded like a cross-encoder's score.
-    For vectors of unit length it is the cosine, whose margin is at most 2.
+    For vectors of unit length it is the cosine, whose margin is at most 2: the scale λ brings it to the teacher's.
     """
 
     schema = ExampleSchema(("anchor", "positive", "negative"), LabelKind.SCORE)
 
+    def __init__(self, spec: settings.MarginDistillationSpec | None = None) -> None:
+        super().__init__(spec)
+        self._scale = 1.0 if spec is None else spec.scale
+
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         anchor, positive, negative = vectors
-        margins = (anchor * (positive - negative)).sum(dim=-1)  # (batch,)
+        margins = self._scale * (anchor * (positive - negative)).sum(dim=-1)  # (batch,)
         return mse_loss(margins, cast(Tensor, labels))
 
 

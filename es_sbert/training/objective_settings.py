@@ -141,10 +141,13 @@ class MarginDistillationSpec(_ObjectiveSpec):
 
     Attributes:
         teacher: Folder of a cross-encoder that scores the pairs; None where the data has the margins (role `score`).
+        scale: What the student's margins are multiplied by. Margins of unit vectors are at most 2, those of many
+            cross-encoders 10 and more.
     """
 
     kind: Literal["margin-distillation"]
     teacher: str | None = None
+    scale: PositiveFloat = 1.0
 
 
 ObjectiveSpec = Annotated[

@@ -134,7 +134,7 @@ def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping
         encoder,
         {name: built[id(objective)] for name, objective in objectives.items()},
         prompts={
-            name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.columns)
+            name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.trained_columns)
             for (name, objective), data in zip(objectives.items(), stage.data, strict=True)
         },
         mini_batch=stage.mini_batch,

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
@@ -18,7 +18,15 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
-from es_sbert.training.objective_settings import ObjectiveSpec, RecipeSettings, RegressionSpec, VectorDistillationSpec
+from es_sbert.training.objective_settings import (
+    InBatchSpec,
+    MarginDistillationSpec,
+    ObjectiveSpec,
+    RecipeSettings,
+    RegressionSpec,
+    TripletSpec,
+    VectorDistillationSpec,
+)
 
 
 class ModelKind(StrEnum):
@@ -43,35 +51,110 @@ class NeighboursSpec(RecipeSettings):
     seed: int = 1
 
 
-class DataSpec(RecipeSettings):
-    """One file (or datasets folder) of examples.
+class HardNegativesSpec(RecipeSettings):
+    """Mine hard negatives for pairs without any, among the positives of all pairs.
+
+    Attributes:
+        model: Name, folder or hub id of the sentence encoder that ranks the positives for each anchor.
+        count: Negatives of a pair.
+        ranks: First and last rank of the candidates, from 1.
+        margin: By how much the cosine of a negative must be lower than that of the positive; closer texts are probably
+            relevant too. Where too few candidates remain, random positives of other pairs are added.
+        reranker: Folder of a cross-encoder that must score a negative lower than the positive; None for none.
+        seed: Seed of the random ones.
+    """
+
+    model: str = "all-MiniLM-L6-v2"
+    count: PositiveInt = 1
+    ranks: tuple[PositiveInt, PositiveInt] = (1, 50)
+    margin: float = Field(0.05, ge=0, le=2)
+    reranker: str | None = None
+    seed: int = Field(1, ge=0)
+
+    @model_validator(mode="after")
+    def _ranks_in_order(self) -> Self:
+        if self.ranks[0] > self.ranks[1]:
+            raise ValueError(f"ranks {list(self.ranks)} do not rise")
+        return self
+
+
+class SourceSpec(RecipeSettings):
+    """Where rows come from: a file, or the documents of an index.
 
     Attributes:
         path: JSONL, CSV, TSV (each also .gz or .zst), Parquet, or a folder written by `datasets`. A relative path
             counts from the data folder of the run.
-        name: For messages and the log; the file's name by default.
-        columns: Role of the objective → column of the file. The last role of objectives that repeat it may have a
+        index: Index or alias whose documents are the rows, instead of `path`. The columns are then fields, or text
+            templates such as `{title}. {body}`. Documents without text in one of the columns are left out.
+        filter: With `index`: query that every document must match.
+        sample: With `index`: at most so many documents, drawn at random; all by default.
+        sample_seed: With `index`: the seed of the order of the documents, which is random, and of the sample. Parts of
+            one sample (`skip`, `limit`) do not overlap.
+        skip: Skip this many examples at the start.
+        limit: Use at most this many.
+    """
+
+    path: str | None = None
+    index: str | None = None
+    filter: dict[str, Any] | None = None
+    sample: PositiveInt | None = None
+    sample_seed: int = 0
+    skip: int = Field(0, ge=0)
+    limit: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.index is None):
+            raise ValueError("name one source, a path or an index")
+        if self.index is None and (self.filter is not None or self.sample is not None):
+            raise ValueError("filter and sample need an index")
+        return self
+
+    @property
+    def source(self) -> str:
+        """The file or index, for messages."""
+        return f"index {self.index}" if self.path is None else self.path
+
+    @property
+    def file(self) -> str:
+        """The path; that of an index's documents is known once they have been read (`read_index_sources`)."""
+        assert self.path is not None, "the documents of an index have been read into a file"
+        return self.path
+
+
+class DataSpec(SourceSpec):
+    """One source of examples.
+
+    Attributes:
+        name: For messages and the log; the name of the file or index by default.
+        columns: Role of the objective → column of the source. The last role of objectives that repeat it may have a
             list of columns. Labels have the roles `score` or `class`.
         score_range: The lowest and highest gold score of the data; a score outside is an error.
         prompts: Role → name of the model's prompt that is put in front of the texts of that column.
-        skip: Skip this many examples at the start.
-        limit: Use at most this many.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
         neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
+        hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet, and for a cross-encoder as
+            `teacher` of margin-distillation to label (Wang et al. 2022, GPL, arXiv 2112.07577).
     """
 
-    path: str
     name: str | None = None
     columns: dict[str, str | tuple[str, ...]]
     score_range: tuple[float, float] | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
-    skip: int = Field(0, ge=0)
-    limit: PositiveInt | None = None
     objective: ObjectiveSpec | None = None
     neighbours: NeighboursSpec | None = None
+    hard_negatives: HardNegativesSpec | None = None
+
+    @property
+    def trained_columns(self) -> dict[str, str | tuple[str, ...]]:
+        """`columns` with those of mined negatives."""
+        if self.hard_negatives is None:
+            return self.columns
+        mined = tuple(f"negative {number}" for number in range(1, self.hard_negatives.count + 1))
+        return self.columns | {"negative": mined}
 
 
-class DevSpec(RecipeSettings):
+class DevSpec(SourceSpec):
     """What a model is measured on: a stage's dev set chooses the best checkpoint, a recipe's test set nothing.
 
     Attributes:
@@ -79,16 +162,11 @@ class DevSpec(RecipeSettings):
             positive, negative); `pairs`: reciprocal rank of each anchor's positive among all positives
             (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1); `vectors`: mean
             cosine to the vectors of the stage's teacher (text), for a stage of vector distillation.
-        path, columns: As for training data.
-        skip: Skip this many examples at the start.
-        limit: Use at most this many.
+        columns: As for training data.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"] = "sts"
-    path: str
     columns: dict[str, str]
-    skip: int = Field(0, ge=0)
-    limit: PositiveInt | None = None
 
 
 class LoraSpec(RecipeSettings):
@@ -142,7 +220,7 @@ class StageSpec(RecipeSettings):
 
     @model_validator(mode="after")
     def _every_data_set_has_an_objective(self) -> StageSpec:
-        without = [data.path for data in self.data if data.objective is None and self.objective is None]
+        without = [data.source for data in self.data if data.objective is None and self.objective is None]
         if without:
             raise ValueError(f"no objective for {', '.join(without)}: give the stage or the data set one")
         if self.patience is not None and self.dev is None:
@@ -156,14 +234,40 @@ class StageSpec(RecipeSettings):
         for data in self.data:
             objective = self.objective_of(data)
             if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
-                raise ValueError(f"{data.path}: neighbours need scores: use objective regression with a teacher")
+                raise ValueError(f"{data.source}: neighbours need scores: use objective regression with a teacher")
+            if data.hard_negatives:
+                _check_hard_negatives(data, objective)
         return self
+
+    @property
+    def sources(self) -> tuple[SourceSpec, ...]:
+        """The sources of the stage's training and dev data."""
+        return (*self.data, self.dev) if self.dev is not None else self.data
 
     def objective_of(self, data: DataSpec) -> ObjectiveSpec:
         """The objective of one of the stage's data sets: its own, else the stage's."""
         objective = data.objective or self.objective
         assert objective is not None, "the validator has made sure of one"
         return objective
+
+
+def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
+    """Make sure that an objective can use mined negatives, and that the data has none.
+
+    Raises:
+        ValueError: it cannot, or the data has some.
+    """
+    is_labelled = isinstance(objective, MarginDistillationSpec) and objective.teacher is not None
+    if not (is_labelled or isinstance(objective, InBatchSpec | TripletSpec)) or "negative" in data.columns:
+        raise ValueError(
+            f"{data.source}: hard_negatives need the objective in-batch, triplet, or margin-distillation with a "
+            "teacher, and no column negative"
+        )
+    assert data.hard_negatives is not None, "only of such data"
+    if data.hard_negatives.count > 1 and not isinstance(objective, InBatchSpec):
+        raise ValueError(
+            f"{data.source}: the objective {objective.kind} has one negative: set hard_negatives.count to 1"
+        )
 
 
 class DenseSpec(RecipeSettings):
@@ -243,6 +347,12 @@ class Recipe(RecipeSettings):
     seed: int = Field(42, ge=0)
     test: DevSpec | None = None
     export: ExportSpec = ExportSpec()
+
+    @property
+    def sources(self) -> tuple[SourceSpec, ...]:
+        """The sources of all data."""
+        own = tuple(source for stage in self.stages for source in stage.sources)
+        return own if self.test is None else (*own, self.test)
 
     @model_validator(mode="after")
     def _stages_have_different_names(self) -> Recipe:

@@ -126,15 +126,40 @@ class RunFolder:
         """
         self._check_empty(self.output)
 
+    def check_documents(self, files: Iterable[str], *, resume: bool) -> None:
+        """Check that documents of indices can be written to a new run, or that those of the run to resume are there.
+
+        Args:
+            files: Names of their files in `documents`.
+
+        Raises:
+            UsageError: the folder holds something else.
+            CheckpointInvalid: there is no run to resume, or one of its files is missing.
+        """
+        if not resume:
+            self._check_empty(self.output)
+            return
+        missing = [name for name in files if not (self.documents / name).is_file()]
+        if not missing or not (self.folder / _RUN_FILE).exists():
+            return  # `lock` says that there is no run
+        raise CheckpointInvalid(
+            f"{self.output} has no file {missing[0]} of the documents that the recipe reads from an index",
+            "Resume with the recipe of the run (see training/run.json), or start a new run in another folder.",
+        )
+
     def _refuse(self) -> None:
         raise UsageError(f"another process trains into {self.output}", "Wait for it, stop it, or use another folder.")
 
     def _check_empty(self, path: Path) -> None:
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        # A run whose data turned out to be invalid has left the documents that it read.
+        if not path.exists() or (path.is_dir() and all(map(self._is_of_documents, path.rglob("*")))):
             return
         if self.output.is_dir():
             raise UsageError(f"{self.output} is not empty", "Name a new folder, or resume the run in it with --resume.")
         raise UsageError(f"{self.output} is a file", "Name a folder that does not exist yet.")
+
+    def _is_of_documents(self, path: Path) -> bool:
+        return path == self.folder or path.is_relative_to(self.documents)
 
     def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:
         try:
@@ -172,6 +197,11 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # `lock` reports the error
         return precision if precision in get_args(NumberFormat) else None
+
+    @property
+    def documents(self) -> Path:
+        """Folder of the documents that were read from indices."""
+        return self.folder / "documents"
 
     def stage(self, name: str) -> Path:
         """Folder of a stage: its checkpoints, and `model` once it is finished."""

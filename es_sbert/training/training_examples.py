@@ -48,6 +48,10 @@ class ExampleSchema:
     distinct: bool = False
     taught: bool = False
 
+    def without_negatives(self) -> ExampleSchema:
+        """What the data has where negatives are mined."""
+        return replace(self, roles=tuple(role for role in self.roles if role != "negative"), repeats_last=False)
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -170,7 +174,7 @@ def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Ex
             number or out of range, or a negative that is a right answer; with the file and the first such lines.
         UsageError: the library that reads the format is not installed.
     """
-    name = spec.name or Path(spec.path).name
+    name = spec.name or Path(spec.file).name
     unknown = sorted(set(spec.prompts) - set(shape.roles))
     if unknown:
         raise RecipeInvalid(
@@ -196,7 +200,7 @@ def _read_rows(
         raise RecipeInvalid(
             f"{name}: score_range {list(given)} is empty", "Give the lowest and the highest score, in this order."
         )
-    path = data_folder / spec.path
+    path = data_folder / spec.file
     columns = dict.fromkeys([*text_columns, *([label_column] if label_column else [])])  # each is read once
     table = read_table(path, list(columns), limit=None if spec.limit is None else spec.skip + spec.limit)
     problems = table.problems()
@@ -290,7 +294,7 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
         SourceError: the file or a row is bad, as for training data, or all gold labels or positives are the same.
         UsageError: the library that reads the format is not installed.
     """
-    path = data_folder / spec.path
+    path = data_folder / spec.file
     examples = _read_rows(f"dev ({path.name})", spec, _DEV_SCHEMAS[spec.task], data_folder)
     gold = examples.labels
     if gold is not None and np.all(gold == gold[0]):
@@ -334,7 +338,10 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
         SourceError: a file or a row is invalid; with file and line.
         RecipeInvalid: roles or names do not fit the objective.
     """
-    examples = [read_examples(data, schema, data_folder) for data, schema in zip(stage.data, schemas, strict=True)]
+    examples = [
+        read_examples(data, schema.without_negatives() if data.hard_negatives else schema, data_folder)
+        for data, schema in zip(stage.data, schemas, strict=True)
+    ]
     names = [dataset.name for dataset in examples]
     if len(set(names)) != len(names):
         raise RecipeInvalid(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -21,15 +22,18 @@ from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle, open_e
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.config import EngineSettings
 from es_sbert.encoder.variant_choice import default_exports
 from es_sbert.errors import ModelNotFound
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, TrainingRecord, model_card
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbour_pairs
+from es_sbert.training.hard_negatives import add_hard_negatives
+from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
-from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, StageSpec
+from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, SourceSpec, StageSpec
 from es_sbert.training.run_folder import RunFolder, hash_model, hash_source, write_json
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
 from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
@@ -73,7 +77,7 @@ def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
 
 
 def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
-    """Find the base model, the teachers and the models that mine neighbours; hub ids are downloaded.
+    """Find the base model, the teachers and the models that mine pairs and negatives; hub ids are downloaded.
 
     Args:
         recipe: The recipe.
@@ -90,6 +94,7 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
         for data in stage.data:
             names.add(getattr(stage.objective_of(data), "teacher", None))
             names.add(data.neighbours.model if data.neighbours else None)
+            names |= {data.hard_negatives.model, data.hard_negatives.reranker} if data.hard_negatives else set()
     folders = {}
     for name in sorted(name for name in names if name is not None):
         try:
@@ -105,20 +110,33 @@ def next_model_spec(spec: ModelSpec, folder: Path) -> ModelSpec:
     return ModelSpec(base=str(folder), kind=spec.kind, codes=spec.codes, lora=spec.lora)
 
 
-def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> list[StageData]:
+def check_recipe(
+    recipe: Recipe,
+    data_folder: Path,
+    device: str = "auto",
+    *,
+    engine: EngineSettings | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> list[StageData]:
     """Check device and precision, find the models, read and check the data of every stage; write nothing.
 
     Args:
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
         device: `auto`, `cpu` or `cuda`.
+        engine: Where the recipe's indices are; None takes the settings of the environment.
+        report: Called with progress messages.
 
     Raises:
         EsSbertError: an input is missing or invalid.
     """
     choose_training_precision(recipe.precision, choose_training_device(device), has_bf16=has_native_bf16())
     find_models(recipe)
-    return read_stages(recipe, data_folder)
+    if not has_index_sources(recipe):
+        return read_stages(recipe, data_folder)
+    with tempfile.TemporaryDirectory() as folder:
+        read_index_sources(recipe, Path(folder), engine, report)
+        return read_stages(with_files(recipe, Path(folder)), data_folder)
 
 
 @dataclass(frozen=True)
@@ -130,12 +148,15 @@ class RunData:
         test: The test set; None without one.
         folder: Base of relative paths in the recipe.
         hashes: Path → SHA-256 of what was read, so that a resumed run has the same data.
+        given: The recipe as it was given, with indices in place of the files that their documents were written to; None
+            for the recipe itself.
     """
 
     stages: Sequence[StageData]
     test: DevData | None
     folder: Path
     hashes: Callable[[], dict[str, str]]
+    given: Recipe | None = None
 
 
 def run_recipe(
@@ -147,26 +168,41 @@ def run_recipe(
     resume: bool,
     keep_checkpoints: bool,
     report: Callable[[str], None],
+    engine: EngineSettings | None = None,
 ) -> TrainingResult:
     """Read the data of a recipe and run it; see `run_with_data`.
+
+    The documents of indices are written to `output/training/documents` first; a resumed run reads them from there.
 
     Args:
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
         output, device, resume, keep_checkpoints, report: As for `run_with_data`.
+        engine: Where the recipe's indices are; None takes the settings of the environment.
 
     Raises:
         EsSbertError: an input is missing or invalid, or the run failed.
     """
-    choose_training_device(device)  # before data is read, which may take long
+    torch_device = choose_training_device(device)  # before data is read, which may take long
+    files = recipe
+    if has_index_sources(recipe):
+        process, folder = accelerate.PartialState(cpu=torch_device == "cpu"), RunFolder(output)
+        if process.is_main_process:
+            folder.check_documents(map(source_file, _index_sources(recipe)), resume=resume)
+            if not resume:
+                find_models(recipe)  # before documents are read
+                read_index_sources(recipe, folder.documents, engine, report)
+        process.wait_for_everyone()
+        files = with_files(recipe, folder.documents)
     data = RunData(
-        read_stages(recipe, data_folder),
-        read_dev(recipe.test, data_folder) if recipe.test else None,
+        read_stages(files, data_folder),
+        read_dev(files.test, data_folder) if files.test else None,
         data_folder,
-        partial(_hash_data, recipe, data_folder),
+        partial(_hash_data, recipe, files, data_folder),
+        given=recipe,
     )
     return run_with_data(
-        recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
+        files, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
     )
 
 
@@ -200,6 +236,7 @@ def run_with_data(
     process = accelerate.PartialState(cpu=torch_device == "cpu")
     models = find_models(recipe, all_needed=not resume)
     folder = RunFolder(output)
+    given = data.given or recipe
     # A resumed run keeps its number format, also on another GPU.
     recorded = folder.precision() if resume and recipe.precision == "auto" else None
     precision = choose_training_precision(recorded or recipe.precision, torch_device, has_bf16=has_native_bf16())
@@ -210,7 +247,7 @@ def run_with_data(
         if process.is_main_process:
             data_hashes = data.hashes()
             model_hashes = {name: hash_model(path) for name, path in models.items()}
-            stack.enter_context(folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume))
+            stack.enter_context(folder.lock(given, data_hashes, model_hashes, precision.products, resume=resume))
         process.wait_for_everyone()
         if resume and folder.finished():
             run.report(f"{output} is finished: there is nothing to resume")
@@ -220,16 +257,28 @@ def run_with_data(
         if process.is_main_process:
             if data.test is not None:
                 test = _measure_test_set(run, data.stages, data.test, process)
-            fingerprint = _export(run, data.folder, _training_record(run, data_hashes, test))
+            fingerprint = _export(run, data.folder, _training_record(run, given, data_hashes, test))
             folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
         process.wait_for_everyone()
     return TrainingResult(output, results, fingerprint, test, str(precision))
 
 
-def _hash_data(recipe: Recipe, data_folder: Path) -> dict[str, str]:
-    paths = {data.path for stage in recipe.stages for data in stage.data}
-    paths |= {spec.path for spec in (recipe.test, *(stage.dev for stage in recipe.stages)) if spec}
-    return {path: hash_source(data_folder / path) for path in sorted(paths)}
+def _index_sources(recipe: Recipe) -> list[SourceSpec]:
+    return [source for source in recipe.sources if source.index is not None]
+
+
+def _hash_data(given: Recipe, recipe: Recipe, data_folder: Path) -> dict[str, str]:
+    """SHA-256 of every file that the run reads, by its path, or by the index that its documents came from.
+
+    Args:
+        given: The recipe as it was given.
+        recipe: The recipe with files instead of indices.
+    """
+    files = {
+        f"{source.source} ({source_file(source)})" if source.index else source.source: data_folder / read.file
+        for source, read in zip(given.sources, recipe.sources, strict=True)
+    }
+    return {name: hash_source(files[name]) for name in sorted(files)}
 
 
 def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageResult, ...]:
@@ -248,13 +297,15 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
 
 
 def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
-    """Mine neighbours and add teachers' labels; both are kept in the stage's folder for a resumed run."""
+    """Mine neighbours and negatives and add teachers' labels; all are kept in the stage's folder for a resumed run."""
     folder, examples = run.folder.stage(stage.name), []
     datasets = zip(stage.data, data.examples, data.objectives, strict=True)
     for number, (spec, dataset, objective) in enumerate(datasets):
         neighbours, labels = folder / f"neighbours-{number}.npy", folder / f"teacher-{number}.npy"
+        negatives = folder / f"negatives-{number}.npy"
         pairs = mine_neighbour_pairs(dataset, spec.neighbours, neighbours, run.device, run.report)
-        examples.append(add_teacher_labels(pairs, objective, labels, run.device, run.report))
+        mined = add_hard_negatives(pairs, spec.hard_negatives, negatives, run.device, run.report)
+        examples.append(add_teacher_labels(mined, objective, labels, run.device, run.report))
     dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
     return replace(data, examples=tuple(examples), dev=dev)
 
@@ -279,12 +330,14 @@ def _measure_test_set(
     )
 
 
-def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
-    """Content of `training.json`: recipe, hashes of the data, stage results, versions."""
+def _training_record(
+    run: RunSettings, given: Recipe, data_hashes: dict[str, str], test: FinalScores | None
+) -> dict[str, Any]:
+    """Content of `training.json`: the recipe as it was given, hashes of the data, stage results, versions."""
     packages = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     results = [run.folder.result(stage.name) for stage in run.recipe.stages]
     return {
-        "recipe": run.recipe.model_dump(mode="json", exclude_defaults=True),
+        "recipe": given.model_dump(mode="json", exclude_defaults=True),
         "precision": str(run.precision),
         "data": data_hashes,
         "stages": [json.loads(result.read_text(encoding="utf-8")) for result in results],

@@ -6,6 +6,7 @@ from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
 from es_sbert.training.losses import MarginMSELoss, VectorDistillationLoss, check_dimensions
+from es_sbert.training.objective_settings import MarginDistillationSpec
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 
@@ -27,6 +28,8 @@ def test_margin_loss_by_hand() -> None:
     anchor, positive, negative = tensor([1, 2], [0, 1]), tensor([3, 1], [1, 1]), tensor([0, 1], [1, 0])
     loss = MarginMSELoss()([anchor, positive, negative], torch.tensor([1.0, 1]))
     assert loss.item() == pytest.approx((4 + 0) / 2)
+    scaled = MarginMSELoss(MarginDistillationSpec(kind="margin-distillation", scale=3))
+    assert scaled([anchor, positive, negative], torch.tensor([1.0, 1])).item() == pytest.approx((8**2 + 2**2) / 2)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,0 +1,411 @@
+"""Tune a model on the documents of an index, and find out on held-out queries whether it became better.
+
+The steps: choose fields, read the documents, make and divide pairs, mine hard negatives, train, compare. What a step
+has found is kept in `FOLDER/adapt`, so that an interrupted run resumes after the last finished step, and within the
+training after its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+from numpy.typing import NDArray
+
+from es_sbert.adaptation.adapt_plan import (
+    AdaptInputs,
+    AdaptPlan,
+    AdaptSettings,
+    first_passages,
+    make_plan,
+    training_recipe,
+)
+from es_sbert.adaptation.engine_ranking import rank_by_bm25
+from es_sbert.adaptation.field_choice import FieldChoice
+from es_sbert.adaptation.model_comparison import (
+    MetricComparison,
+    ModelComparison,
+    Verdict,
+    compare_metrics,
+    query_metrics,
+)
+from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
+from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, near_duplicates, split_queries
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.errors import CheckpointInvalid, UsageError
+from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.filesystem import file_lock
+from es_sbert.index.document_sample import DocumentSelection, read_documents
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import require_index
+from es_sbert.training import train
+from es_sbert.training.hard_negatives import choose_negatives, normalized_text, relevant_rows
+from es_sbert.training.recipe import HardNegativesSpec
+from es_sbert.training.run_folder import hash_model, write_json
+from es_sbert.training.training_errors import translate_disk_errors
+
+_RANK_DEPTH = 100
+_NO_INPUTS = AdaptInputs()
+
+
+@dataclass(frozen=True)
+class AdaptResult:
+    """A finished run.
+
+    Attributes:
+        comparison: The stock model and the tuned one.
+        model: Folder of the tuned model; None if it was not better and has been deleted.
+        fingerprint: Of the tuned model.
+        plan: What was chosen.
+        trained: Number of pairs that it was trained on.
+        is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
+    """
+
+    comparison: ModelComparison
+    model: Path | None
+    fingerprint: str
+    plan: AdaptPlan
+    trained: int
+    is_alias: bool
+
+
+class Adaptation:
+    """One run; see `adapt`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: AdaptSettings,
+        inputs: AdaptInputs,
+        folder: Path,
+        *,
+        device: str,
+        threads: int | None,
+        report: Callable[[str], None],
+        retrying: Retrier,
+    ) -> None:
+        self._engine, self._settings, self._inputs = engine, settings, inputs
+        self._device, self._threads = device, threads
+        self._report, self._retrying = report, retrying
+        self.folder = folder
+        self.work = folder / "adapt"
+        self.model_folder = folder / "model"
+
+    def begin(self, *, resume: bool) -> None:
+        """Record the settings of a new run, or compare them with those of the run to resume.
+
+        Raises:
+            UsageError: the folder is not empty.
+            CheckpointInvalid: there is no run to resume, or it has other settings or queries.
+        """
+        path = self.work / "run.json"
+        recorded = {"settings": self._settings.model_dump(mode="json"), "queries": self._inputs.digest()}
+        if not resume:
+            if any(entry.name != "lock" for entry in self.folder.iterdir()):
+                raise UsageError(f"{self.folder} is not empty", "Name a new folder, or resume its run with --resume.")
+            with translate_disk_errors(self.folder):
+                self.work.mkdir(parents=True, exist_ok=True)
+            write_json(path, recorded)
+            return
+        if not path.is_file():
+            raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave --resume out to start one.")
+        before = orjson.loads(path.read_bytes())
+        known = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
+        changed = [name for name, value in recorded["settings"].items() if known[name] != value]  # type: ignore[attr-defined]
+        if before["queries"] != recorded["queries"]:
+            changed.append("queries")
+        if changed:
+            raise CheckpointInvalid(
+                f"{self.folder} was started with other settings: {', '.join(changed)}",
+                "Resume with the options of the run (see adapt/run.json), or start a new run in another folder.",
+            )
+
+    def plan(self, state: IndexState) -> AdaptPlan:
+        """Choose model and fields, and say what was chosen; as recorded if the run is resumed.
+
+        Raises:
+            ModelNotFound: the model of the index is not on this machine.
+            IndexMismatch: no field fits.
+            CheckpointInvalid: the model has changed since the run was started.
+        """
+        path = self.work / "plan.json"
+        if path.is_file():
+            found = orjson.loads(path.read_bytes())
+            fields = FieldChoice(found["fields"]["title"], tuple(found["fields"]["body"]))
+            plan = AdaptPlan(**found | {"fields": fields})
+            if hash_model(Path(plan.model)) != plan.model_hash:
+                raise CheckpointInvalid(
+                    f"the model in {plan.model} has changed since the run was started", "Start a new run."
+                )
+        else:
+            plan = make_plan(self._engine, state, self._settings, self._report, self._retrying)
+            write_json(path, asdict(plan))
+        body = ", ".join(plan.fields.body)
+        source = f"field {plan.fields.title}" if plan.fields.title else f"first sentence of {body}"
+        self._report(f"Model: {plan.model_name}. Queries: {source}. Texts: {body}")
+        return plan
+
+    def read_corpus(self, plan: AdaptPlan) -> PairCorpus:
+        """The documents of the index as pairs; from the run's folder if they have been read."""
+        path, counts = self.work / "documents.jsonl", self.work / "left-out.json"
+        if path.is_file() and counts.is_file():
+            rows = map(orjson.loads, path.read_bytes().splitlines())
+            return PairCorpus(tuple(PairDocument(**row) for row in rows), orjson.loads(counts.read_bytes()))
+        settings = self._settings
+        embedded = TextTemplate.parse(plan.embedded)
+        selection = DocumentSelection(settings.index, settings.filter, settings.documents, settings.seed)
+        fields = list(dict.fromkeys([*plan.fields.fields, *embedded.fields]))
+        found = read_documents(self._engine, selection, fields, retrying=self._retrying)
+        corpus = build_corpus(found, plan.fields, embedded)
+        _write_lines(path, [asdict(document) for document in corpus.documents])
+        write_json(counts, corpus.left_out)
+        left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
+        pairs = sum(document.query is not None for document in corpus.documents)
+        self._report(f"Read {len(found):,} documents: {pairs:,} pairs{left_out}")
+        return corpus
+
+    def split(self, corpus: PairCorpus) -> QuerySplit:
+        """Divide the pairs.
+
+        Raises:
+            SourceError: there are too few.
+        """
+        split = split_queries(
+            corpus.documents,
+            held_out=self._settings.held_out,
+            most_trained=self._settings.most_trained,
+            labelled=self._inputs.evaluated,
+            extra=labelled_pairs(self._inputs.trained, corpus.documents),
+        )
+        dropped = f"; {split.dropped:,} pairs dropped, whose query or text occurs in another part"
+        self._report(f"{len(split.held_out):,} queries are held out{dropped if split.dropped else ''}")
+        return split
+
+    def write_examples(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> None:
+        """Write the training pairs with their negatives, and the dev pairs."""
+        train, dev = self.work / "train.jsonl", self.work / "dev.jsonl"
+        if train.is_file():
+            return
+        texts = first_passages([document.text for document in corpus.documents], plan, self._settings.train_tokens)
+        held_out = split.held_out_rows if self._inputs.evaluated is None else frozenset[int]()
+        with Encoder(plan.model, device=self._device, threads=self._threads, called=plan.model_name) as encoder:
+            self._report(f"Embedding {len(texts):,} texts with {plan.model_name}")
+            documents = encoder.encode(texts, "document")
+            excluded = held_out | near_duplicates(documents, sorted(held_out))
+            split = split.without(excluded)
+            self._report(
+                f"Training on {len(split.train):,} pairs, {len(split.dev):,} choose the checkpoint; "
+                f"{len(excluded) - len(held_out):,} texts are near-duplicates of held-out ones, and are not used"
+            )
+            queries = encoder.encode([pair.query for pair in split.train], "query")
+        negatives = self._mine_negatives(plan, corpus, split, texts, (queries, documents), excluded)
+        rows = [
+            {"query": pair.query, "text": texts[pair.row]}
+            | {f"negative{number}": texts[row] for number, row in enumerate(own, 1)}
+            for pair, own in zip(split.train, negatives.tolist(), strict=True)
+        ]
+        _write_lines(dev, [{"query": pair.query, "text": texts[pair.row]} for pair in split.dev])
+        _write_lines(train, rows)
+
+    def _mine_negatives(
+        self,
+        plan: AdaptPlan,
+        corpus: PairCorpus,
+        split: QuerySplit,
+        passages: Sequence[str],
+        vectors: tuple[NDArray[np.float32], NDArray[np.float32]],
+        excluded: Set[int],
+    ) -> NDArray[np.int64]:
+        """Rows of the negatives of each training pair, *shape* ``(pairs, negatives)``.
+
+        Args:
+            passages: What training reads of each document.
+            vectors: Of the queries of the training pairs, and of all passages.
+            excluded: Rows that are not used: held-out documents.
+        """
+        settings, documents = self._settings, corpus.documents
+        if not settings.negatives:
+            return np.empty((len(split.train), 0), np.int64)
+        keys = [normalized_text(passage) for passage in passages]
+        pool: dict[str, int] = {}  # passage → the first row that has it
+        for row, key in enumerate(keys):
+            if row not in excluded:
+                pool.setdefault(key, row)
+        rows = np.array(list(pool.values()), np.int64)  # place in the pool → row
+        places = {key: place for place, key in enumerate(pool)}
+        texts, queries = [passages[row] for row in rows], [pair.query for pair in split.train]
+        vectors = vectors[0], vectors[1][rows]
+        self._report(f"Mining negatives among {len(texts):,} texts: kNN of {plan.model_name}, and BM25 of the index")
+        nearest, _ = search_exact(*vectors, max(_RANK_DEPTH, settings.ranks[1]))
+        by_id = {document.id: places[key] for document, key in zip(documents, keys, strict=True) if key in places}
+        bm25 = rank_by_bm25(
+            self._engine,
+            DocumentSelection(settings.index, settings.filter),
+            queries,
+            plan.fields.body,
+            by_id,
+            depth=nearest.shape[1],
+            retrying=self._retrying,
+        )
+        relevant = relevant_rows(queries, [places[keys[pair.row]] for pair in split.train], texts)
+        spec = HardNegativesSpec(
+            model=plan.model,
+            count=settings.negatives,
+            ranks=settings.ranks,
+            margin=settings.margin,
+            reranker=settings.reranker,
+            seed=settings.seed,
+        )
+        how: Any = {"device": self._device, "threads": self._threads}
+        with nullcontext() if spec.reranker is None else Reranker(spec.reranker, **how) as reranker:
+            chosen = choose_negatives([nearest, bm25], relevant, (queries, texts), vectors, spec, reranker)
+        own: NDArray[np.int64] = rows[chosen]
+        return own
+
+    def train(self, plan: AdaptPlan) -> str:
+        """Train the model, or go on with its training; returns its fingerprint."""
+        resume = (self.model_folder / "training" / "run.json").is_file()
+        with _torch_threads(self._threads):
+            trained = train(
+                training_recipe(self._settings, plan),
+                self.model_folder,
+                data_folder=self.work,
+                device=self._device,
+                resume=resume,
+                report=self._report,
+            )
+        assert trained.fingerprint is not None, "recipes of adaptations export the model"
+        return trained.fingerprint
+
+    def compare(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> ModelComparison:
+        """Rank the corpus for the held-out queries by both models, each in fp32 on onnxruntime."""
+        # Real queries are asked of the whole text; a title or sentence, of the text without it.
+        whole = self._inputs.evaluated is not None
+        texts = [document.full_text if whole else document.text for document in corpus.documents]
+        queries, relevant = [query.text for query in split.held_out], [query.rows for query in split.held_out]
+        metrics = []
+        for model, name in ((plan.model, plan.model_name), (str(self.model_folder), self._settings.name)):
+            self._report(f"Ranking {len(texts):,} texts for {len(queries):,} held-out queries by {name}")
+            precision = "auto" if self._device.startswith("cuda") else "fp32"
+            with Encoder(model, device=self._device, threads=self._threads, precision=precision) as encoder:
+                vectors = encoder.encode(queries, "query"), encoder.encode(texts, "document")
+            metrics.append(query_metrics(*vectors, relevant))
+        return compare_metrics(metrics[0], metrics[1], len(texts), self._settings.seed)
+
+
+def adapt(
+    engine: Engine,
+    settings: AdaptSettings,
+    folder: Path,
+    *,
+    inputs: AdaptInputs = _NO_INPUTS,
+    resume: bool = False,
+    keep: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    report: Callable[[str], None] = lambda message: None,
+    retrying: Retrier = without_retries,
+) -> AdaptResult:
+    """Tune a model on the documents of an index, and compare it with the model that it started from.
+
+    Args:
+        engine: Where the index is.
+        settings: What to do.
+        folder: New or empty, except with `resume`: gets `adapt` (documents, pairs, result) and `model`, a bundle.
+        inputs: Queries that do not come from the index.
+        resume: Go on with the run in the folder.
+        keep: Keep the model even if it is not better.
+        device: `auto`, `cpu` or `cuda`.
+        threads: CPU threads of the encoder and of the training.
+        report: Called with progress messages.
+        retrying: Retries each request.
+
+    Returns:
+        The result. Unless the tuned model is better or `keep` is set, its model is deleted.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index, or no fields that fit.
+        SourceError: too few pairs.
+        ModelError, EngineError, TrainingError, OutputError: see `train`.
+        UsageError, CheckpointInvalid: see `Adaptation.begin`.
+    """
+    run = Adaptation(engine, settings, inputs, folder, device=device, threads=threads, report=report, retrying=retrying)
+    state = retrying(lambda: require_index(engine, settings.index))
+
+    def refuse() -> None:
+        raise UsageError(f"another process adapts into {folder}", "Wait for it, or use another folder.")
+
+    with translate_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with file_lock(folder / "lock", refuse):
+        run.begin(resume=resume)
+        if (known := _read_result(run.work / "result.json")) is not None:
+            report(f"{folder} is finished: there is nothing to resume")
+            plan, result = run.plan(state), known
+        else:
+            plan = run.plan(state)
+            corpus = run.read_corpus(plan)
+            split = run.split(corpus)
+            run.write_examples(plan, corpus, split)
+            fingerprint = run.train(plan)
+            trained = len((run.work / "train.jsonl").read_bytes().splitlines())
+            compared = run.compare(plan, corpus, split)
+            result = AdaptResult(compared, run.model_folder, fingerprint, plan, trained, False)
+            write_json(run.work / "result.json", _result_json(result))
+    is_better = result.comparison.verdict is Verdict.BETTER
+    if not is_better and not keep:
+        shutil.rmtree(run.model_folder, ignore_errors=True)
+    model = run.model_folder if run.model_folder.is_dir() else None
+    return replace(result, plan=plan, model=model, is_alias=settings.index in state.aliases)
+
+
+@contextmanager
+def _torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads while the block runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _result_json(result: AdaptResult) -> Json:
+    """Content of `result.json`."""
+    comparison: Json = asdict(result.comparison)
+    return {
+        "verdict": result.comparison.verdict,
+        "comparison": comparison,
+        "fingerprint": result.fingerprint,
+        "trained": result.trained,
+    }
+
+
+def _read_result(path: Path) -> AdaptResult | None:
+    if not path.is_file():
+        return None
+    found = orjson.loads(path.read_bytes())
+    own = found["comparison"]
+    metrics = {name: MetricComparison(**own[name]) for name in ("ndcg", "recall")}
+    plan = AdaptPlan("", "", "", FieldChoice(None, ()), "")
+    return AdaptResult(ModelComparison(**own | metrics), None, found["fingerprint"], plan, found["trained"], False)
+
+
+def _write_lines(path: Path, rows: Sequence[Json]) -> None:
+    """Write JSON Lines completely or not at all."""
+    with translate_disk_errors(path.parent):
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+        partial.replace(path)

@@ -1,0 +1,235 @@
+"""What a run of `es-sbert adapt` does: its settings, what it chooses by looking at the index, and its recipe."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics
+from es_sbert.bundle.model_lookup import find_index_model, resolve_model
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, read_sentence_model
+from es_sbert.config import DEFAULT_MODEL
+from es_sbert.diagnostics.index_calibration import LabelledQuery
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.errors import UsageError
+from es_sbert.index.derived_fields import mapped_fields
+from es_sbert.index.document_sample import DocumentSelection, read_documents
+from es_sbert.index.mapping import document_meta_field, vector_fields
+from es_sbert.index.text_template import TextTemplate, mapping_field_names
+from es_sbert.training.recipe import Recipe
+from es_sbert.training.run_folder import hash_model
+
+# Documents that the fields are chosen by.
+_LOOKED_AT = 500
+_CHECKPOINTS_PER_EPOCH = 4
+
+PairKind = Literal["auto", "title", "sentence"]
+
+
+class AdaptSettings(BaseModel):
+    """What a run does; a resumed run must have the same.
+
+    Attributes:
+        index: Index, or alias of one.
+        vector_field: Its vector field: says which model and which text.
+        filter: Query that every document must match; None for all.
+        model: Model to start from; None takes that of the index.
+        name: Name of the tuned model.
+        pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `auto`: by title if a
+            field is one.
+        title_field, body_fields: Chosen by the user; None and empty choose by looking.
+        documents: At most so many are read, at random: pairs are made of them, and queries are ranked against them.
+        most_trained: Largest number of pairs to train on.
+        held_out: Number of held-out queries.
+        negatives: Hard negatives of a pair; 0 for none.
+        ranks: First and last rank of their candidates, by kNN and by BM25.
+        margin: See `HardNegativesSpec`.
+        reranker: See `HardNegativesSpec`.
+        train_tokens: Training reads the first passage of a text, of at most so many tokens, which takes less time; the
+            model still reads as much as before.
+        epochs, batch, learning_rate: Of the training.
+        seed: Of the sample, the split, the training and the bootstrap.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index: str
+    name: str
+    vector_field: str = "embedding"
+    filter: dict[str, Any] | None = None
+    model: str | None = None
+    pairs: PairKind = "auto"
+    title_field: str | None = None
+    body_fields: tuple[str, ...] = ()
+    documents: int = 20_000
+    most_trained: int = 10_000
+    held_out: int = 500
+    negatives: int = 1
+    ranks: tuple[int, int] = (1, 50)
+    margin: float = 0.05
+    reranker: str | None = None
+    train_tokens: int = 128
+    epochs: float = 1.0
+    batch: int = 32
+    learning_rate: float = 2e-5
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class AdaptInputs:
+    """Queries that do not come from the index.
+
+    Attributes:
+        evaluated: Labelled queries to compare the models with, instead of held-out titles or sentences.
+        trained: Labelled queries to train on, such as those of a search log with what was opened.
+    """
+
+    evaluated: Sequence[LabelledQuery] | None = None
+    trained: Sequence[LabelledQuery] = ()
+
+    def digest(self) -> str:
+        """SHA-256 of all of them."""
+        lists = [
+            None if own is None else [[one.text, *one.ids] for one in own] for own in (self.evaluated, self.trained)
+        ]
+        return hashlib.sha256(orjson.dumps(lists)).hexdigest()
+
+
+@dataclass(frozen=True)
+class AdaptPlan:
+    """What a run has chosen by looking at the index.
+
+    Attributes:
+        model: Folder of the model to start from.
+        model_name: Its name.
+        model_hash: Hash of its files.
+        fields: Title and body.
+        embedded: Template of the text that the index embeds.
+    """
+
+    model: str
+    model_name: str
+    model_hash: str
+    fields: FieldChoice
+    embedded: str
+
+
+def make_plan(
+    engine: Engine,
+    state: IndexState,
+    settings: AdaptSettings,
+    report: Callable[[str], None],
+    retrying: Retrier = without_retries,
+) -> AdaptPlan:
+    """Choose the model and the fields, by the mapping and a sample of documents; the fields are reported.
+
+    Raises:
+        ModelNotFound: the model of the index is not on this machine.
+        IndexMismatch: no field fits.
+        UsageError: a title is needed, and no field looks like one.
+    """
+    index = settings.index
+    metas = vector_fields(state.mappings, state.name)
+    meta = metas.get(settings.vector_field)
+    if settings.model is not None or meta is None:
+        name = settings.model or DEFAULT_MODEL
+        folder = resolve_model(name)
+    else:
+        located = find_index_model(index, meta.model, meta.fingerprint)
+        name, folder = located.name, Path(located.folder)
+    embedded = None if meta is None or meta.text is None else TextTemplate.parse(meta.text)
+    ours = {own for field in metas for own in (field, document_meta_field(field))}
+    named = [*(embedded.fields if embedded else ()), settings.title_field, *settings.body_fields]
+    names = list(dict.fromkeys([*filter(None, named), *_text_fields(state.mappings.get("properties", {}), ours)]))
+    selection = DocumentSelection(index, settings.filter, _LOOKED_AT, settings.seed)
+    looked_at = read_documents(engine, selection, names, retrying=retrying)
+    fields = field_statistics([document.source for document in looked_at], names)
+    report(f"Fields with text, by {len(looked_at):,} documents: {', '.join(map(str, fields)) or 'none'}")
+    choice = choose_fields(
+        fields,
+        embedded,
+        title=settings.title_field,
+        body=settings.body_fields,
+        use_title=settings.pairs != "sentence",
+    )
+    if settings.pairs == "title" and choice.title is None:
+        raise UsageError("no field looks like a title", "Name it with --title-field, or use --pairs sentence.")
+    template = embedded or TextTemplate.from_fields(choice.body)
+    return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
+
+
+# Types of fields that may hold words; dates and addresses are strings too.
+_WORD_TYPES = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "keyword", "wildcard"})
+
+
+def _text_fields(properties: Json, ours: Collection[str]) -> list[str]:
+    """Dotted names of the fields that may hold words, and that documents bring themselves.
+
+    Args:
+        properties: `properties` of a mapping.
+        ours: Vector fields and their metadata, which are left out.
+    """
+    types = {name: field.get("type") for name, field in mapped_fields(properties)}
+    own = (name for name in mapping_field_names(properties) if name.partition(".")[0] not in ours)
+    return [name for name in own if types.get(name) in _WORD_TYPES]
+
+
+def training_recipe(settings: AdaptSettings, plan: AdaptPlan) -> Recipe:
+    """The recipe of the training; its data are `train.jsonl` and `dev.jsonl` of the run's folder."""
+    names = {kind: _prompt_name(Path(plan.model), kind) for kind in PROMPT_NAMES}
+    kinds: dict[str, PromptKind] = {"anchor": "query", "positive": "document", "negative": "document"}
+    negatives = [f"negative{number}" for number in range(1, settings.negatives + 1)]
+    columns = {"anchor": "query", "positive": "text"}
+    data = {
+        "path": "train.jsonl",
+        "columns": columns | ({"negative": negatives} if negatives else {}),
+        "prompts": {role: name for role, kind in kinds.items() if (name := names[kind]) is not None},
+    }
+    stage = {
+        "name": "pairs",
+        "data": [data],
+        "objective": {"kind": "in-batch"},
+        "epochs": settings.epochs,
+        "batch": settings.batch,
+        "learning_rate": settings.learning_rate,
+        "dev": {"task": "pairs", "path": "dev.jsonl", "columns": columns},
+        "checkpoints_per_epoch": _CHECKPOINTS_PER_EPOCH,
+    }
+    return Recipe.model_validate(
+        {
+            "name": settings.name,
+            "description": f"{plan.model_name}, adapted to the documents of the index {settings.index}",
+            "model": {"base": plan.model},
+            "stages": [stage],
+            "seed": settings.seed,
+        }
+    )
+
+
+def first_passages(texts: Sequence[str], plan: AdaptPlan, tokens: int) -> list[str]:
+    """The beginning of each text, up to the end of a paragraph or sentence.
+
+    Args:
+        texts: The texts.
+        plan: Names the model, whose tokens are counted.
+        tokens: Most tokens of a passage; fewer if the model reads fewer.
+    """
+    model = read_sentence_model(Path(plan.model), plan.model_name)
+    split = SentenceTokenizer(model).make_chunker(min(tokens, model.input_limit("document")), 0, "document")
+    return [text[spans[0][0] : spans[0][1]] if spans else text for text, spans in zip(texts, split(texts), strict=True)]
+
+
+def _prompt_name(model: Path, kind: PromptKind) -> str | None:
+    """Name of the model's prompt for texts of a kind; None if it has none."""
+    prompts = read_sentence_model(model, model.name).prompts
+    return next((name for name in PROMPT_NAMES[kind] if prompts.get(name)), None)

@@ -1,0 +1,62 @@
+"""BM25 rankings by the engine, for many queries at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.multi_get import batched
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.index.document_sample import DocumentSelection
+
+_SEARCHES_PER_REQUEST = 50
+
+
+def rank_by_bm25(
+    engine: Engine,
+    selection: DocumentSelection,
+    queries: Sequence[str],
+    fields: Sequence[str],
+    rows: Mapping[str, int],
+    *,
+    depth: int,
+    retrying: Retrier = without_retries,
+) -> NDArray[np.int64]:
+    """The known documents among the first hits of each query, best first.
+
+    Args:
+        engine: Where the index is.
+        selection: Index and filter.
+        queries: The queries.
+        fields: Fields that are searched.
+        rows: Id of a known document → its row. Hits of other documents are left out.
+        depth: Hits of a search.
+        retrying: Retries each request.
+
+    Returns:
+        Rows; −1 where a ranking ends. *Shape:* ``(queries, depth)``.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    ranking = np.full((len(queries), depth), -1, np.int64)
+    number = 0
+    for part in batched(list(queries), _SEARCHES_PER_REQUEST):
+        bodies = [bm25_body(query, fields, selection.filter, depth) for query in part]
+        for answer in retrying(lambda: engine.multi_search(selection.index, bodies)):  # noqa: B023 - called at once
+            found = [rows[hit["_id"]] for hit in answer["hits"]["hits"] if hit["_id"] in rows]
+            own = list(dict.fromkeys(found))
+            ranking[number, : len(own)] = own
+            number += 1
+    return ranking
+
+
+def bm25_body(query: str, fields: Sequence[str], filter: Json | None, size: int) -> Json:
+    """A lexical search without `_source`."""
+    matches: Json = {"multi_match": {"query": query, "fields": list(fields)}}
+    restricted: Json = {"bool": {"must": [matches], **({} if filter is None else {"filter": [filter]})}}
+    return {"query": restricted, "size": size, "_source": False, "track_total_hits": False}

@@ -1,0 +1,134 @@
+"""Choose the fields of an index that make pairs of query and text: a title, and the text that it is the title of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from es_sbert.engines.rest import Json
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.text_template import TextTemplate, field_text
+
+_TITLE_NAMES = ("title", "headline", "heading", "subject", "question", "name", "summary", "label")
+_TITLE_WORDS = (2, 20)  # median number of words
+_BODY_WORDS = 8
+# Of the documents with text in the field, and of these with a text that no other has.
+_MIN_SHARE, _MIN_DISTINCT = 0.5, 0.5
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """What a sample of documents has in a field.
+
+    Attributes:
+        name: The field, dotted if it is nested.
+        share: Share of the documents that have text in it.
+        words: Median number of words of these texts.
+        distinct: Number of different texts divided by the number of texts.
+    """
+
+    name: str
+    share: float
+    words: float
+    distinct: float
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.words:,.0f} words, in {self.share:.0%} of the documents)"
+
+
+@dataclass(frozen=True)
+class FieldChoice:
+    """The fields of pairs.
+
+    Attributes:
+        title: The field whose text is the query; None makes the first sentence of the body the query.
+        body: The fields of the text, at least one.
+    """
+
+    title: str | None
+    body: tuple[str, ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.body if self.title is None else (self.title, *self.body)
+
+
+def field_statistics(documents: Sequence[Json], names: Sequence[str]) -> list[FieldStatistics]:
+    """Look at the text fields of a sample of documents; fields without text are left out."""
+    found = []
+    for name in names:
+        texts = [text for document in documents if (text := (field_text(document, name) or "").strip())]
+        if texts:
+            words = statistics.median(len(text.split()) for text in texts)
+            found.append(FieldStatistics(name, len(texts) / len(documents), words, len(set(texts)) / len(texts)))
+    return found
+
+
+def choose_fields(
+    fields: Sequence[FieldStatistics],
+    embedded: TextTemplate | None,
+    *,
+    title: str | None = None,
+    body: Sequence[str] = (),
+    use_title: bool = True,
+) -> FieldChoice:
+    """Choose title and body.
+
+    The body is the text that the index embeds, or else the field with the longest texts. The title is another field, or
+    another field of that text, with short texts that differ between documents; a usual name such as `title` decides
+    between several.
+
+    Args:
+        fields: Text fields of the index.
+        embedded: The text that the index embeds, if that is known.
+        title, body: Fields that the user has chosen.
+        use_title: Whether a title may be chosen; otherwise it is None.
+
+    Raises:
+        IndexMismatch: a field that was chosen has no text, or no field has texts long enough for a body.
+    """
+    known = {field.name: field for field in fields}
+    missing = [name for name in (*body, *([title] if title else [])) if name not in known]
+    if missing:
+        raise IndexMismatch(
+            f"no document of the sample has text in {', '.join(missing)}",
+            f"Name one of the fields with text: {', '.join(known) or 'there is none'}.",
+        )
+    texts = list(body) or ([name for name in embedded.fields if name in known] if embedded else [])
+    if not texts:
+        long = [field for field in fields if field.words >= _BODY_WORDS and field.share >= _MIN_SHARE]
+        if not long:
+            raise IndexMismatch(
+                f"no field holds texts of {_BODY_WORDS} words or more in at least {_MIN_SHARE:.0%} of the documents",
+                "Name the field of the text with --body-field.",
+            )
+        texts = [max(long, key=lambda field: field.words).name]
+    if title is None and use_title:
+        title = _choose_title(known, texts, keep=bool(body))
+    own = tuple(name for name in texts if name != title)
+    if not own:
+        raise IndexMismatch(f"{title} is both title and body", "Name another --title-field or --body-field.")
+    return FieldChoice(title, own)
+
+
+def _choose_title(known: Mapping[str, FieldStatistics], texts: Sequence[str], *, keep: bool) -> str | None:
+    """The field of titles, or None; a field of the body only if another one remains and the body may change."""
+    longest = max(known[name].words for name in texts)
+    may_lose = len(texts) > 1 and not keep
+    fitting = [
+        field
+        for field in known.values()
+        if (field.name not in texts or may_lose)
+        and _TITLE_WORDS[0] <= field.words <= min(_TITLE_WORDS[1], longest / 2)
+        and field.share >= _MIN_SHARE
+        and field.distinct >= _MIN_DISTINCT
+    ]
+
+    def preference(field: FieldStatistics) -> tuple[int, bool, float]:
+        last = field.name.rpartition(".")[2].lower()
+        named = _TITLE_NAMES.index(last) if last in _TITLE_NAMES else len(_TITLE_NAMES)
+        return named, field.name not in texts, -field.distinct
+
+    return min(fitting, key=preference).name if fitting else None

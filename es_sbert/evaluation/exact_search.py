@@ -1,0 +1,71 @@
+"""Exact search in memory: the documents of the largest cosine for each query."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.evaluation.evaluated_models import check_finite
+
+# Scores held at once: 64 queries by 65,536 documents are 16 MB.
+_QUERIES, _DOCUMENTS = 64, 1 << 16
+
+
+def search_exact(
+    queries: NDArray[np.float32], documents: NDArray[np.float32], k: int, own: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k documents of the largest cosine for each query, exactly, in memory bounded by blocks.
+
+    Args:
+        queries: *Shape:* ``(queries, dimensions)``.
+        documents: *Shape:* ``(documents, dimensions)``.
+        k: At most so many.
+        own: *Shape:* ``(queries,)``: row of the document that is the query itself, which is excluded; −1 for none.
+
+    Returns:
+        Rows of documents and their cosines, *shape* ``(queries, at most k)`` each, best first; equal cosines in the
+        order of the documents. Where fewer are left, the rows end with −1 and −∞.
+
+    Raises:
+        ModelError: a value is not a finite number.
+    """
+    check_finite(queries, documents)
+    width = min(k, len(documents))
+    rows = np.full((len(queries), width), -1, dtype=np.int64)  # (queries, k)
+    cosines = np.full((len(queries), width), -np.inf, dtype=np.float32)  # (queries, k)
+    for first in range(0, len(documents), _DOCUMENTS):
+        block = unit_vectors(documents[first : first + _DOCUMENTS])  # (block, dimensions)
+        for begin in range(0, len(queries), _QUERIES):
+            some = slice(begin, begin + _QUERIES)
+            scores = unit_vectors(queries[some]) @ block.T  # (some queries, block)
+            if own is not None:
+                here = np.flatnonzero((own[some] >= first) & (own[some] < first + len(block)))
+                scores[here, own[some][here] - first] = -np.inf
+            best = _top_k(scores, width)  # (some queries, at most k)
+            # What was found before comes first, so that a stable sort keeps the order of the documents.
+            merged = np.hstack([cosines[some], np.take_along_axis(scores, best, axis=1)])
+            places = np.hstack([rows[some], first + best])
+            order = np.argsort(-merged, axis=1, kind="stable")[:, :width]
+            cosines[some] = np.take_along_axis(merged, order, axis=1)
+            rows[some] = np.take_along_axis(places, order, axis=1)
+    rows[np.isneginf(cosines)] = -1
+    return rows, cosines
+
+
+def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Columns of the k largest values of each row, best first, equal ones by column. *Shape:* ``(rows, at most k)``."""
+    if k < scores.shape[1]:
+        # Only what is at least the k-th largest value is sorted; ties with it are cut by the sort, by column.
+        least = np.partition(scores, -k, axis=1)[:, -k]  # (rows,)
+        result = np.empty((len(scores), k), dtype=np.int64)
+        for row, bound in enumerate(least):
+            columns = np.flatnonzero(scores[row] >= bound)
+            result[row] = columns[np.argsort(-scores[row, columns], kind="stable")[:k]]
+        return result
+    return np.argsort(-scores, axis=1, kind="stable")
+
+
+def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of unit length, *shape* ``(rows, dimensions)``; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

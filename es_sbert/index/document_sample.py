@@ -1,0 +1,112 @@
+"""Read fields of all documents of an index that match a query, or of a random sample of them that a seed decides."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.index.mapping import random_order_query
+from es_sbert.index.vector_field import require_index
+
+_PAGE = 500
+# The engine leaves out most documents of a large index. It is asked for this many more than the sample needs, and for
+# so many standard deviations of a binomial distribution on top, so that it practically never returns too few.
+_SURPLUS = 1.2
+_DEVIATIONS = 8
+
+
+@dataclass(frozen=True)
+class DocumentSelection:
+    """Documents of an index.
+
+    Attributes:
+        index: Index, or alias of one. Of an alias with a filter, the documents are those that the alias shows.
+        filter: Query that every document must match; None for all.
+        sample: At most so many of them, drawn at random; None takes all.
+        seed: Seed of the draw. A document is drawn by a hash of the seed and its id, so that the sample of an index is
+            the same on every machine, and changes little when documents are added.
+    """
+
+    index: str
+    filter: Json | None = None
+    sample: int | None = None
+    seed: int = 0
+
+
+class SampledDocument(NamedTuple):
+    """A document.
+
+    Attributes:
+        key: Its id and its routing, None if it has no custom routing.
+        source: The fields that were asked for.
+    """
+
+    key: DocumentKey
+    source: Json
+
+
+def read_documents(
+    engine: Engine,
+    selection: DocumentSelection,
+    fields: Sequence[str],
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    retrying: Retrier = without_retries,
+) -> list[SampledDocument]:
+    """Read documents shard by shard, each from a point in time (see `scan_index`).
+
+    Args:
+        engine: Where the index is.
+        selection: Which documents.
+        fields: Which fields of `_source`, at least one.
+        on_progress: Called with the number of documents read, and about how many there are to read.
+        retrying: Retries each request.
+
+    Returns:
+        The documents, in the order of their hashes: any first part of them is a random sample too.
+
+    Raises:
+        IndexMissing: no such index.
+        IndexMismatch: the name is an alias of several indices, or the index was replaced while it was read.
+        EngineError: the engine failed.
+    """
+    state = retrying(lambda: require_index(engine, selection.index))
+    total = retrying(lambda: engine.count(selection.index, selection.filter))
+    query = selection.filter or {"match_all": {}}
+    if selection.sample is not None and (share := _engine_share(selection.sample, total)) < 1:
+        query = random_order_query(query, selection.seed)
+        query["function_score"]["min_score"] = 1 - share
+        total = math.ceil(total * share)
+    found: dict[DocumentKey, Json] = {}
+    for page in scan_index(
+        engine,
+        selection.index,
+        query=query,
+        source_includes=fields,
+        page=min(_PAGE, state.result_window),
+        retrying=retrying,
+    ):
+        # A document that was written again while a node was lost comes twice; the later version counts.
+        found |= {document_key(hit): hit.get("_source") or {} for hit in page.hits}
+        on_progress(len(found), max(len(found), total))
+    ordered = sorted(found, key=lambda key: draw_order(key, selection.seed))
+    return [SampledDocument(key, found[key]) for key in ordered[: selection.sample]]
+
+
+def _engine_share(sample: int, total: int) -> float:
+    """The share of the documents that the engine is asked for, to draw a sample of them; 1 or more for all."""
+    wanted = sample * _SURPLUS + _DEVIATIONS * math.sqrt(sample)
+    return wanted / total if total else 1.0
+
+
+def draw_order(key: DocumentKey, seed: int) -> bytes:
+    """The rank of a document in the draw of a seed; ranks of different seeds are independent."""
+    identifier, routing = key
+    return hashlib.sha256(f"{seed}\0{identifier}\0{routing or ''}".encode("utf-8", "surrogatepass")).digest()

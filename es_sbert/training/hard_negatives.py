@@ -1,0 +1,237 @@
+"""Hard negatives: texts that a ranking places near a query although they are not relevant to it.
+
+Most texts that rank high for a query and are not labelled are in fact relevant (Qu et al. 2021, RocketQA, arXiv
+2010.08191). A candidate is therefore dropped unless its cosine with the query is lower than that of the positive by a
+margin (de Souza P. Moreira et al. 2024, NV-Retriever, arXiv 2407.15831), and, if there is a reranker, unless its score
+is lower than the positive's as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.errors import SourceError
+from es_sbert.evaluation.evaluated_models import PairScorer
+from es_sbert.evaluation.exact_search import search_exact, unit_vectors
+from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.training.augmentation import save_array
+from es_sbert.training.recipe import HardNegativesSpec
+from es_sbert.training.training_examples import Examples
+
+# Candidates that the reranker scores for each negative that is needed.
+_RERANKED_PER_NEGATIVE = 4
+
+Rows = NDArray[np.int64]
+
+
+def merge_rankings(rankings: Sequence[Rows], first_rank: int, last_rank: int) -> list[list[int]]:
+    """The documents of several rankings of each query between two ranks, alternately, each once.
+
+    Args:
+        rankings: Rows of documents, best first; −1 where a ranking ends. *Shape:* ``(queries, ranks)`` each.
+        first_rank, last_rank: From 1, both inclusive.
+    """
+    merged = []
+    for rows in zip(*(ranking[:, first_rank - 1 : last_rank].tolist() for ranking in rankings), strict=True):
+        turns = (row for turn in zip_longest(*rows, fillvalue=-1) for row in turn)
+        merged.append([row for row in dict.fromkeys(turns) if row >= 0])
+    return merged
+
+
+def keep_below_margin(
+    candidates: Sequence[Sequence[int]],
+    positives: Sequence[Sequence[int]],
+    queries: NDArray[np.float32],
+    documents: NDArray[np.float32],
+    margin: float,
+) -> list[list[int]]:
+    """The candidates that are certainly not relevant by the model's own judgement, in their order.
+
+    Args:
+        candidates: Rows of documents for each query.
+        positives: Rows of the documents that are relevant to each query, the pair's own first.
+        queries, documents: Vectors of unit length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
+        margin: By how much the cosine of a candidate must be lower than that of the pair's own positive.
+    """
+    kept = []
+    for query, rows, relevant in zip(queries, candidates, positives, strict=True):
+        highest = float(query @ documents[relevant[0]]) - margin
+        cosines = documents[list(rows)] @ query  # (candidates,)
+        right = set(relevant)
+        kept.append(
+            [row for row, cosine in zip(rows, cosines.tolist(), strict=True) if cosine <= highest and row not in right]
+        )
+    return kept
+
+
+def keep_below_reranker(
+    candidates: Sequence[Sequence[int]],
+    positives: Sequence[Sequence[int]],
+    queries: Sequence[str],
+    documents: Sequence[str],
+    reranker: PairScorer,
+) -> list[list[int]]:
+    """The candidates that a reranker scores lower than the pair's own positive, in their order.
+
+    Args:
+        candidates, positives: As for `keep_below_margin`.
+        queries, documents: The texts.
+        reranker: Scores a query and a document.
+    """
+    numbered = [(number, row) for number, rows in enumerate(candidates) for row in rows]
+    own = [relevant[0] for relevant in positives]
+    limits = reranker.score(queries, [documents[row] for row in own])  # (queries,)
+    scores = reranker.score([queries[number] for number, _ in numbered], [documents[row] for _, row in numbered])
+    kept: list[list[int]] = [[] for _ in candidates]
+    for (number, row), score in zip(numbered, scores.tolist(), strict=True):
+        if score < limits[number]:
+            kept[number].append(row)
+    return kept
+
+
+def fill_up(
+    candidates: Sequence[Sequence[int]], positives: Sequence[Sequence[int]], documents: int, count: int, seed: int
+) -> Rows:
+    """The first candidates of each query, and random documents where there are too few.
+
+    Args:
+        candidates, positives: As for `keep_below_margin`.
+        documents: Number of documents; more than a query has positives by at least `count`.
+        count: Negatives of a query.
+        seed: Of the random documents.
+
+    Returns:
+        *Shape:* ``(queries, count)``, the rows of one query all different.
+    """
+    random = np.random.default_rng(seed)
+    chosen = np.empty((len(candidates), count), dtype=np.int64)
+    for number, (rows, relevant) in enumerate(zip(candidates, positives, strict=True)):
+        own = list(rows[:count])
+        excluded = {*own, *relevant}
+        while len(own) < count:
+            row = int(random.integers(documents))
+            if row not in excluded:
+                own.append(row)
+                excluded.add(row)
+        chosen[number] = own
+    return chosen
+
+
+def choose_negatives(
+    rankings: Sequence[Rows],
+    positives: Sequence[Sequence[int]],
+    texts: tuple[Sequence[str], Sequence[str]],
+    vectors: tuple[NDArray[np.float32], NDArray[np.float32]],
+    spec: HardNegativesSpec,
+    reranker: PairScorer | None = None,
+) -> Rows:
+    """Hard negatives of each query.
+
+    Args:
+        rankings: Rows of documents, best first, −1 where a ranking ends. *Shape:* ``(queries, ranks)`` each.
+        positives: Rows of the documents that are relevant to each query, the pair's own first; also those of equal
+            text.
+        texts: The queries and the documents.
+        vectors: Theirs, of any length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
+        spec: Ranks, margin and count.
+        reranker: Checks the candidates too.
+
+    Returns:
+        *Shape:* ``(queries, spec.count)``.
+
+    Raises:
+        SourceError: there are too few documents.
+    """
+    queries, documents = (unit_vectors(side) for side in vectors)
+    most = max(map(len, positives), default=0)
+    if len(documents) < most + spec.count:
+        raise SourceError(
+            f"{len(documents):,} different texts are too few for {spec.count} negatives a query",
+            "Give more documents, or lower hard_negatives.count.",
+        )
+    candidates = merge_rankings(rankings, *spec.ranks)
+    candidates = keep_below_margin(candidates, positives, queries, documents, spec.margin)
+    if reranker is not None:
+        candidates = [rows[: spec.count * _RERANKED_PER_NEGATIVE] for rows in candidates]
+        candidates = keep_below_reranker(candidates, positives, *texts, reranker)
+    return fill_up(candidates, positives, len(documents), spec.count, spec.seed)
+
+
+def normalized_text(text: str) -> str:
+    """A text without differences of case and white space, which most tokenizers do not see."""
+    return " ".join(text.split()).casefold()
+
+
+def relevant_rows(queries: Sequence[str], positives: Sequence[int], documents: Sequence[str]) -> list[list[int]]:
+    """All documents that must not be a negative of a query: its positive in any pair, and the query itself.
+
+    Args:
+        queries: The query of each pair.
+        positives: Row of each pair's positive.
+        documents: The documents, whose texts are all different.
+
+    Returns:
+        Rows of documents for each pair, its own positive first.
+    """
+    rows_of: dict[str, dict[int, None]] = {}
+    by_text = {normalized_text(text): row for row, text in enumerate(documents)}
+    keys = [normalized_text(query) for query in queries]
+    for key, row in zip(keys, positives, strict=True):
+        rows_of.setdefault(key, {})[row] = None
+    for key, rows in rows_of.items():
+        if key in by_text:
+            rows[by_text[key]] = None
+    return [[row, *(other for other in rows_of[key] if other != row)] for key, row in zip(keys, positives, strict=True)]
+
+
+def add_hard_negatives(
+    examples: Examples, spec: HardNegativesSpec | None, cache: Path, device: str, report: Callable[[str], None]
+) -> Examples:
+    """Mine negatives of each pair among the positives of all pairs; unchanged examples if `spec` is None.
+
+    Args:
+        examples: Pairs of anchor and positive.
+        spec: The models, ranks and margin.
+        cache: File (.npy) of the negatives, so that a resumed run has the same.
+        device: Device of the models, as torch names it.
+        report: Called with progress messages.
+
+    Returns:
+        The examples with `spec.count` more columns.
+
+    Raises:
+        ModelError: a model cannot be opened.
+        SourceError: there are too few positives.
+        OutputError: the cache cannot be written.
+    """
+    if spec is None:
+        return examples
+    anchors, positives = examples.texts
+    rows: dict[str, int] = {}
+    documents: list[str] = []
+    for text in positives:
+        if rows.setdefault(normalized_text(text), len(documents)) == len(documents):
+            documents.append(text)
+    if not cache.exists():
+        report(f"Mining negatives of the {len(examples):,} pairs of {examples.name} with {spec.model}")
+        encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
+        vectors = encoder.embed(anchors, "query"), encoder.embed(documents, "document")
+        relevant = relevant_rows(anchors, [rows[normalized_text(text)] for text in positives], documents)
+        nearest, _ = search_exact(*vectors, spec.ranks[1])
+        reranker = None if spec.reranker is None else _open_reranker(spec.reranker, device)
+        save_array(cache, choose_negatives([nearest], relevant, (anchors, documents), vectors, spec, reranker))
+    chosen = np.load(cache)  # (pairs, count)
+    columns = [[documents[row] for row in column] for column in chosen.T.tolist()]
+    return replace(examples, texts=(*examples.texts, *columns))
+
+
+def _open_reranker(name: str, device: str) -> PairScorer:
+    return open_pair_scorer(resolve_model(name), name=name).to(device)

@@ -1,0 +1,142 @@
+"""Which documents become hard negatives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_sbert.errors import RecipeInvalid, SourceError
+from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+from es_sbert.training.hard_negatives import (
+    choose_negatives,
+    fill_up,
+    keep_below_margin,
+    keep_below_reranker,
+    merge_rankings,
+    normalized_text,
+    relevant_rows,
+)
+from es_sbert.training.recipe import HardNegativesSpec, load_recipe
+from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.training.support import read_json, recipe, train_here, write_recipe
+
+
+def test_rankings_alternate_within_the_ranks() -> None:
+    first, second = np.array([[4, 1, 2, 3]]), np.array([[9, 2, 5, -1]])
+    assert merge_rankings([first, second], 1, 4) == [[4, 9, 1, 2, 5, 3]]
+    assert merge_rankings([first, second], 2, 3) == [[1, 2, 5]]
+
+
+def test_negatives_are_farther_than_the_positive_by_the_margin() -> None:
+    angles = np.radians([10, 20, 30, 40, 80])
+    documents = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    query = np.array([[1, 0]], np.float32)
+    candidates = [[0, 1, 2, 3, 4]]
+    # cos 20° is 0.94: without a margin the farther ones remain, with 0.1 those up to 0.84, which is 33°.
+    assert keep_below_margin(candidates, [[1]], query, documents, 0) == [[2, 3, 4]]
+    assert keep_below_margin(candidates, [[1]], query, documents, 0.1) == [[3, 4]]
+    # The first positive is the pair's own; another one is never a negative.
+    assert keep_below_margin(candidates, [[1, 3]], query, documents, 0.1) == [[4]]
+
+
+class ByLength:
+    """A pair scorer that prefers long documents."""
+
+    name = "by length"
+
+    def score(self, first: list[str], second: list[str]) -> np.ndarray:
+        return np.array([len(text) for text in second], np.float32)
+
+
+def test_reranker_drops_what_it_prefers_to_the_positive() -> None:
+    documents = ["aaa", "aaaaa", "a", "aa", "aaaa"]
+    kept = keep_below_reranker([[1, 2, 3, 4], [0, 2]], [[0], [4]], ["q", "r"], documents, ByLength())
+    assert kept == [[2, 3], [0, 2]]
+
+
+def test_random_documents_fill_up_and_are_never_positives() -> None:
+    chosen = fill_up([[3], [1, 2, 4]], [[0, 1], [0]], 6, 3, seed=0)
+    assert chosen[0, 0] == 3
+    assert chosen[1].tolist() == [1, 2, 4]
+    assert set(chosen[0, 1:].tolist()) <= {2, 4, 5}
+    assert np.array_equal(chosen, fill_up([[3], [1, 2, 4]], [[0, 1], [0]], 6, 3, seed=0))
+
+
+def test_positives_of_equal_queries_and_the_query_itself_are_relevant() -> None:
+    documents = ["one", "two", "three", "the  Query"]
+    assert relevant_rows(["the query", "THE query ", "other"], [0, 1, 2], documents) == [[0, 1, 3], [1, 0, 3], [2]]
+
+
+def test_negatives_are_the_nearest_that_are_allowed() -> None:
+    random = np.random.default_rng(0)
+    queries, documents = (random.normal(size=(size, 4)).astype(np.float32) for size in (20, 50))
+    positives = [[number, 30] for number in range(20)]
+    ranking, _ = search_exact(queries, documents, 50)
+    texts = [str(number) for number in range(20)], [f"d{number}" for number in range(50)]
+    spec = HardNegativesSpec(count=2, margin=0.2)
+    chosen = choose_negatives([ranking], positives, texts, (queries, documents), spec)
+    cosines = (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ (
+        documents / np.linalg.norm(documents, axis=1, keepdims=True)
+    ).T
+    for number, rows in enumerate(chosen.tolist()):
+        allowed = [
+            row
+            for row in ranking[number]
+            if row not in (number, 30) and cosines[number, row] <= cosines[number, number] - 0.2
+        ]
+        assert rows[: len(allowed[:2])] == allowed[:2]
+        assert not {number, 30} & set(rows)
+    with pytest.raises(SourceError, match="too few"):
+        choose_negatives([ranking[:, :3]], positives, texts, (queries, documents[:3]), spec)
+
+
+def pairs_recipe(model: Path, **data: object) -> dict[str, object]:
+    columns = {"anchor": "sentence1", "positive": "sentence2"}
+    source = {"path": "train.tsv", "columns": columns, **data}
+    return recipe(model, data=[source], objective={"kind": "in-batch"}, dev=None)
+
+
+def test_run_mines_negatives_once(model: Path, folder: Path, no_pictures: None) -> None:
+    mined = {"model": str(model), "count": 2, "ranks": [1, 10], "margin": 0.0}
+    path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined))
+    train_here(path, folder / "out", keep_checkpoints=True)
+    stage = folder / "out/training/pairs"
+    chosen = np.load(stage / "negatives-0.npy")
+    assert chosen.shape == (128, 2)
+    assert read_json(folder / "out/training/run.json")["models"].keys() == {str(model)}
+
+
+def test_cross_encoder_labels_mined_negatives(model: Path, folder: Path, no_pictures: None) -> None:
+    """GPL: the cross-encoder's margins are the labels."""
+    teacher = write_cross_encoder(folder / "teacher", max_tokens=32)
+    mined = {"model": str(model), "ranks": [1, 10], "margin": 0.0}
+    objective = {"kind": "margin-distillation", "teacher": str(teacher), "scale": 5}
+    path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined, objective=objective))
+    train_here(path, folder / "out", keep_checkpoints=True)
+    chosen, margins = (np.load(folder / f"out/training/pairs/{name}-0.npy") for name in ("negatives", "teacher"))
+    rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
+    anchors, positives = [row[0] for row in rows], [row[1] for row in rows]
+    first = {normalized_text(text): text for text in reversed(positives)}
+    order = list(dict.fromkeys(normalized_text(text) for text in positives))
+    negatives = [first[order[row]] for row in chosen[:, 0]]
+    scorer = open_pair_scorer(teacher, name="teacher")
+    assert margins == pytest.approx(scorer.score(anchors, positives) - scorer.score(anchors, negatives), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"objective": {"kind": "regression"}}, "need the objective in-batch"),
+        ({"objective": {"kind": "margin-distillation"}}, "margin-distillation with a teacher"),
+        ({"objective": {"kind": "triplet"}, "hard_negatives": {"count": 2}}, "triplet has one negative"),
+        ({"hard_negatives": {"ranks": [5, 2]}}, "do not rise"),
+        ({"columns": {"anchor": "a", "positive": "b", "negative": "c"}}, "no column negative"),
+    ],
+)
+def test_hard_negatives_of_other_data_are_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    settings = pairs_recipe(Path("base"), **({"hard_negatives": {}} | changes))
+    with pytest.raises(RecipeInvalid, match=reason):
+        load_recipe(str(write_recipe(tmp_path, settings)))
