@@ -81,7 +81,7 @@ class AdaptSettings(BaseModel):
     train_tokens: int = 128
     epochs: float = 1.0
     batch: int = 32
-    learning_rate: float = 2e-5
+    learning_rate: float = 5e-5
     seed: int = 0
 
 

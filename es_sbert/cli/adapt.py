@@ -103,7 +103,7 @@ EXIT_NOT_BETTER = 1
     click.option(
         "--learning-rate",
         type=shared.FiniteFloatRange(min=0, min_open=True),
-        default=2e-5,
+        default=5e-5,
         help="Highest learning rate.",
     ),
     click.option(
