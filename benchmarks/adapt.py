@@ -4,8 +4,9 @@
 
 Each set is loaded into a new index with the stock model, adapted to, and the index is deleted. DATA holds
 `retrieval/SET/` in the BEIR layout and `ingest/short-docs.jsonl.gz`; the set `stdlib` is examples/stdlib_docs.py. Of
-sets with titles, the title finds the text; of others, the first sentence finds the rest. `SET:judged` measures with the
-judged queries of the set instead of held-out titles or sentences, and trains on the same pairs.
+sets with titles, the title finds the text; of others, the first sentence finds the rest. Where a set has judged
+queries, the same two models are compared on these as well: what titles teach must help with queries that people have
+written.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ import click
 from benchmarks.acceptance import delete, ingest
 from benchmarks.common import machine, read_jsonl, read_tsv, table
 from es_sbert.adaptation.adapt import AdaptResult, adapt
-from es_sbert.adaptation.adapt_plan import AdaptInputs, AdaptSettings
+from es_sbert.adaptation.adapt_plan import AdaptSettings
+from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.index_calibration import LabelledQuery
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 
 SETS = ("stdlib", "cisi", "arguana-rebuilt", "agentset-msmarco", "short-docs")
@@ -61,45 +64,58 @@ def judged_queries(folder: Path) -> list[LabelledQuery]:
     return [LabelledQuery(texts[query], tuple(ids)) for query, ids in relevant.items()]
 
 
-def run(url: str, data: Path, name: str, limit: int, threads: int, **settings: Any) -> tuple[AdaptResult, float]:
-    """Load a set, adapt to it, delete it; the result and the seconds of the adaptation."""
-    own, _, judged = name.partition(":")
-    index = f"adapt-{own}"
-    inputs = AdaptInputs(judged_queries(data / "retrieval" / own) if judged else None)
+def run(
+    url: str, data: Path, name: str, limit: int, threads: int, **settings: Any
+) -> tuple[AdaptResult, ModelComparison | None, float]:
+    """Load a set, adapt to it, delete it.
+
+    Returns:
+        The result; the comparison on judged queries, if the set has some; the seconds of the adaptation.
+    """
+    index, folder = f"adapt-{name}", data / "retrieval" / name
     with tempfile.TemporaryDirectory() as work, closing(connect(EngineSettings(url=url))) as engine:
         if engine.get_index(index):
             delete(url, index)
-        file = Path(work) / "documents.jsonl"
-        rows = [row for row in documents(data, own, limit) if row["text"].strip()]
+        file, output = Path(work) / "documents.jsonl", Path(work) / "tuned"
+        rows = [row for row in documents(data, name, limit) if row["text"].strip()]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         text = ("--text-template", "{title}. {text}") if any("title" in row for row in rows) else ()
         ingest(url, index, "--id-field", "id", *text, str(file))
-        began = time.monotonic()
         try:
-            chosen = AdaptSettings(index=index, name=f"{own}-tuned", documents=limit, **settings)
+            chosen = AdaptSettings(index=index, name=f"{name}-tuned", documents=limit, **settings)
             how: Any = {"device": "cpu", "threads": threads, "report": lambda line: click.echo(line, err=True)}
-            return adapt(engine, chosen, Path(work) / "tuned", inputs=inputs, **how), time.monotonic() - began
+            began = time.monotonic()
+            result = adapt(engine, chosen, output, keep=True, **how)
+            seconds = time.monotonic() - began
         finally:
             delete(url, index)
+        judged = compare_on_judged(folder, output, result, threads) if (folder / "qrels").is_dir() else None
+        return result, judged, seconds
 
 
-def rows_of(name: str, result: AdaptResult, seconds: float) -> list[list[str]]:
-    """Table rows of a set, one for each metric."""
-    compared, fields = result.comparison, result.plan.fields
+def compare_on_judged(folder: Path, output: Path, result: AdaptResult, threads: int) -> ModelComparison:
+    """Both models on the judged queries of a set, ranking the texts that the index embeds."""
+    corpus = [json.loads(line) for line in (output / "adapt/documents.jsonl").read_text().splitlines()]
+    rows = {document["id"]: row for row, document in enumerate(corpus)}
+    found = [(query.text, [rows[id] for id in query.ids if id in rows]) for query in judged_queries(folder)]
+    queries = [(text, relevant) for text, relevant in found if relevant]
+    metrics = []
+    for model in (result.plan.model, str(output / "model")):
+        with Encoder(model, device="cpu", precision="fp32", threads=threads) as encoder:
+            asked = encoder.encode([text for text, _ in queries], "query")
+            texts = encoder.encode([document["full_text"] for document in corpus], "document")
+        metrics.append(query_metrics(asked, texts, [relevant for _, relevant in queries]))
+    return compare_metrics(metrics[0], metrics[1], len(corpus), seed=0)
+
+
+def rows_of(name: str, kind: str, compared: ModelComparison, *more: str) -> list[list[str]]:
+    """Table rows of a comparison, one for each metric."""
     rows = []
     for metric in (compared.ndcg, compared.recall):
         interval = f"{metric.low:+.1f} to {metric.high:+.1f}"
         figures = [f"{metric.stock:.1f}", f"{metric.tuned:.1f}", f"{metric.difference:+.1f}", interval]
-        rows.append([name, metric.name, *figures, str(compared.verdict)])
-    first = [
-        fields.title or "first sentence",
-        f"{result.trained:,}",
-        f"{compared.queries:,}",
-        f"{compared.documents:,}",
-    ]
-    rows[0] += [*first, f"{seconds / 60:.0f}"]
-    rows[1] += [""] * 5
-    return rows
+        rows.append([name, f"{compared.queries:,} {kind}", metric.name, *figures])
+    return [[*rows[0], str(compared.verdict), *more], [*rows[1], *[""] * (1 + len(more))]]
 
 
 @click.command()
@@ -111,7 +127,7 @@ def rows_of(name: str, result: AdaptResult, seconds: float) -> list[list[str]]:
 @click.option("--held-out", type=int, default=500)
 @click.option("--epochs", type=float, default=1.0)
 @click.option("--negatives", type=int, default=1)
-@click.option("--learning-rate", type=float, default=2e-5)
+@click.option("--learning-rate", type=float, default=5e-5)
 @click.option("--seed", type=int, default=0)
 @click.option("--threads", type=int, default=1)
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file of the results.")
@@ -128,13 +144,16 @@ def main(
     """Adapt to each set, and print the table."""
     rows, results = [], {}
     for name in sets:
-        result, seconds = run(url, data, name, limit, threads, most_trained=most_pairs, **how)
-        rows += rows_of(name, result, seconds)
-        results[name] = {"comparison": asdict(result.comparison), "trained": result.trained, "seconds": seconds}
+        result, judged, seconds = run(url, data, name, limit, threads, most_trained=most_pairs, **how)
+        held_out = result.comparison
+        kind = f"titles ({result.plan.fields.title})" if result.plan.fields.title else "first sentences"
+        rows += rows_of(name, kind, held_out, f"{result.trained:,}", f"{held_out.documents:,}", f"{seconds / 60:.0f}")
+        rows += [] if judged is None else rows_of(name, "judged queries", judged, "", "", "")
+        results[name] = {"held_out": asdict(held_out), "judged": judged and asdict(judged), "trained": result.trained}
         if output:
             output.write_text(json.dumps({"machine": machine(), "settings": how, "sets": results}, indent=2) + "\n")
-    header = ["set", "metric", "stock", "tuned", "difference", "95 % interval", "verdict"]
-    click.echo(table([*header, "query", "pairs", "held out", "documents", "minutes"], rows))
+    header = ["set", "queries", "metric", "stock", "tuned", "difference", "95 % interval", "verdict"]
+    click.echo(table([*header, "pairs", "documents", "minutes"], rows))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ training after its last checkpoint.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,14 +37,14 @@ from es_sbert.adaptation.model_comparison import (
     query_metrics,
 )
 from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
-from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, near_duplicates, split_queries
+from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, split_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
-from es_sbert.errors import CheckpointInvalid, UsageError
+from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.filesystem import file_lock
 from es_sbert.index.document_sample import DocumentSelection, read_documents
@@ -132,6 +132,27 @@ class Adaptation:
                 "Resume with the options of the run (see adapt/run.json), or start a new run in another folder.",
             )
 
+    def finish(self, state: IndexState) -> AdaptResult:
+        """Do all steps that are not done yet.
+
+        Args:
+            state: The index.
+        """
+        path = self.work / "result.json"
+        if (known := _read_result(path)) is not None:
+            self._report(f"{self.folder} is finished: there is nothing to resume")
+            return replace(known, plan=self.plan(state))
+        plan = self.plan(state)
+        corpus = self.read_corpus(plan)
+        split = self.split(corpus)
+        self.write_examples(plan, corpus, split)
+        fingerprint = self.train(plan)
+        trained = len((self.work / "train.jsonl").read_bytes().splitlines())
+        compared = self.compare(plan, corpus, split)
+        result = AdaptResult(compared, self.model_folder, fingerprint, plan, trained, False)
+        write_json(path, _result_json(result))
+        return result
+
     def plan(self, state: IndexState) -> AdaptPlan:
         """Choose model and fields, and say what was chosen; as recorded if the run is resumed.
 
@@ -189,8 +210,11 @@ class Adaptation:
             labelled=self._inputs.evaluated,
             extra=labelled_pairs(self._inputs.trained, corpus.documents),
         )
-        dropped = f"; {split.dropped:,} pairs dropped, whose query or text occurs in another part"
-        self._report(f"{len(split.held_out):,} queries are held out{dropped if split.dropped else ''}")
+        dropped = f"; {split.dropped:,} pairs dropped, whose query or text occurs in another part, or nearly does"
+        self._report(
+            f"Training on {len(split.train):,} pairs, {len(split.dev):,} choose the checkpoint, "
+            f"{len(split.held_out):,} queries are held out{dropped if split.dropped else ''}"
+        )
         return split
 
     def write_examples(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> None:
@@ -199,18 +223,11 @@ class Adaptation:
         if train.is_file():
             return
         texts = first_passages([document.text for document in corpus.documents], plan, self._settings.train_tokens)
-        held_out = split.held_out_rows if self._inputs.evaluated is None else frozenset[int]()
         with Encoder(plan.model, device=self._device, threads=self._threads, called=plan.model_name) as encoder:
             self._report(f"Embedding {len(texts):,} texts with {plan.model_name}")
-            documents = encoder.encode(texts, "document")
-            excluded = held_out | near_duplicates(documents, sorted(held_out))
-            split = split.without(excluded)
-            self._report(
-                f"Training on {len(split.train):,} pairs, {len(split.dev):,} choose the checkpoint; "
-                f"{len(excluded) - len(held_out):,} texts are near-duplicates of held-out ones, and are not used"
-            )
             queries = encoder.encode([pair.query for pair in split.train], "query")
-        negatives = self._mine_negatives(plan, corpus, split, texts, (queries, documents), excluded)
+            vectors = queries, encoder.encode(texts, "document")
+        negatives = self._mine_negatives(plan, corpus, split, texts, vectors)  # (pairs, negatives)
         rows = [
             {"query": pair.query, "text": texts[pair.row]}
             | {f"negative{number}": texts[row] for number, row in enumerate(own, 1)}
@@ -226,14 +243,12 @@ class Adaptation:
         split: QuerySplit,
         passages: Sequence[str],
         vectors: tuple[NDArray[np.float32], NDArray[np.float32]],
-        excluded: Set[int],
     ) -> NDArray[np.int64]:
         """Rows of the negatives of each training pair, *shape* ``(pairs, negatives)``.
 
         Args:
             passages: What training reads of each document.
             vectors: Of the queries of the training pairs, and of all passages.
-            excluded: Rows that are not used: held-out documents.
         """
         settings, documents = self._settings, corpus.documents
         if not settings.negatives:
@@ -241,7 +256,7 @@ class Adaptation:
         keys = [normalized_text(passage) for passage in passages]
         pool: dict[str, int] = {}  # passage → the first row that has it
         for row, key in enumerate(keys):
-            if row not in excluded:
+            if row not in split.excluded:
                 pool.setdefault(key, row)
         rows = np.array(list(pool.values()), np.int64)  # place in the pool → row
         places = {key: place for place, key in enumerate(pool)}
@@ -298,8 +313,7 @@ class Adaptation:
         metrics = []
         for model, name in ((plan.model, plan.model_name), (str(self.model_folder), self._settings.name)):
             self._report(f"Ranking {len(texts):,} texts for {len(queries):,} held-out queries by {name}")
-            precision = "auto" if self._device.startswith("cuda") else "fp32"
-            with Encoder(model, device=self._device, threads=self._threads, precision=precision) as encoder:
+            with Encoder(model, device=self._device, threads=self._threads, precision="fp32") as encoder:
                 vectors = encoder.encode(queries, "query"), encoder.encode(texts, "document")
             metrics.append(query_metrics(*vectors, relevant))
         return compare_metrics(metrics[0], metrics[1], len(texts), self._settings.seed)
@@ -351,24 +365,18 @@ def adapt(
         folder.mkdir(parents=True, exist_ok=True)
     with file_lock(folder / "lock", refuse):
         run.begin(resume=resume)
-        if (known := _read_result(run.work / "result.json")) is not None:
-            report(f"{folder} is finished: there is nothing to resume")
-            plan, result = run.plan(state), known
-        else:
-            plan = run.plan(state)
-            corpus = run.read_corpus(plan)
-            split = run.split(corpus)
-            run.write_examples(plan, corpus, split)
-            fingerprint = run.train(plan)
-            trained = len((run.work / "train.jsonl").read_bytes().splitlines())
-            compared = run.compare(plan, corpus, split)
-            result = AdaptResult(compared, run.model_folder, fingerprint, plan, trained, False)
-            write_json(run.work / "result.json", _result_json(result))
+        try:
+            result = run.finish(state)
+        except (IndexMismatch, ModelError, SourceError, UsageError):
+            # The options do not fit the index: others may be tried in the same folder.
+            if not resume and not run.model_folder.exists():
+                shutil.rmtree(run.work)
+            raise
     is_better = result.comparison.verdict is Verdict.BETTER
     if not is_better and not keep:
         shutil.rmtree(run.model_folder, ignore_errors=True)
     model = run.model_folder if run.model_folder.is_dir() else None
-    return replace(result, plan=plan, model=model, is_alias=settings.index in state.aliases)
+    return replace(result, model=model, is_alias=settings.index in state.aliases)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, mapping_field_names
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model
 
@@ -81,7 +82,7 @@ class AdaptSettings(BaseModel):
     train_tokens: int = 128
     epochs: float = 1.0
     batch: int = 32
-    learning_rate: float = 2e-5
+    learning_rate: float = 5e-5
     seed: int = 0
 
 
@@ -135,6 +136,7 @@ def make_plan(
 
     Raises:
         ModelNotFound: the model of the index is not on this machine.
+        UnsupportedArchitecture: es-sbert does not train it.
         IndexMismatch: no field fits.
         UsageError: a title is needed, and no field looks like one.
     """
@@ -147,6 +149,7 @@ def make_plan(
     else:
         located = find_index_model(index, meta.model, meta.fingerprint)
         name, folder = located.name, Path(located.folder)
+    open_siamese_encoder(folder, name=name)  # what cannot be trained is refused before documents are read
     embedded = None if meta is None or meta.text is None else TextTemplate.parse(meta.text)
     ours = {own for field in metas for own in (field, document_meta_field(field))}
     named = [*(embedded.fields if embedded else ()), settings.title_field, *settings.body_fields]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from es_sbert.adaptation.pair_corpus import PairDocument
 from es_sbert.diagnostics.index_calibration import LabelledQuery
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.training.hard_negatives import normalized_text
 
 # Fewer are refused: a model would hardly change, and an interval would say nothing.
 MIN_TRAINED, MIN_HELD_OUT = 50, 20
-# As for `es-sbert duplicates`.
-NEAR_DUPLICATE_COSINE = 0.95
+# Share of the shingles of two texts that are in both.
+NEAR_DUPLICATE = 0.5
+# Words of more characters than this on average are not words.
+_LONGEST_WORDS = 20
 # Of the pairs at most this share is held out, and of the others this share chooses the checkpoint.
 _MOST_HELD_OUT, _DEV_SHARE, _MOST_DEV = 0.2, 0.1, 500
 
@@ -55,29 +54,15 @@ class QuerySplit:
     Attributes:
         train, dev: Pairs.
         held_out: Queries to evaluate models with.
-        dropped: Pairs that were dropped because their query or their text occurs in another part.
+        dropped: Pairs that were dropped because their query or their text occurs in another part, or nearly does.
+        excluded: Rows of the held-out documents and of their near-duplicates: nothing is trained on them.
     """
 
     train: tuple[QueryPair, ...]
     dev: tuple[QueryPair, ...]
     held_out: tuple[HeldOutQuery, ...]
     dropped: int
-
-    @property
-    def held_out_rows(self) -> frozenset[int]:
-        """Rows of the documents that are relevant to the held-out queries."""
-        return frozenset(row for query in self.held_out for row in query.rows)
-
-    def without(self, rows: Set[int]) -> QuerySplit:
-        """The split without pairs of these documents.
-
-        Raises:
-            SourceError: too few pairs are left.
-        """
-        train, dev = (tuple(pair for pair in pairs if pair.row not in rows) for pairs in (self.train, self.dev))
-        split = replace(self, train=train, dev=dev)
-        _check_enough(split)
-        return split
+    excluded: frozenset[int]
 
 
 def split_queries(
@@ -106,20 +91,22 @@ def split_queries(
         count = min(held_out, int(len(pairs) * _MOST_HELD_OUT))
         chosen, pairs = pairs[:count], pairs[count:]
         evaluated = _with_equal_documents(chosen, documents)
-        texts = [documents[row].text for query in evaluated for row in query.rows]
+        held_out_rows = {row for query in evaluated for row in query.rows}
+        excluded = held_out_rows | near_duplicates([document.text for document in documents], held_out_rows)
     else:
-        evaluated, texts = _labelled_queries(labelled, documents), []
+        evaluated, excluded = _labelled_queries(labelled, documents), set()
     extra = list(extra)
     asked = {pair.row for pair in extra}  # their documents are trained on
     dev = [pair for pair in pairs if pair.row not in asked][: min(_MOST_DEV, int(len(pairs) * _DEV_SHARE))]
     chosen_dev = set(dev)
     train = [*extra, *(pair for pair in pairs if pair not in chosen_dev)]
+    texts = [documents[row].text for row in excluded]
     taken = {normalized_text(text) for text in [*texts, *(query.text for query in evaluated)]}
     kept_dev = _without(dev, taken, documents)
     taken |= {normalized_text(text) for pair in kept_dev for text in (pair.query, documents[pair.row].text)}
     kept_train = _without(train, taken, documents)
     dropped = len(dev) - len(kept_dev) + len(train) - len(kept_train)
-    split = QuerySplit(tuple(kept_train[:most_trained]), tuple(kept_dev), evaluated, dropped)
+    split = QuerySplit(tuple(kept_train[:most_trained]), tuple(kept_dev), evaluated, dropped, frozenset(excluded))
     _check_enough(split)
     return split
 
@@ -163,18 +150,40 @@ def labelled_pairs(labelled: Sequence[LabelledQuery], documents: Sequence[PairDo
     return [QueryPair(query.text, row) for query in _labelled_queries(labelled, documents) for row in query.rows]
 
 
-def near_duplicates(vectors: NDArray[np.float32], held_out: Sequence[int]) -> frozenset[int]:
-    """Rows of the documents whose text is nearly that of a held-out document: an earlier version of it, for example.
+def near_duplicates(texts: Sequence[str], held_out: Collection[int]) -> frozenset[int]:
+    """Rows of the texts that are nearly a held-out text: an earlier version of it, for example.
+
+    Two texts are near-duplicates if they share half of their shingles (Jaccard similarity; Broder 1997). This does not
+    depend on a model, whose cosines may all be high.
 
     Args:
-        vectors: Of all documents. *Shape:* ``(documents, dimensions)``.
-        held_out: Rows of the held-out documents; they are not among the result.
+        texts: All texts.
+        held_out: Rows of the held-out texts; they are not among the result.
     """
-    others = np.setdiff1d(np.arange(len(vectors)), held_out)
-    if not len(held_out) or not len(others):
-        return frozenset()
-    _, cosines = search_exact(vectors[others], vectors[list(held_out)], 1)
-    return frozenset(others[cosines[:, 0] >= NEAR_DUPLICATE_COSINE].tolist())
+    holders: dict[object, list[int]] = {}
+    sizes: dict[int, int] = {}
+    for row in held_out:
+        own = _shingles(texts[row])
+        sizes[row] = len(own)
+        for shingle in own:
+            holders.setdefault(shingle, []).append(row)
+    found = set()
+    for row, text in enumerate(texts):
+        if row in sizes:
+            continue
+        own = _shingles(text)
+        shared = Counter(other for shingle in own for other in holders.get(shingle, ()))
+        if any(count >= NEAR_DUPLICATE * (len(own) + sizes[other] - count) for other, count in shared.items()):
+            found.add(row)
+    return frozenset(found)
+
+
+def _shingles(text: str) -> set[object]:
+    """All sequences of three words of a text; of five characters in scripts that put no spaces between words."""
+    text = normalized_text(text)
+    words = text.split()
+    units, length = (words, 3) if len(words) * _LONGEST_WORDS >= len(text) else (list(text), 5)
+    return {tuple(units[start : start + length]) for start in range(max(1, len(units) - length + 1))}
 
 
 def _check_enough(split: QuerySplit) -> None:

@@ -91,9 +91,7 @@ EXIT_NOT_BETTER = 1
 )
 @option_group(
     "Training",
-    click.option(
-        "--model", metavar="NAME", callback=shared.cut_model, help="Model to start from.  [default: that of the index]"
-    ),
+    click.option("--model", metavar="NAME", help="Model to start from.  [default: that of the index]"),
     click.option(
         "--epochs", type=shared.FiniteFloatRange(min=0, min_open=True), default=1.0, help="Passes over the pairs."
     ),
@@ -103,7 +101,7 @@ EXIT_NOT_BETTER = 1
     click.option(
         "--learning-rate",
         type=shared.FiniteFloatRange(min=0, min_open=True),
-        default=2e-5,
+        default=5e-5,
         help="Highest learning rate.",
     ),
     click.option(

@@ -44,6 +44,10 @@ def test_adapt_compares_registers_and_refuses(
     training = ("--epochs", "25", "--learning-rate", "3e-3", "--held-out", "40", "--device", "cpu")
 
     into = ("-o", tmp_path / "tuned", "--name", "ours")
+    unfit = cli("adapt", *where, index, *into, *training, "--title-field", "headline")
+    assert unfit.code == 2
+    assert "no document of the sample has text in headline" in unfit.err
+    assert "Name one of the fields with text: title, text" in unfit.err
     with cut_at(60):
         cli("adapt", *where, index, *into, *training)
     done = cli("adapt", *where, index, *into, *training, "--resume", "--json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from es_sbert.adaptation.field_choice import FieldChoice
@@ -140,15 +139,20 @@ def test_too_few_pairs_are_refused() -> None:
 
 
 def test_near_duplicates_of_held_out_documents_are_not_trained_on() -> None:
-    random = np.random.default_rng(0)
-    vectors = random.normal(size=(200, 8)).astype(np.float32)
-    vectors[150] = 3 * vectors[2] + 0.1 * random.normal(size=8)  # another length, nearly the same direction
-    vectors[151] = vectors[2] + vectors[60]
-    assert near_duplicates(vectors, range(5)) == {150}
-    assert near_duplicates(vectors, []) == frozenset()
-    split = split_queries(documents_of(200), held_out=20, most_trained=1000)
-    assert split.held_out_rows == set(range(20))
-    rest = split.without({25, 150})
-    assert (len(rest.dev), len(rest.train)) == (len(split.dev) - 1, len(split.train) - 1)
-    with pytest.raises(SourceError, match="to train on"):
-        split.without(set(range(60, 200)))
+    long = "A cat purrs when it is content, but also when it is hurt: the low hum seems to calm it."
+    edited = long.replace("content", "happy").upper() + " So it is."
+    other = "A cat purrs when it is hungry, and nobody knows what to do about it in the morning at five."
+    unspaced = [
+        "猫は満足しているときに喉を鳴らします。怪我をしたときも同じです。",
+        "猫は満足している時に喉を鳴らします。怪我をしたときも同じです。",
+    ]
+    texts = [long, unspaced[0], edited, other, unspaced[1], "a cat", "A  cat", ""]
+    assert near_duplicates(texts, {0, 1}) == {2, 4}
+    assert near_duplicates(texts, {5}) == {6}
+    assert near_duplicates(texts, set()) == frozenset()
+    documents = documents_of(200)
+    documents[3] = PairDocument("d3", "query 3", long, long)
+    documents[150] = PairDocument("d150", "query 150", edited, edited)
+    split = split_queries(documents, held_out=20, most_trained=1000)
+    assert split.excluded == {*range(20), 150}
+    assert (split.dropped, 150 in {pair.row for pair in split.train}) == (1, False)
