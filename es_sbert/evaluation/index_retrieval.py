@@ -151,7 +151,7 @@ def evaluate_judgements(
         report_unknown_documents(semantic.engine, index, data, report)
         report(f"{data.name}: {len(data.queries):,} queries to {index}")
         run = _search_queries(semantic, data)
-        part = f"{semantic.engine.info.label}, {semantic.field.meta.index_type}"
+        part = f"{index}: {semantic.engine.info.label}, {semantic.field.meta.index_type}"
         name = OnnxEmbedder(semantic.encoder).name
     row = retrieval_row(data, run, part)
     return EvaluationReport(EvaluationTask.RETRIEVAL, name, (row,), {**(settings or {}), "index": index})

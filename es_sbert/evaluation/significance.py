@@ -187,6 +187,6 @@ def difference_line(found: PairedDifference, first: str, second: str, metric: st
     queries = "1 query" if found.queries == 1 else f"{found.queries:,} queries"
     p_value = "p < 0.001" if found.p_value < 0.001 else f"p = {found.p_value:.3f}"
     return (
-        f"{verdict}: {metric} {found.difference:+.2f} ({found.confidence:.0%} interval {found.low:+.2f} to "
-        f"{found.high:+.2f}, {p_value}, {queries})".replace("%", " %", 1)
+        f"{verdict}: {metric} {found.difference:+.2f} ({100 * found.confidence:g} % interval {found.low:+.2f} to "
+        f"{found.high:+.2f}, {p_value}, {queries})"
     )

@@ -50,6 +50,11 @@ class SearchKind(StrEnum):
     BROWSE = "browse"
 
 
+def new_search_id() -> str:
+    """A random id, which nobody can guess who did not run the search."""
+    return secrets.token_hex(10)
+
+
 @dataclass(frozen=True)
 class SearchRecord:
     """A search through the gateway. Each search of an `_msearch` is a record.
@@ -85,12 +90,7 @@ class SearchRecord:
     hits: int | None = None
     returns_hits: bool = True
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    id: str = field(default_factory=lambda: new_search_id())
-
-
-def new_search_id() -> str:
-    """A random id, which nobody can guess who did not run the search."""
-    return secrets.token_hex(10)
+    id: str = field(default_factory=new_search_id)
 
 
 LogRecord = SearchRecord | ClickRecord

@@ -97,6 +97,7 @@ def test_index_metrics_match_in_memory_metrics(
     expected = retrieval_row(only_queries, memory_run(model, only_queries), "in memory").figures
     assert report.rows[0].figures == pytest.approx(expected, abs=1.0)
     assert report.settings == {"index": index}
+    assert report.rows[0].part.startswith(f"{index}: Elasticsearch 9.")
     assert told[-2:] == [
         f"Warning: 1 of {len({d for own in data.judgements.values() for d in own}):,} relevant documents of judged are "
         f"not in {index}; they count as not found",
