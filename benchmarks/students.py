@@ -158,11 +158,12 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
         for name, figures in models.items()
     ]
     how = ", ".join(f"{option} {value}" for option, value in run["options"].items()) or "the default settings"
+    learned = f"The static student learned from {run['texts']:,} texts"
+    if run["layers"]:
+        learned += f", those with layers from the first {run['layer_texts']:,} of them, with {how}"
     about = (
         f"{processor_text(run['processor'])}; {run['date']}, commit {run['commit']}, {run['rounds']} rounds, median "
-        f"(min–max). {load_text(run['load'], [])} "
-        f"The teacher is {run['teacher']}. The static student learned from {run['texts']:,} texts, those with layers "
-        f"from {run['layer_texts']:,} of at most {run['layer_words']} words, with {how}."
+        f"(min–max). {load_text(run['load'], [])} The teacher is {run['teacher']}. {learned}."
     )
     goals = "\n".join(f"- {goal}" for goal in find_goals(run))
     return f"{KINDS[kind]}: {about}\n\n{table(header, rows)}\n\n{goals}"
@@ -191,16 +192,11 @@ def find_goals(run: dict[str, Any]) -> list[Goal]:
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Folder of the students.")
 @click.option("--teacher", default="all-MiniLM-L6-v2", show_default=True)
 @click.option("--layers", type=click.IntRange(min=1), multiple=True, default=(3,), show_default=True)
+@click.option("--static-only", is_flag=True, help="Make no student with layers.")
 @click.option("--texts", "count", type=click.IntRange(min=100), default=400_000, show_default=True)
 @click.option("--set", "sets", multiple=True, default=("cisi",), show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option(
-    "--layer-words",
-    type=click.IntRange(min=1),
-    default=_MAX_WORDS,
-    show_default=True,
-    help="Longest text that students with layers learn from.",
-)
+@click.option("--layer-texts", type=click.IntRange(min=100), help="Of students with layers.  [default: all]")
 @click.option("--epochs", type=float, help="Of students with layers.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of the training of students with layers.")
 @click.option("--write", is_flag=True, help="Keep the run, and write its table into docs/results.md.")
@@ -210,10 +206,11 @@ def main(
     work: Path | None,
     teacher: str,
     layers: Sequence[int],
+    static_only: bool,
     count: int,
     sets: Sequence[str],
     rounds: int,
-    layer_words: int,
+    layer_texts: int | None,
     epochs: float | None,
     precision: str | None,
     *,
@@ -225,17 +222,18 @@ def main(
         if data is None or work is None:
             raise click.UsageError("Give --data FOLDER and --work FOLDER, or --kept.")
         texts = training_texts(data, count)
-        short = [text for text in texts if len(text.split()) <= layer_words]
+        layers = () if static_only else layers
+        fewer = texts[:layer_texts]
         given = {name: value for name, value in (("epochs", epochs), ("precision", precision)) if value is not None}
         models: dict[str, str | Path] = {teacher: teacher}
         for name, options in students(layers).items():
             if "layers" in options:
-                models[name] = make_student(name, teacher, short, work, {**options, **given})
+                models[name] = make_student(name, teacher, fewer, work, {**options, **given})
             else:
                 models[name] = make_student(name, teacher, texts, work, options)
         processor = this_processor()
         run: dict[str, Any] = {**conditions(processor), "rounds": rounds, "teacher": teacher, "texts": len(texts)}
-        run |= {"layer_texts": len(short), "layer_words": layer_words, "options": given, "models": {}}
+        run |= {"layers": list(layers), "layer_texts": len(fewer), "options": given, "models": {}}
         with ExitStack() as stack:
             opened = {name: stack.enter_context(Encoder(model)) for name, model in models.items()}
             found = speeds(opened, data, rounds, lambda line: click.echo(line, err=True))
