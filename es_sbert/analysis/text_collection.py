@@ -175,17 +175,7 @@ def read_files(
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
     """
-    sources = find_sources(files, options)
-    check_sources(sources, _MAX_RECORD_BYTES, template.fields, id_field)
-    key_fields = () if id_field is None else (id_field,)
-    settings = ReadSettings(
-        _MAX_RECORD_BYTES, template.fields[0], retry_seconds=0, text_fields=template.fields, key_fields=key_fields
-    )
-    lost: list[str] = []
-    records = read_records(sources, settings, ByteCounter(), Event(), lost.append)
-    ids, texts, values, skipped = _read_texts(records, template, id_field, fields)
-    if lost:
-        raise SourceError(lost[0], "Check the source, and run the command again.")
+    ids, texts, values, skipped = read_texts(files, template, id_field=id_field, options=options, fields=fields)
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct, done = np.empty((len(rows), encoder.info.dimensions), np.float32), 0
     for part in encoder.encode_stream(rows, "document"):
@@ -196,7 +186,34 @@ def read_files(
     return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values, model=encoder.info.model)
 
 
-def _read_texts(
+def read_texts(
+    files: Sequence[str],
+    template: TextTemplate,
+    *,
+    id_field: str | None = None,
+    options: FileOptions | None = None,
+    fields: Sequence[str] = (),
+) -> tuple[list[str], list[str], list[Json], SkippedDocuments]:
+    """Ids, texts and further fields of the records of files, and what was left out; arguments as for `read_files`.
+
+    Raises:
+        SourceError: a file cannot be read, or no record has the fields of the text.
+    """
+    sources = find_sources(files, options)
+    check_sources(sources, _MAX_RECORD_BYTES, template.fields, id_field)
+    key_fields = () if id_field is None else (id_field,)
+    settings = ReadSettings(
+        _MAX_RECORD_BYTES, template.fields[0], retry_seconds=0, text_fields=template.fields, key_fields=key_fields
+    )
+    lost: list[str] = []
+    records = read_records(sources, settings, ByteCounter(), Event(), lost.append)
+    found = _read_records(records, template, id_field, fields)
+    if lost:
+        raise SourceError(lost[0], "Check the source, and run the command again.")
+    return found
+
+
+def _read_records(
     records: Iterable[Record | RejectedRecord], template: TextTemplate, id_field: str | None, fields: Sequence[str]
 ) -> tuple[list[str], list[str], list[Json], SkippedDocuments]:
     """Ids, texts and further fields of records."""

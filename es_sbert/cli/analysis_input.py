@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from es_sbert.analysis.text_collection import OnProgress
     from es_sbert.engines.rest import Json
     from es_sbert.engines.retry import Retrier
+    from es_sbert.index.text_template import TextTemplate
+    from es_sbert.ingest.sources.find_sources import FileOptions
 
 
 # FILES or --index, and how texts are read; collect all but the files with `read_text_collections`.
@@ -170,25 +172,37 @@ def log_wait(reason: str) -> None:
     log_message(f"waiting for the engine: {reason}")
 
 
+def text_template(options: Mapping[str, Any]) -> TextTemplate:
+    """The text of a record by --text-field or --text-template; by default the field `text`.
+
+    Raises:
+        UsageError: both are given, or the template is broken.
+    """
+    from es_sbert.index.text_template import TextTemplate, parse_text_options
+
+    return parse_text_options(options["text_fields"], options["text_template"]) or TextTemplate.from_fields(("text",))
+
+
+def reading_options(options: Mapping[str, Any]) -> FileOptions:
+    """How files are read by the options of `file_options`."""
+    from es_sbert.ingest.sources.find_sources import FileOptions
+    from es_sbert.io.file_formats import FileFormat
+
+    name = options["format"]
+    wanted = None if name == "auto" else FileFormat(name)
+    return FileOptions(wanted, options["delimiter"], options["encoding"], options["sheet"])
+
+
 def _read_files(
     inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str]
 ) -> list[TextCollection]:
     from es_sbert.analysis import read_files
     from es_sbert.encoder.encoder import Encoder, report_warnings
-    from es_sbert.index.text_template import TextTemplate, parse_text_options
-    from es_sbert.ingest.sources.find_sources import FileOptions
-    from es_sbert.io.file_formats import FileFormat
 
-    template = parse_text_options(options["text_fields"], options["text_template"])
     reading = {
-        "template": template or TextTemplate.from_fields(("text",)),
+        "template": text_template(options),
         "id_field": options["id_field"],
-        "options": FileOptions(
-            None if options["format"] == "auto" else FileFormat(options["format"]),
-            options["delimiter"],
-            options["encoding"],
-            options["sheet"],
-        ),
+        "options": reading_options(options),
         "fields": fields,
     }
     with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:
