@@ -13,6 +13,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
+from es_sbert.cli.index_advise import advise
 from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements, tune_hybrid
 from es_sbert.cli.index_migrate import migrate
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     "Options",
     shared.vector_field_option,
     click.option("--index-type", help=f"How vectors are stored: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
+    shared.element_type_option("float"),
     shared.text_field_option("Field of the text that is embedded", "left to the first `es-sbert ingest`"),
     shared.text_template_option,
     click.option(
@@ -175,7 +177,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         f"    model        {meta.model}",
         f"    fingerprint  {meta.fingerprint}",
         f"    dimensions   {meta.dimensions}",
-        f"    index type   {meta.index_type}, {meta.similarity}",
+        f"    index type   {meta.index_type} over {meta.element_type}, {meta.similarity}",
         f"    text         {meta.text or 'not set before the first load'}",
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
         *([] if meta.min_cosine is None else [f"    min. cosine  {meta.min_cosine:g}, of searches by the gateway"]),
@@ -335,7 +337,7 @@ def index() -> None:
 
 
 _COMMANDS = (
-    *(adopt, calibrate, change_type, create, drift, estimate, judgements, migrate),
+    *(adopt, advise, calibrate, change_type, create, drift, estimate, judgements, migrate),
     *(recall, repair, show, template, tune_hybrid),
 )
 for _command in _COMMANDS:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @option_group(
     "Options",
     click.option("--index-type", help=f"Of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: as it was]"),
+    shared.element_type_option("as it was"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
     shared.text_field_option("Embed this field in place of the old text", "the text as it was"),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
@@ -79,6 +80,7 @@ def migrate(alias: str, rollback: bool, drop: bool, yes: bool, quiet: bool, **op
     Examples:
       es-sbert index migrate docs --model ./my-model
       es-sbert index migrate docs --index-type int8_hnsw
+      es-sbert index migrate docs --dimensions 128 --element-type bfloat16
       es-sbert index migrate docs --text-template '{title}. {body}'
       es-sbert index migrate docs --drop
     """
@@ -148,6 +150,7 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
     meta = field.meta
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
     named = shared.encoder_arguments(options)
+    named["model"] = shared.cut_index_model(named["model"], meta.model)
     how = shared.select_options(options, ("dead_letters", "retry_seconds"))
     with (
         Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder,

@@ -211,6 +211,7 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
     "Options",
     click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
     click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
+    click.option("--element-type", help="Of the whole vectors: float or bfloat16.  [default: that of NAME, or float]"),
     click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbours of a graph's node."),
     click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
     shared.json_option,
@@ -232,6 +233,6 @@ def estimate(name: str | None, as_json: bool, vector_field: str, **options: Any)
     from es_sbert.diagnostics.index_size import size_lines, size_report
 
     with shared.open_engine(options) as engine:
-        numbers = shared.select_options(options, ("documents", "dimensions", "m", "copies"))
+        numbers = shared.select_options(options, ("documents", "dimensions", "element_type", "m", "copies"))
         report = size_report(engine, name, vector_field, **numbers)
     print_report(report.as_json(), size_lines(report), as_json=as_json)

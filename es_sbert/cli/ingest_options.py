@@ -95,6 +95,7 @@ _vector_options = option_group(
     click.option(
         "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
     ),
+    shared.element_type_option("float"),
     click.option(
         "--replace-text-template",
         is_flag=True,

@@ -1,4 +1,4 @@
-"""`es-sbert model`: fetch, list, add, remove and tune models."""
+"""`es-sbert model`: fetch, list, add, remove, rotate and tune models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 import cloup
 
 from es_sbert.bundle.modules import Pooling
+from es_sbert.cli.model_rotate import rotate
 from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import escape_unprintable
@@ -17,7 +18,7 @@ from es_sbert.messages import escape_unprintable
 
 @cloup.group()
 def model() -> None:
-    """Fetch, pair, list, add, remove and tune models.
+    """Fetch, pair, list, add, remove, rotate and tune models.
 
     The registry tells where the models of this user are. `es-sbert train` and `es-sbert export` register what they
     write. A search, a load or the gateway finds the model that an index needs by its fingerprint, wherever its folder
@@ -327,3 +328,6 @@ def tune(name: str, as_json: bool) -> None:
     click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
     for line in align_columns(rows):
         click.echo(line)
+
+
+model.add_command(rotate)

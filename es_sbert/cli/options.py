@@ -182,7 +182,7 @@ def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return select_options(options, ("model", "device", "precision", "runtime", "threads"))
 
 
-_DIMENSIONS = "es_sbert.dimensions"
+_DIMENSIONS, _IS_DEFAULT_MODEL = "es_sbert.dimensions", "es_sbert.is_default_model"
 
 
 def cut_model(context: click.Context, parameter: click.Parameter, model: str | None) -> str | None:
@@ -192,7 +192,23 @@ def cut_model(context: click.Context, parameter: click.Parameter, model: str | N
         return model
     from es_sbert.bundle.shortened_model import shortened_name
 
+    context.meta[_IS_DEFAULT_MODEL] = model is None
     return shortened_name(model or DEFAULT_MODEL, dimensions)
+
+
+def cut_index_model(model: str | None, index_model: str) -> str | None:
+    """The model that --model and --dimensions name for an index: --dimensions alone cuts the model of the index.
+
+    Args:
+        model: As `cut_model` made it.
+        index_model: Name of the model in the mapping, which may be cut itself.
+    """
+    context = click.get_current_context()
+    if not context.meta.get(_IS_DEFAULT_MODEL, False):
+        return model
+    from es_sbert.bundle.shortened_model import shortened_name, whole_name
+
+    return shortened_name(whole_name(index_model), context.meta[_DIMENSIONS])
 
 
 def _keep_dimensions(context: click.Context, parameter: click.Parameter, dimensions: int | None) -> None:
@@ -290,6 +306,19 @@ def text_field_option(what: str, default: str) -> Callable[[F], F]:
     return click.option("--text-field", "text_fields", multiple=True, help=f"{what}, {rule}  [default: {default}]")
 
 
+def element_type_option(default: str) -> Callable[[F], F]:
+    """--element-type.
+
+    Args:
+        default: Of the help: the type of a new field if the option is not given.
+    """
+    return click.option(
+        "--element-type",
+        help="How a new vector field stores each number: float (4 bytes) or bfloat16 (2 bytes; Elasticsearch from "
+        f"9.3).  [default: {default}]",
+    )
+
+
 text_template_option = click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
 passage_overlap_option = click.option(
     "--passage-overlap",
@@ -305,7 +334,7 @@ retry_seconds_option = click.option(
     help="How long to retry while the engine is overloaded or does not answer.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-seed_option = click.option("--seed", type=int, default=0, help="Which documents those are.")
+seed_option = click.option("--seed", type=int, default=0, help="Seed of the random sample.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
 url_option = engine_url_option("--url")
 

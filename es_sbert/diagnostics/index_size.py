@@ -5,6 +5,7 @@ Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's 
 | part | bytes | source |
 |---|---|---|
 | float32 vector | 4·D | Lucene99FlatVectorsFormat (`.vec`); kept by every type, for rescoring and merging |
+| bfloat16 vector | 2·D | ES93GenericFlatVectorsFormat, in its place with `element_type: bfloat16` |
 | int8 | D + correction | Lucene99ScalarQuantizedVectorsFormat: 4; Lucene104's (Elasticsearch 9.4+): 16 |
 | int4 | ⌈D/2⌉ + correction | the same formats |
 | bbq | ⌈D/8⌉ + 14 | ES816BinaryQuantizedVectorsFormat: three floats and a short |
@@ -12,7 +13,7 @@ Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's 
 
 Elasticsearch's guide "Tune approximate kNN search" counts the same, with 4·m bytes for the graph: its heap while it is
 built. For fast searches the file system cache must hold what a search reads: the graph and the vectors it compares.
-The float32 vectors of a quantized type are read only for rescoring.
+The whole vectors of a quantized type are read only for rescoring.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import count_chunks
 from es_sbert.index.mapping import (
     BBQ_MIN_DIMENSIONS,
+    ElementType,
     IndexType,
     and_query,
     has_vector_query,
+    parse_element_type,
     supported_index_types,
     vector_path,
 )
@@ -50,7 +53,8 @@ class VectorIndexSize:
 
     Attributes:
         index_type: Of the field.
-        vectors: float32 vectors, on disk.
+        element_type: Of the whole vectors.
+        vectors: Whole vectors (float32 or bfloat16), on disk.
         quantized: Their copy in fewer bits, on disk; 0 where there is none.
         graph: The graph, on disk; 0 where there is none.
         source: The vector's second copy inside `_source`, on disk.
@@ -58,6 +62,7 @@ class VectorIndexSize:
     """
 
     index_type: IndexType
+    element_type: ElementType
     vectors: int
     quantized: int
     graph: int
@@ -79,7 +84,12 @@ class VectorIndexSize:
 
 
 def estimate_size(
-    info: EngineInfo, index_type: IndexType, count: int, dimensions: int, m: int = DEFAULT_M
+    info: EngineInfo,
+    index_type: IndexType,
+    count: int,
+    dimensions: int,
+    m: int = DEFAULT_M,
+    element_type: ElementType = ElementType.FLOAT,
 ) -> VectorIndexSize:
     """Size of `count` vectors in one copy (replicas not counted), merged.
 
@@ -89,12 +99,14 @@ def estimate_size(
         count: Vectors.
         dimensions: Of each.
         m: Neighbours of a node in the graph.
+        element_type: Of the whole vectors.
     """
-    vectors = count * 4 * dimensions
+    vectors = count * element_type.size * dimensions
     quantized = count * _quantized_bytes(info, index_type, dimensions)
     graph = round(count * GRAPH_BYTES * m / DEFAULT_M) if index_type.endswith("hnsw") else 0
     source = round(count * _source_bytes(info, index_type, dimensions))
-    return VectorIndexSize(index_type, vectors, quantized, graph, source, memory=graph + (quantized or vectors))
+    memory = graph + (quantized or vectors)
+    return VectorIndexSize(index_type, element_type, vectors, quantized, graph, source, memory)
 
 
 def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
@@ -179,21 +191,27 @@ def size_report(
     dimensions: int | None = None,
     m: int,
     copies: int = 1,
+    element_type: str | None = None,
 ) -> SizeReport:
     """Sizes for given numbers, or for those of an index.
 
+    Args:
+        element_type: Of the whole vectors; None for that of the index, or float.
+
     Raises:
-        UsageError: neither an index nor both numbers, or an index and a number of dimensions.
+        UsageError: neither an index nor both numbers, an index and another number of dimensions, or an element type
+            that the engine lacks.
         IndexMissing, IndexMismatch: no such index or field.
         EngineError: the engine failed.
     """
-    real = None
+    real, stored_type = None, ElementType.FLOAT
     if index is None:
         if documents is None or dimensions is None:
             remedy = "Name an index, or give --documents and --dimensions."
             raise UsageError("what to calculate with is missing", remedy)
     else:
         field = read_vector_field(engine, index, vector_field)
+        stored_type = field.meta.element_type
         if dimensions not in (None, field.meta.dimensions):
             reason = f"the vectors of {field.index} have {field.meta.dimensions} dimensions"
             raise UsageError(reason, "Leave --dimensions out, or the index.")
@@ -205,11 +223,14 @@ def size_report(
             vectors = engine.vector_size(name, vector_path(vector_field, field.meta))
             segments = sum(engine.count_segments(name).values())
             real = MeasuredSize(name, index_type, vectors, engine.store_size(name), segments)
+    numbers = stored_type if element_type is None else parse_element_type(element_type, engine.info)
     sizes = tuple(
-        estimate_size(engine.info, index_type, documents, dimensions, m)
+        estimate_size(engine.info, index_type, documents, dimensions, m, numbers)
         for index_type in supported_index_types(engine.info)
-        if not _is_unsupported(index_type, dimensions)
+        if not is_unsupported(index_type, dimensions)
     )
+    if real is not None and numbers is not stored_type:
+        real = None  # what other numbers take says nothing about the estimate
     return SizeReport(engine.info.label, documents, dimensions, copies, sizes, real)
 
 
@@ -224,7 +245,8 @@ def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json |
     return engine.count(index, query) if field.meta.passages is None else count_chunks(engine, index, field.name, query)
 
 
-def _is_unsupported(index_type: IndexType, dimensions: int) -> bool:
+def is_unsupported(index_type: IndexType, dimensions: int) -> bool:
+    """Whether an index type cannot hold vectors of this length."""
     too_short = index_type.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS
     return too_short or (index_type.startswith("int4") and dimensions % 2 == 1)
 

@@ -13,13 +13,16 @@ from es_sbert.index.index_meta import require_index_knn
 from es_sbert.index.load_checks import check_can_hold_vectors, fields_missing_from_source
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
+    ElementType,
     IndexType,
     VectorFieldMeta,
     check_field_name,
     mapped_dimensions,
+    mapped_element_type,
     mapped_similarity,
     mapping_addition,
     plain_vector_fields,
+    supported_element_types,
     vector_fields,
 )
 from es_sbert.index.text_template import DEFAULT_TEXT_FIELD, TextTemplate, format_vector_field_option
@@ -50,7 +53,7 @@ class AdoptableField:
         state: Its index.
         name: The field.
         dimensions: Length of its vectors.
-        index_type: How they are stored.
+        index_type, element_type: How they are stored.
         template: The text that its vectors are said to be made from.
         stored: The field's entry in `_meta.es_sbert`, where es-sbert fills it already; documents without metadata can
             still be adopted.
@@ -60,6 +63,7 @@ class AdoptableField:
     name: str
     dimensions: int
     index_type: IndexType
+    element_type: ElementType
     template: TextTemplate
     stored: VectorFieldMeta | None = None
 
@@ -77,6 +81,7 @@ class AdoptableField:
             model=model,
             dimensions=self.dimensions,
             index_type=self.index_type,
+            element_type=self.element_type,
             text=self.template.template,
         )
 
@@ -148,7 +153,8 @@ def check_plain_field(
     rename = "with a `script` that renames the field that is in the way"
     check_meta_field_is_free(state, vector_field, copy_remedy(vector_field, rename))
     template = text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
-    return AdoptableField(state, vector_field, dimensions, index_type, template)
+    element_type = ElementType(mapped_element_type(info.engine_type, property))
+    return AdoptableField(state, vector_field, dimensions, index_type, element_type, template)
 
 
 def copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
@@ -171,7 +177,8 @@ def _es_sbert_field(
     if text is not None and meta.text not in (None, text.template):
         raise text_mismatch(index, field, text.template, None)
     template = text or TextTemplate.parse(meta.text or f"{{{DEFAULT_TEXT_FIELD}}}")
-    return AdoptableField(state, vector_field, meta.dimensions, IndexType(meta.index_type), template, meta)
+    types = IndexType(meta.index_type), meta.element_type
+    return AdoptableField(state, vector_field, meta.dimensions, *types, template, meta)
 
 
 def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> Json:
@@ -234,9 +241,9 @@ def _mapping_problem(info: EngineInfo, property: Json) -> str | None:
     """Why es-sbert cannot search the vectors of a field, as the end of a sentence."""
     if property.get("index", True) is False:
         return "is mapped with `index: false`, so that no kNN search finds its vectors"
-    kind = property.get("element_type") or property.get("data_type") or "float"
-    if kind != "float":
-        return f"holds vectors of {kind}, and es-sbert writes float32"
+    kind = mapped_element_type(info.engine_type, property)
+    if kind not in supported_element_types(info):
+        return f"holds vectors of {kind}, and es-sbert writes {' or '.join(supported_element_types(info))}"
     wanted, parameter = _COSINE_BY_ENGINE[info.engine_type]
     similarity = mapped_similarity(info.engine_type, property)
     if similarity != wanted:

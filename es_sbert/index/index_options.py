@@ -22,6 +22,7 @@ class IndexOptions(TypedDict, total=False):
         text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
         text_template: Template of the text in their place, e.g. `{title}. {body}`.
         index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
+        element_type: How the engine stores a number of a vector: `float` (default) or `bfloat16`.
         passages: Split texts into passages of this many tokens, each with an embedding.
         passage_overlap: Tokens that neighbouring passages share; by default an eighth of a passage.
         shards, replicas: Of a new index; `ensure_vector_field` takes them.
@@ -30,6 +31,7 @@ class IndexOptions(TypedDict, total=False):
     text_fields: Sequence[str]
     text_template: str | None
     index_type: str | None
+    element_type: str | None
     passages: int | None
     passage_overlap: int | None
     shards: int | None
@@ -74,6 +76,7 @@ def request_vector_field(
         vector_field,
         *identity,
         index_type=options.get("index_type"),
+        element_type=options.get("element_type"),
         text=None if text is None else text.template,
         passages=rules,
         text_options=format_text_options(vector_field, text_fields, text_template),

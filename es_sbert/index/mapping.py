@@ -7,6 +7,11 @@
 | `int4_hnsw`, `bbq_hnsw` | graph over half a byte, over one bit per dimension | Elasticsearch |
 | `flat` | no graph: every search compares all vectors, so results are exact | both (OpenSearch: from 3.0) |
 | `int8_flat`, `int4_flat`, `bbq_flat` | quantized, no graph | Elasticsearch |
+
+| element type | what it is | supported by |
+|---|---|---|
+| `float` | float32; the default | both |
+| `bfloat16` | the upper half of a float32, rounded: cosines to about three digits | Elasticsearch, from 9.3 |
 """
 
 from __future__ import annotations
@@ -50,6 +55,18 @@ class ChunkRules(BaseModel):
         return f"passages of {self.tokens} tokens, {self.overlap} of them shared"
 
 
+class ElementType(StrEnum):
+    """How the engine stores one number of a vector."""
+
+    FLOAT = "float"
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def size(self) -> int:
+        """Bytes of a number."""
+        return 4 if self is ElementType.FLOAT else 2
+
+
 class VectorFieldMeta(BaseModel):
     """`_meta.es_sbert.fields.<vector field>`: which model fills the field, and from what text.
 
@@ -59,6 +76,7 @@ class VectorFieldMeta(BaseModel):
         dimensions: Length of a vector.
         similarity: Always `cosine`.
         index_type: `hnsw`, `int8_hnsw`, `flat`, ….
+        element_type: `float` or `bfloat16`: how the engine stores a number of a vector. Vectors are sent as float32.
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
         passages: How texts are cut; None where a document has one vector, of what the model reads of its text.
         min_cosine: Minimum cosine of semantic queries through the gateway, as `es-sbert index calibrate --save`
@@ -72,6 +90,7 @@ class VectorFieldMeta(BaseModel):
     dimensions: int
     similarity: str = "cosine"
     index_type: str
+    element_type: ElementType = ElementType.FLOAT
     text: str | None = None
     passages: ChunkRules | None = None
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
@@ -185,6 +204,35 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
             "Use int8_hnsw or hnsw.",
         )
     return index_type
+
+
+def supported_element_types(info: EngineInfo) -> tuple[ElementType, ...]:
+    """The element types that the engine has and es-sbert writes."""
+    return tuple(ElementType) if info.supports_bfloat16 else (ElementType.FLOAT,)
+
+
+def parse_element_type(text: str, info: EngineInfo) -> ElementType:
+    """An element type by name, checked against what the engine has.
+
+    Raises:
+        UsageError: unknown, or not for this engine.
+    """
+    if text in ("byte", "bit"):
+        raise UsageError(
+            f"es-sbert does not write vectors of the element type {text}",
+            "Use the index type int8_hnsw or bbq_hnsw: searches then read one byte or one bit per dimension, and "
+            "rescoring still has the whole numbers.",
+        )
+    try:
+        element_type = ElementType(text)
+    except ValueError:
+        raise UsageError(f"there is no element type {text!r}", f"Use one of {', '.join(ElementType)}.") from None
+    if element_type not in supported_element_types(info):
+        raise UsageError(
+            f"{info.label} has no vectors of {element_type} that es-sbert could write",
+            "It takes Elasticsearch 9.3 or newer; leave --element-type out for float.",
+        )
+    return element_type
 
 
 # Names inside the nested object of a passage. Offsets are in characters of the document's text, the end not included.
@@ -316,6 +364,8 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
     if engine_type is EngineType.ELASTICSEARCH:
         vector["dims"] = meta.dimensions
         vector["index_options"]["type"] = meta.index_type
+        if meta.element_type is not ElementType.FLOAT:
+            vector["element_type"] = str(meta.element_type)
     else:
         vector["dimension"] = meta.dimensions
         if meta.index_type == IndexType.FLAT:
@@ -331,6 +381,8 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
     ours = existing_meta.get(META_KEY, {})
     # Left out where they say nothing: indices of earlier versions stay as they are.
     unset = {name for name in ("passages", "min_cosine") if getattr(meta, name) is None}
+    if meta.element_type is ElementType.FLOAT:
+        unset.add("element_type")
     entry = meta.model_dump(mode="json", exclude=unset)
     return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
 
@@ -378,6 +430,13 @@ def mapped_similarity(engine_type: EngineType, field: Json) -> str:
     if engine_type is EngineType.ELASTICSEARCH:
         return str(field.get("similarity", "none"))
     return str(field.get("method", {}).get("space_type") or field.get("space_type") or "l2")
+
+
+def mapped_element_type(engine_type: EngineType, field: Json) -> str:
+    """Element type of a vector field's mapping in the engine's words."""
+    field = vector_property(field)
+    name = "element_type" if engine_type is EngineType.ELASTICSEARCH else "data_type"
+    return str(field.get(name) or ElementType.FLOAT)
 
 
 def check_field_name(vector_field: str) -> None:

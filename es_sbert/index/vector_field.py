@@ -25,6 +25,7 @@ from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
     ChunkRules,
+    ElementType,
     IndexType,
     VectorFieldMeta,
     check_field_name,
@@ -33,9 +34,11 @@ from es_sbert.index.mapping import (
     has_vector_query,
     index_body,
     mapped_dimensions,
+    mapped_element_type,
     mapped_similarity,
     mapping_addition,
     merge_field_meta,
+    parse_element_type,
     parse_index_type,
     plain_vector_fields,
     vector_fields,
@@ -89,6 +92,8 @@ class FieldRequest:
             fills, by the mapping, are refused.
         new_index_type: For a new field without `index_type`, where the index can have it: the type of the field of that
             name in another index.
+        element_type: For a new field: how the engine stores a number (default: float). For an existing field, it must
+            be the field's own.
     """
 
     name: str
@@ -102,6 +107,7 @@ class FieldRequest:
     replace_text: bool = False
     documents_checked: bool = False
     new_index_type: str | None = None
+    element_type: str | None = None
 
     def like(self, other: VectorField) -> FieldRequest:
         """The request for a field that is searched together with the field of that name in another index.
@@ -120,7 +126,8 @@ class FieldRequest:
             )
         meta = other.meta
         text, passages = self.text or meta.text, self.passages or meta.passages
-        return replace(self, text=text, passages=passages, new_index_type=meta.index_type)
+        element_type = self.element_type or str(meta.element_type)
+        return replace(self, text=text, passages=passages, new_index_type=meta.index_type, element_type=element_type)
 
     def new_meta(self, engine: Engine) -> VectorFieldMeta:
         """The `_meta` entry of a new field.
@@ -135,6 +142,7 @@ class FieldRequest:
             model=self.model_name,
             dimensions=self.dimensions,
             index_type=parse_index_type(index_type, engine.info, self.dimensions),
+            element_type=parse_element_type(self.element_type or ElementType.FLOAT, engine.info),
             text=self.text,
             passages=self.passages,
         )
@@ -346,6 +354,11 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
             f"{where} has the index type {meta.index_type}, not {request.index_type}",
             "The type is chosen with the field: omit --index-type, or use another --vector-field or index.",
         )
+    if request.element_type not in (None, meta.element_type):
+        raise IndexMismatch(
+            f"{where} has the element type {meta.element_type}, not {request.element_type}",
+            "The type is chosen with the field: omit --element-type, or use another --vector-field or index.",
+        )
     if request.passages is not None and request.passages != meta.passages:
         raise IndexMismatch(
             f"{where} has {meta.passages or 'one vector a document'}, not {request.passages}",
@@ -467,6 +480,13 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             f"{meta.dimensions}: one of them was edited by hand",
             "Load the documents into a new index.",
         )
+    element_type = mapped_element_type(engine_type, field)
+    if element_type != meta.element_type:
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} is mapped with numbers of {element_type}, but its _meta says "
+            f"{meta.element_type}: one of them was edited by hand",
+            "Load the documents into a new index.",
+        )
     if (meta.passages is not None) != (field.get("type") == "nested"):
         raise IndexMismatch(
             f"the mapping and the _meta of {state.name}.{vector_field} do not agree about passages: one of them was "
@@ -492,6 +512,7 @@ def embed_command(state: IndexState, similar: Iterable[VectorField] = ()) -> str
     if missing is not None:
         meta = missing.meta
         command += ["--vector-field", missing.name, "--model", meta.model]
+        command += [] if meta.element_type is ElementType.FLOAT else ["--element-type", str(meta.element_type)]
         command += [] if meta.text is None else ["--text-template", meta.text]
         if meta.passages is not None:
             command += ["--passages", str(meta.passages.tokens), "--passage-overlap", str(meta.passages.overlap)]

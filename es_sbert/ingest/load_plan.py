@@ -79,6 +79,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         passages: Cut texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
         passage_overlap: Tokens that neighbouring passages share; None takes an eighth of a passage.
         index_type: Index type of a field that does not exist yet.
+        element_type: Element type of a field that does not exist yet.
         batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
         bulk_bytes: Largest body of a bulk request.
         retry_seconds: How long transient failures of the engine are retried.
@@ -115,6 +116,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     passages: tuple[str, ...] = ()
     passage_overlap: int | None = Field(default=None, ge=0)
     index_type: str | None = None
+    element_type: str | None = None
     batch_window: int | None = Field(default=None, ge=1)
     bulk_bytes: int = Field(default=5 * MIB, ge=1024)
     retry_seconds: float = Field(default=300.0, ge=0)
@@ -350,6 +352,7 @@ class LoadPlan:
             model.name,
             model.dimensions,
             index_type=self.settings.index_type,
+            element_type=self.settings.element_type,
             text=planned.template.template,
             passages=planned.passages,
             text_options=planned.text_options,

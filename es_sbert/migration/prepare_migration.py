@@ -25,6 +25,7 @@ from es_sbert.index.mapping import (
     IndexType,
     VectorFieldMeta,
     mapping_addition,
+    parse_element_type,
     parse_index_type,
     vector_fields,
 )
@@ -164,7 +165,7 @@ class MigrationRequest:
         alias: The alias, or with `replace_index` the index that becomes one.
         vector_field: The field whose model is replaced; others that the same model fills go with it.
         name: Name of the new index; None derives it.
-        index_type: Of the new fields; None keeps the old ones'.
+        index_type, element_type: Of the new fields; None keeps the old ones'.
         block_writes: Refuse writes to the old index from the last round until the swap, and after it.
         replace_index: Put the new index, under an alias, in the place of an index that has none; takes `block_writes`.
         text: Template of the text that is embedded for the vector field; None keeps the old one.
@@ -175,6 +176,7 @@ class MigrationRequest:
     vector_field: str
     name: str | None = None
     index_type: str | None = None
+    element_type: str | None = None
     block_writes: bool = True
     replace_index: bool = False
     text: TextTemplate | None = None
@@ -269,6 +271,8 @@ def _check_same_migration(
         options = "with another name or model"
     elif wanted.index_type not in (None, meta.index_type):
         options = f"with --index-type {meta.index_type}"
+    elif wanted.element_type not in (None, meta.element_type):
+        options = f"with --element-type {meta.element_type}"
     elif text is not None and meta.text is not None and text != meta.text:
         options = f"with --text-template {quote(meta.text)}"
     else:
@@ -349,6 +353,7 @@ def _check_change_requested(
     if (
         stored.fingerprint == model.fingerprint
         and wanted.index_type in (None, stored.index_type)
+        and wanted.element_type in (None, stored.element_type)
         and (wanted.text is None or wanted.text.template == stored.text)
     ):
         of_text = "" if wanted.text is None else f" for the text {wanted.text.template!r}"
@@ -387,17 +392,19 @@ def _new_vector_fields(
 ) -> dict[str, VectorFieldMeta]:
     """The vector fields of the old model, as the new one fills them.
 
-    Where neither model nor index type changes, vectors of the other fields are copied as they are.
+    Where neither model nor types change, vectors of the other fields are copied as they are.
     """
     stored = vector_fields(source.mappings, source.name)
     old = stored[wanted.vector_field]
-    same = old.fingerprint == model.fingerprint and wanted.index_type in (None, old.index_type)
+    has_types = wanted.index_type in (None, old.index_type) and wanted.element_type in (None, old.element_type)
+    same = old.fingerprint == model.fingerprint and has_types
     return {
         name: meta.changed(
             fingerprint=model.fingerprint,
             model=model.model,
             dimensions=model.dimensions,
             index_type=parse_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
+            element_type=parse_element_type(wanted.element_type or meta.element_type, engine.info),
             text=wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
         )
         for name, meta in stored.items()

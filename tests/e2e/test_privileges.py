@@ -22,6 +22,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.errors import AccessDenied
 from es_sbert.index.privileges import (
     ADOPT,
+    ADVISE,
     CHANGE_LOAD_SETTINGS,
     CLUSTER_PRIVILEGE,
     CREATE,
@@ -67,6 +68,9 @@ class Desk:
 
     def use(self, cluster: Sequence[str], index: Sequence[str]) -> None:
         self._patch.setenv("ES_SBERT_API_KEY", self.server.api_key(cluster=cluster, index={"docs*": index}))
+
+    def use_key(self, key: str) -> None:
+        self._patch.setenv("ES_SBERT_API_KEY", key)
 
     def admin(self) -> closing[Engine]:
         return closing(connect(self.settings(username="elastic", password=SecretStr(PASSWORD), api_key=None)))
@@ -299,6 +303,23 @@ def test_read_only_key_can_search_and_show_but_not_load(desk: Desk) -> None:
     assert found.code == 0
     assert f"this user or API key may search and show {index}" in found.out
     assert f"it may not load documents into {index}: it lacks index and maintenance" in found.out
+
+
+def test_advise_reads_the_index_and_needs_its_temporary_indices(desk: Desk) -> None:
+    desk.use([CLUSTER_PRIVILEGE], ["all"])
+    index = desk.fresh()
+    write_jsonl(Path("many.jsonl"), sentences(250))
+    assert desk.ingest(index, "many.jsonl", "--id-field", "id").code == 0
+    wanted = ["--dimensions", "8", "--index-type", "hnsw", "--query-sample", "20"]
+    desk.use([CLUSTER_PRIVILEGE], ["read", "view_index_metadata"])
+    done = desk.index("advise", index, *wanted)
+    assert done.code == 2
+    assert "may not create, fill and delete temporary indices named es-sbert-advise-*" in done.err
+    needed = {"docs*": ["read", "view_index_metadata"], "es-sbert-advise-*": list(ADVISE.privileges)}
+    desk.use_key(desk.server.api_key(cluster=[CLUSTER_PRIVILEGE], index=needed))
+    done = desk.index("advise", index, *wanted, "--json")
+    assert done.code == 0, done.err
+    assert done.summary["sampled"] == 230
 
 
 def test_doctor_reports_missing_cluster_privilege(desk: Desk) -> None:

@@ -1,0 +1,606 @@
+"""Measure recall, size and latency of several vector layouts on a sample of an index, and recommend one.
+
+A layout is a number of dimensions, an element type and an index type. Documents are sampled at random, and a temporary
+index of one shard and one segment is built for each layout from their stored vectors, cut to their first values. Recall
+is measured against the exact ranking by the whole vectors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from es_sbert.bundle.shortened_model import shortened_name, whole_name
+from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.diagnostics.index_size import VectorIndexSize, count_vectors, estimate_size, is_unsupported
+from es_sbert.diagnostics.recall import (
+    TIE_TOLERANCE,
+    ConfidenceInterval,
+    Doubles,
+    document_cosines,
+    mean_confidence_interval,
+)
+from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
+from es_sbert.encoder.batching import Vectors
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.rest import Json
+from es_sbert.errors import AccessDenied, IndexMismatch, UsageError
+from es_sbert.index.document_vectors import bulk_vector_value, chunk_values, read_stored_vectors
+from es_sbert.index.mapping import (
+    OVERSAMPLE,
+    ElementType,
+    IndexType,
+    VectorFieldMeta,
+    has_vector_query,
+    index_body,
+    parse_element_type,
+    parse_index_type,
+    random_order_query,
+    supported_element_types,
+    supported_index_types,
+    vector_path,
+)
+from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
+from es_sbert.index.vector_field import ALLOWED_CHANGES, VectorField
+from es_sbert.messages import size_text
+from es_sbert.search.search_scope import choose_method
+from es_sbert.search.vector_query import VectorQuery, search_body
+
+K = 10
+MAX_SAMPLE = 9_000  # with the queries, what one search returns (index.max_result_window)
+# Fewer documents say nothing: of some dozens, every search finds nearly all.
+_MIN_DOCUMENTS = 200
+_QUERY_SHARE = 5  # at most one in so many sampled documents is a query
+_PAGE = 250
+_SHORTER_LENGTHS = (512, 256, 128, 64)
+# A search without a graph reads all vectors: of more than this, its time is that of a graph's many times over.
+FLAT_MOST_VECTORS = 50_000
+# Bytes of a node's neighbours in any graph; if the vectors of a sample have less beside them, none was built.
+_LEAST_GRAPH_BYTES = 8
+_FIELD = "vector"
+
+
+@dataclass(frozen=True, order=True)
+class VectorLayout:
+    """How vectors are stored.
+
+    Attributes:
+        dimensions: Length of a vector.
+        element_type: Of its numbers.
+        index_type: Of the field.
+    """
+
+    dimensions: int
+    element_type: ElementType
+    index_type: IndexType
+
+    def __str__(self) -> str:
+        return f"{self.dimensions} dimensions, {self.element_type}, {self.index_type}"
+
+
+@dataclass(frozen=True)
+class VectorSample:
+    """Sampled documents of an index.
+
+    Attributes:
+        vectors: Of all documents, one after another. *Shape:* ``(vectors, dimensions)``.
+        starts: Row of each document's first vector.
+        spans: First character and the one after the last of each vector's text.
+        queries: What is searched for; none of the documents. *Shape:* ``(queries, dimensions)``.
+    """
+
+    vectors: Vectors
+    starts: Sequence[int]
+    spans: Sequence[tuple[int, int]]
+    queries: Vectors
+
+    @property
+    def documents(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True)
+class LayoutMeasurement:
+    """What a layout was measured to do on the sample, and what it takes in the whole index.
+
+    Attributes:
+        layout: The layout.
+        recall: Mean recall@10 against exact search by whole float vectors, with its 95 % interval.
+        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time; None where the recall was
+            calculated without an index.
+        sample_bytes: Bytes on disk of vectors and graph of the sample; None where the engine does not tell, or no
+            index was built.
+        estimate: Calculated for all vectors of the index, one copy.
+        sample_estimate: Calculated for the vectors of the sample.
+        changes: Command that gives the index this layout; None for the layout that it has.
+    """
+
+    layout: VectorLayout
+    recall: ConfidenceInterval
+    median_ms: float | None
+    p95_ms: float | None
+    sample_bytes: int | None
+    estimate: VectorIndexSize
+    sample_estimate: VectorIndexSize
+    changes: str | None
+
+    @property
+    def is_built(self) -> bool:
+        """Whether an index was built for it."""
+        return self.median_ms is not None
+
+    @property
+    def lacks_graph(self) -> bool:
+        """Whether the engine built no graph, because the sample is small: its recall is that of a flat index."""
+        if self.sample_bytes is None or not self.sample_estimate.graph:
+            return False
+        without = self.sample_estimate.index - self.sample_estimate.graph
+        nodes = self.sample_estimate.vectors // (self.layout.dimensions * self.layout.element_type.size)
+        return self.sample_bytes < without + _LEAST_GRAPH_BYTES * nodes
+
+    def as_json(self) -> Json:
+        return {
+            **asdict(self.layout),
+            "recall": asdict(self.recall),
+            "median_ms": self.median_ms,
+            "p95_ms": self.p95_ms,
+            "sample_disk_bytes": self.sample_bytes,
+            "sample_disk_estimate": self.sample_estimate.index,
+            "lacks_graph": self.lacks_graph,
+            "memory_estimate": self.estimate.memory,
+            "disk_estimate": self.estimate.disk,
+            "command": self.changes,
+        }
+
+
+@dataclass(frozen=True)
+class IndexAdvice:
+    """All layouts, and the one to use.
+
+    Attributes:
+        index, field: What was sampled.
+        engine: `Elasticsearch 9.4.3`.
+        current: Layout of the index.
+        vectors: Vectors of the whole index.
+        sampled: Documents of the sample.
+        queries: Number of queries.
+        from_file: Whether the queries are texts of a file; otherwise they are documents of the index.
+        min_recall: The recall to keep.
+        rows: Layouts with an index, the least memory first.
+        skipped: Shorter vectors whose exact search misses the recall, so that no index was built.
+        cut_recall: Dimensions → recall of exact search by cut vectors among a quarter of the sample, and among all.
+        recommended: The least memory whose interval lies above `min_recall`; None if there is none.
+    """
+
+    index: str
+    field: str
+    engine: str
+    current: VectorLayout
+    vectors: int
+    sampled: int
+    queries: int
+    from_file: bool
+    min_recall: float
+    rows: tuple[LayoutMeasurement, ...]
+    skipped: tuple[LayoutMeasurement, ...]
+    cut_recall: dict[int, tuple[float, float]]
+    recommended: LayoutMeasurement | None
+
+    @property
+    def expected_recall(self) -> float | None:
+        """Recall of the recommended layout in the whole index, if cutting goes on to cost as much for each doubling of
+        the documents as between a quarter of the sample and all of it; None without a recommendation."""
+        if self.recommended is None:
+            return None
+        quarter, whole = self.cut_recall[self.recommended.layout.dimensions]
+        growth = max(0.0, math.log(max(self.vectors, 1) / self.sampled, 4))
+        return min(1.0, max(0.0, self.recommended.recall.mean + min(0.0, whole - quarter) * growth))
+
+    def as_json(self) -> Json:
+        best = self.recommended
+        names = ("index", "field", "engine", "vectors", "sampled", "queries", "from_file", "min_recall")
+        return {name: getattr(self, name) for name in names} | {
+            "k": K,
+            "current": asdict(self.current),
+            "layouts": [row.as_json() for row in self.rows],
+            "not_built": [row.as_json() for row in self.skipped],
+            "recommended": None if best is None else best.as_json(),
+            "expected_recall": self.expected_recall,
+        }
+
+
+@dataclass(frozen=True)
+class AdviceRequest:
+    """What to measure.
+
+    Attributes:
+        sample: Documents.
+        queries: Documents that serve as queries, where there is no file of them.
+        seed: Of the random sample.
+        min_recall: The recall@10 to keep.
+        dimensions: Lengths of vectors; empty for the whole length and some shorter ones, without those whose exact
+            search misses the recall.
+        element_types, index_types: Names; empty for all that the engine has, without flat types where the index has
+            more than 50,000 vectors.
+    """
+
+    sample: int = 5_000
+    queries: int = 300
+    seed: int = 0
+    min_recall: float = 0.95
+    dimensions: tuple[int, ...] = ()
+    element_types: tuple[str, ...] = ()
+    index_types: tuple[str, ...] = ()
+
+
+def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: AdviceRequest) -> list[VectorLayout]:
+    """All combinations that the engine takes.
+
+    Args:
+        whole: Dimensions of the index.
+        vectors: Vectors of the index.
+
+    Raises:
+        UsageError: more dimensions than the index has, or a type that the engine lacks.
+    """
+    too_long = [length for length in request.dimensions if length > whole]
+    if too_long:
+        raise UsageError(f"the vectors have {whole} dimensions, not {too_long[0]}", f"Give at most {whole}.")
+    lengths = request.dimensions or (whole, *(length for length in _SHORTER_LENGTHS if length < whole))
+    elements = [parse_element_type(name, info) for name in request.element_types] or supported_element_types(info)
+    types = [parse_index_type(name, info, whole) for name in request.index_types] or [
+        index_type
+        for index_type in supported_index_types(info)
+        if index_type.endswith("hnsw") or vectors <= FLAT_MOST_VECTORS
+    ]
+    return [
+        VectorLayout(*combination)
+        for combination in itertools.product(sorted(set(lengths), reverse=True), elements, types)
+        if not is_unsupported(combination[2], combination[0])
+    ]
+
+
+def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, queries: Vectors | None) -> VectorSample:
+    """Documents at random, and queries.
+
+    Args:
+        queries: *Shape:* ``(queries, dimensions)``; None takes further documents at random.
+
+    Raises:
+        IndexMismatch: the index holds too few documents with a vector.
+        EngineError: the engine failed.
+    """
+    has_vector = has_vector_query(field.name, field.meta)
+    count = engine.count(field.index, has_vector)
+    if count < _MIN_DOCUMENTS:
+        raise IndexMismatch(
+            f"{field.index} has {count:,} documents with a vector, too few to compare layouts",
+            f"Load at least {_MIN_DOCUMENTS:,} first; vectors of fewer take no memory to speak of.",
+        )
+    held_out = 0 if queries is not None else min(request.queries, count // _QUERY_SHARE)
+    wanted = min(request.sample + held_out, count, engine.result_window(field.index))
+    body: Json = {"query": random_order_query(has_vector, request.seed), "size": wanted, "_source": False}
+    hits = engine.search(field.index, body)["hits"]["hits"]
+    found = list(_stored_vectors(engine, field, [hit["_id"] for hit in hits]))
+    if queries is None:
+        # Use the first chunk of a document.
+        queries = np.stack([stored[0][2] for stored in found[:held_out]])
+    documents = found[held_out:]
+    starts = [0, *itertools.accumulate(len(stored) for stored in documents[:-1])]
+    spans = [(start, end) for stored in documents for start, end, _ in stored]
+    return VectorSample(np.stack([vector for stored in documents for _, _, vector in stored]), starts, spans, queries)
+
+
+def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> Iterator[list[tuple[int, int, Vectors]]]:
+    """The vectors of documents, in the order of their ids; of an id with several routing values, one document."""
+    source = engine.info.source_with_vectors([field.name, vector_path(field.name, field.meta)])
+    for first in range(0, len(ids), _PAGE):
+        page = ids[first : first + _PAGE]
+        # Not by a look-up of ids, which misses documents with a routing value.
+        body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, "_source": source}
+        hits = {hit["_id"]: hit["_source"] for hit in engine.search(field.index, body)["hits"]["hits"]}
+        for document_id in page:
+            if field.name in hits.get(document_id, {}):  # unless it was deleted since
+                yield read_stored_vectors(hits[document_id][field.name], 0)
+
+
+def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Doubles:
+    """Cosine of each query with each document by the first values of their vectors; None takes all.
+
+    Returns:
+        *Shape:* ``(queries, documents)``.
+    """
+    return document_cosines(sample.queries[:, :dimensions], sample.vectors[:, :dimensions], sample.starts)
+
+
+def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) -> list[float]:
+    """Share of each query's k nearest documents that were found; of tied ones, any.
+
+    Args:
+        cosines: Exact ones by whole vectors. *Shape:* ``(queries, documents)``.
+        found: Of each query, the documents found, by their columns.
+    """
+    k = min(k, cosines.shape[1])
+    nearest = np.partition(cosines, -k, axis=1)[:, -k] - TIE_TOLERANCE
+    return [
+        min(k, int((row[list(columns)] >= least).sum())) / k
+        for row, columns, least in zip(cosines, found, nearest, strict=True)
+    ]
+
+
+def exact_recalls(whole: Doubles, cut: Doubles, documents: int | None = None) -> list[float]:
+    """Recall of exact search by cut vectors, of each query.
+
+    Args:
+        whole, cut: Cosines by whole and by cut vectors. *Shape:* ``(queries, documents)``.
+        documents: Search only among the first of them; None for all.
+    """
+    whole, cut = whole[:, :documents], cut[:, :documents]
+    k = min(K, whole.shape[1])
+    return query_recalls(whole, np.argpartition(-cut, k - 1, axis=1)[:, :k].tolist())
+
+
+def advise(
+    engine: Engine,
+    name: str,
+    field: VectorField,
+    request: AdviceRequest,
+    queries: Vectors | None = None,
+    *,
+    report: Callable[[str], None] = lambda message: None,
+) -> IndexAdvice:
+    """Measure all layouts and recommend one. Only temporary indices are written, and deleted again.
+
+    Args:
+        name: Index or alias as the user calls it, for commands.
+        queries: Vectors of texts to search for; None searches for documents of the index. *Shape:* ``(queries,
+            dimensions)``.
+        report: Shows progress.
+
+    Raises:
+        AccessDenied: the user may not create temporary indices.
+        IndexMismatch: the index has too few vectors.
+        UsageError: a layout that the engine does not have.
+        EngineError: the engine failed.
+    """
+    info, meta = engine.info, field.meta
+    require_privileges(engine, field.index, SEARCH)
+    require_privileges(engine, f"{PREFIX}*", ADVISE)
+    for leftover in leftover_indices(engine):
+        report(f"{leftover} is a temporary index of another run. If none is under way, delete it: `DELETE /{leftover}`")
+    with suppress(AccessDenied):
+        # Documents that were written since the last refresh count too.
+        engine.refresh(field.index)
+    total = count_vectors(engine, field.index, field)
+    layouts = layouts_to_measure(info, meta.dimensions, total, request)
+    sample = read_sample(engine, field, request, queries)
+    whole = exact_cosines(sample)
+    cut_recall: dict[int, tuple[float, float]] = {}
+    exact: dict[int, ConfidenceInterval] = {}
+    for length in dict.fromkeys(layout.dimensions for layout in layouts):
+        cut = exact_cosines(sample, length)
+        shares = exact_recalls(whole, cut)
+        quarter = float(np.mean(exact_recalls(whole, cut, sample.documents // 4)))
+        cut_recall[length], exact[length] = (quarter, float(np.mean(shares))), mean_confidence_interval(shares, K)
+    # Without --dimensions: no search by cut vectors finds more than an exact one.
+    hopeless = {length for length, recall in exact.items() if recall.high < request.min_recall}
+    built = [layout for layout in layouts if request.dimensions or layout.dimensions not in hopeless]
+    largest = max((_sizes(info, layout, len(sample.vectors)).disk for layout in built), default=0)
+    report(
+        f"{sample.documents:,} documents with {len(sample.vectors):,} of {total:,} vectors, {len(sample.queries):,} "
+        f"queries: {len(built)} temporary indices, one at a time, of up to {size_text(largest)}"
+    )
+    current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
+
+    def measurement(layout: VectorLayout, recall: ConfidenceInterval, **measured: Any) -> LayoutMeasurement:
+        return LayoutMeasurement(
+            layout,
+            recall,
+            estimate=_sizes(info, layout, total),
+            sample_estimate=_sizes(info, layout, len(sample.vectors)),
+            changes=change_command(info, name, field, layout),
+            **measured,
+        )
+
+    rows = []
+    for number, layout in enumerate(built, 1):
+        report(f"{number}/{len(built)}: {layout}")
+        rows.append(measurement(layout, **_measure_layout(engine, meta, layout, sample, whole, report)))
+    not_built = {"median_ms": None, "p95_ms": None, "sample_bytes": None}
+    skipped = tuple(
+        measurement(VectorLayout(length, current.element_type, IndexType.FLAT), exact[length], **not_built)
+        for length in exact
+        if length not in {layout.dimensions for layout in built}
+    )
+    rows.sort(key=lambda row: (row.estimate.memory, row.estimate.disk, -row.recall.mean))
+    return IndexAdvice(
+        field.index,
+        field.name,
+        info.label,
+        current,
+        total,
+        sample.documents,
+        len(sample.queries),
+        queries is not None,
+        request.min_recall,
+        tuple(rows),
+        skipped,
+        cut_recall,
+        recommend_layout(rows, request.min_recall),
+    )
+
+
+def recommend_layout(rows: Sequence[LayoutMeasurement], min_recall: float) -> LayoutMeasurement | None:
+    """The least memory whose interval begins at the recall or above; of equals, the least disk; None if there is none.
+
+    Args:
+        rows: In the order of memory and disk.
+    """
+    return next((row for row in rows if row.recall.low >= min_recall), None)
+
+
+def change_command(info: EngineInfo, name: str, field: VectorField, layout: VectorLayout) -> str | None:
+    """The command that gives an index this layout; None if it has it.
+
+    Args:
+        name: Index or alias as the user calls it.
+    """
+    meta = field.meta
+    current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
+    if layout == current:
+        return None
+    command = ["es-sbert", "index"]
+    same_vectors = (layout.dimensions, layout.element_type) == (current.dimensions, current.element_type)
+    is_elasticsearch = info.engine_type is EngineType.ELASTICSEARCH
+    if same_vectors and is_elasticsearch and layout.index_type in ALLOWED_CHANGES[current.index_type]:
+        command += ["change-type", name, "--index-type", str(layout.index_type), "--force-merge"]
+    else:
+        command += ["migrate", name]
+        if layout.dimensions != current.dimensions:
+            command += ["--model", shortened_name(whole_name(meta.model), layout.dimensions)]
+        if layout.index_type != current.index_type:
+            command += ["--index-type", str(layout.index_type)]
+        if layout.element_type != current.element_type:
+            command += ["--element-type", str(layout.element_type)]
+        if name == field.index:
+            command.append("--replace-index")
+    if field.name != DEFAULT_VECTOR_FIELD:
+        command += ["--vector-field", field.name]
+    return shlex.join(command)
+
+
+def _sizes(info: EngineInfo, layout: VectorLayout, count: int) -> VectorIndexSize:
+    return estimate_size(info, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
+
+
+def _measure_layout(
+    engine: Engine,
+    stored: VectorFieldMeta,
+    layout: VectorLayout,
+    sample: VectorSample,
+    whole: Doubles,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Recall, latency and size of one layout, in a temporary index."""
+    meta = VectorFieldMeta(
+        fingerprint=stored.fingerprint,
+        model=stored.model,
+        dimensions=layout.dimensions,
+        element_type=layout.element_type,
+        index_type=layout.index_type,
+        passages=stored.passages,
+    )
+    body = index_body(engine.info.engine_type, _FIELD, meta, shards=1, replicas=0)
+    body["settings"]["index.refresh_interval"] = "-1"
+    with temporary_index(engine, body, report) as name:
+        fill_index(engine, name, _cut_documents(engine.info, meta, sample))
+        found, seconds = _search(engine, name, meta, sample.queries[:, : layout.dimensions])
+        size = engine.vector_size(name, vector_path(_FIELD, meta))
+    median, p95 = (1000 * np.percentile(seconds, [50, 95])).tolist()
+    recall = mean_confidence_interval(query_recalls(whole, found), K)
+    return {"recall": recall, "median_ms": median, "p95_ms": p95, "sample_bytes": size}
+
+
+def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:
+    """The sampled documents with nothing but vectors of unit length."""
+    cut = sample.vectors[:, : meta.dimensions]
+    cut = np.asarray(cut / np.linalg.norm(cut, axis=1, keepdims=True), np.float32)
+    for begin, end in itertools.pairwise([*sample.starts, len(cut)]):
+        if meta.passages is None:
+            yield {_FIELD: bulk_vector_value(info, cut[begin])}
+        else:
+            yield {_FIELD: chunk_values(info, sample.spans[begin:end], cut[begin:end])}
+
+
+def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) -> tuple[list[list[int]], list[float]]:
+    """Search for all queries, one at a time, as `es-sbert search` does.
+
+    Returns:
+        Of each query, its hits by their numbers, and the seconds.
+    """
+    engine_type = engine.info.engine_type
+    method = choose_method(engine_type, meta, exact=False)
+    oversample = OVERSAMPLE.get(IndexType(meta.index_type))
+    has_passages = meta.passages is not None
+    bodies = [
+        search_body(engine_type, method, VectorQuery(_FIELD, query, K, oversample=oversample, passages=has_passages))
+        | {"_source": False}
+        for query in queries
+    ]
+    for body in bodies[:20]:  # the first searches read the index from disk
+        engine.search(name, body)
+    found: list[list[int]] = []
+    seconds: list[float] = []
+    for body in bodies:
+        begin = time.perf_counter()
+        hits = engine.search(name, body)["hits"]["hits"]
+        seconds.append(time.perf_counter() - begin)
+        found.append([int(hit["_id"]) for hit in hits])
+    return found, seconds
+
+
+def advice_lines(advice: IndexAdvice) -> list[str]:
+    """The report for people."""
+    what = "queries of the file" if advice.from_file else "of its documents as queries"
+    lines = [
+        f"{advice.index}.{advice.field} ({advice.engine}): {advice.current}, {advice.vectors:,} vectors",
+        f"measured on {advice.sampled:,} documents with {advice.queries:,} {what}; recall@{K} against exact search by "
+        f"whole vectors; memory and disk calculated for all {advice.vectors:,} vectors, one copy",
+        f"{'dimensions':>10}  {'element':8}  {'index type':10}  {f'recall@{K}':>9}  {'95 % interval':>13}  "
+        f"{'median ms':>9}  {'p95 ms':>7}  {'memory':>9}  {'disk':>9}",
+    ]
+    current = next((row for row in advice.rows if row.layout == advice.current), None)
+    for row in (*advice.rows, *advice.skipped):
+        layout, recall = row.layout, row.recall
+        median, p95 = ("–", "–") if row.median_ms is None else (f"{row.median_ms:.1f}", f"{row.p95_ms:.1f}")
+        index_type = str(layout.index_type) if row.is_built else "(exact)"
+        memory, disk = (size_text(row.estimate.memory), size_text(row.estimate.disk)) if row.is_built else ("–", "–")
+        mark = " ← recommended" if row is advice.recommended else " (now)" if row is current else ""
+        lines.append(
+            f"{layout.dimensions:>10}  {layout.element_type:8}  {index_type:10}  {recall.mean:>9.4f}  "
+            f"{f'{recall.low:.4f}–{recall.high:.4f}':>13}  {median:>9}  {p95:>7}  {memory:>9}  {disk:>9}{mark}"
+        )
+    if advice.skipped:
+        lengths = ", ".join(str(row.layout.dimensions) for row in advice.skipped)
+        lines.append(
+            f"(exact): even exact search by vectors cut to {lengths} dimensions misses {advice.min_recall:g}, so no "
+            "index was built; --dimensions N builds it. `es-sbert model rotate` makes a model that loses less."
+        )
+    without_graph = sorted({str(row.layout.index_type) for row in advice.rows if row.lacks_graph})
+    if without_graph:
+        lines.append(
+            f"{advice.engine} built no graph for so few vectors of {' and '.join(without_graph)}: their recall here is "
+            "that of flat types. Measure with a larger --sample."
+        )
+    return lines + _recommendation_lines(advice)
+
+
+def _recommendation_lines(advice: IndexAdvice) -> list[str]:
+    best, expected = advice.recommended, advice.expected_recall
+    if best is None or expected is None:
+        return [
+            f"No layout keeps a recall of {advice.min_recall:g} for certain. Use more queries, or a lower --min-recall."
+        ]
+    lines = [
+        f"Recommended: {best.layout}. Of the layouts whose recall lies above {advice.min_recall:g} with 95 % "
+        "confidence, it takes the least memory."
+    ]
+    if best.layout.dimensions != advice.current.dimensions and advice.vectors > advice.sampled:
+        low = (
+            "; that is below the minimum: measure again with a larger --sample" if expected < advice.min_recall else ""
+        )
+        lines.append(
+            f"Extrapolated to {advice.vectors:,} vectors, its recall is about {expected:.3f}: the more documents, the "
+            f"more of them cut vectors confuse{low}."
+        )
+    lines.append(f"  {best.changes}" if best.changes else "The index has this layout already.")
+    return lines

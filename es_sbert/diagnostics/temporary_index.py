@@ -1,0 +1,88 @@
+"""Temporary indices for measurements: created, filled, merged into one segment, and deleted whatever happens."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import orjson
+
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
+from es_sbert.errors import EngineError, RequestFailed
+from es_sbert.index.vector_field import force_merge
+
+# Of the names of all temporary indices.
+PREFIX = "es-sbert-advise-"
+_BULK_BYTES = 5 << 20
+
+
+def leftover_indices(engine: Engine) -> list[str]:
+    """Temporary indices that exist: of a command that was killed, or of one that is running now.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    return [state.name for state in engine.resolve_indices(f"{PREFIX}*")]
+
+
+@contextmanager
+def temporary_index(engine: Engine, body: Json, report: Callable[[str], None]) -> Iterator[str]:
+    """An index of a new name, which is deleted in the end, also after an error or an interrupt.
+
+    Args:
+        body: Of `PUT /index`.
+        report: Shows a line: what could not be deleted.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    name = f"{PREFIX}{uuid.uuid4().hex[:12]}"
+    try:
+        engine.create_index(name, body)
+        yield name
+    finally:
+        # Also if its creation failed: the engine may have created it without being able to say so.
+        try:
+            engine.delete_index(name)
+        except (EngineError, KeyboardInterrupt) as error:
+            reason = error.message if isinstance(error, EngineError) else "interrupted"
+            report(f"Warning: the temporary index {name} may still exist ({reason}). Delete it: `DELETE /{name}`")
+            if isinstance(error, KeyboardInterrupt):
+                raise
+
+
+def fill_index(engine: Engine, name: str, documents: Iterable[Json]) -> None:
+    """Write documents under the ids 0, 1, 2, …, and merge them into one segment; returns when the graph is built.
+
+    Args:
+        documents: As orjson writes them, numpy arrays included.
+
+    Raises:
+        RequestFailed: the engine rejected a document.
+        EngineError: the engine failed.
+    """
+    lines: list[bytes] = []
+    size = 0
+    for number, document in enumerate(documents):
+        source = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+        lines += [b'{"index":{"_id":"%d"}}' % number, source]
+        size += len(source)
+        if size > _BULK_BYTES:
+            _send(engine, name, lines)
+            lines, size = [], 0
+    if lines:
+        _send(engine, name, lines)
+    force_merge(engine, name)
+    engine.refresh(name)
+
+
+def _send(engine: Engine, name: str, lines: list[bytes]) -> None:
+    for result in engine.bulk(name, b"\n".join(lines) + b"\n", actions=len(lines) // 2):
+        if not result.ok:
+            raise RequestFailed(
+                f"{engine.info.label} rejected a document of the temporary index {name}: {result.reason}",
+                "If the engine is overloaded, run the command again later or with a smaller --sample.",
+                result.status,
+            )

@@ -1,0 +1,101 @@
+"""`es-sbert index advise` as a user types it, and the commands that it prints."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+
+from es_sbert.diagnostics.temporary_index import leftover_indices
+from es_sbert.index.vector_field import read_vector_field
+from tests.e2e.cli_support import Cli
+from tests.engine.ingest_support import open_engine
+from tests.tiny import write_tiny_bert
+
+WORDS = ["a", "man", "plays", "guitar", "the", "cat", "sleeps", "on", "mat", "query"]
+COUNT = 250
+
+
+@pytest.fixture
+def filled(cli: Cli, engine_url: str, index_name: str, registry: Path, tmp_path: Path) -> str:
+    """An index of documents with random texts, of a registered model `tiny-advise`."""
+    model = write_tiny_bert(tmp_path / "tiny-advise")
+    cli("model", "add", model)
+    chance = random.Random(0)
+    file = tmp_path / "docs.jsonl"
+    texts = (" ".join(chance.choices(WORDS, k=6)) for _ in range(COUNT))
+    file.write_bytes(b"\n".join(orjson.dumps({"id": str(row), "text": text}) for row, text in enumerate(texts)))
+    done = cli("ingest", "--index", index_name, "--id-field", "id", "--model", "tiny-advise", "--url", engine_url, file)
+    assert done.code == 0, done.err
+    return index_name
+
+
+def test_printed_command_changes_the_index(
+    cli: Cli, filled: str, engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for dead letters
+    plot, queries = tmp_path / "plot.svg", tmp_path / "queries.txt"
+    queries.write_text("the cat sleeps\na man plays\n" * 20)
+    wanted = ["--dimensions", "8", "--index-type", "int8_hnsw", "--min-recall", "0.01", "--queries", queries]
+    done = cli("index", "advise", filled, "--url", engine_url, *wanted, "--plot", plot, "--json")
+    assert done.code == 0, done.err
+    report = done.summary
+    assert (report["sampled"], report["queries"], report["from_file"]) == (COUNT, 40, True)
+    best = report["recommended"]
+    assert (best["dimensions"], best["index_type"]) == (8, "int8_hnsw")
+    ElementTree.parse(plot)
+
+    command = shlex.split(best["command"])
+    assert command[:3] == ["es-sbert", "index", "migrate"]
+    done = cli(*command[1:], "--url", engine_url, "--yes", "--quiet")
+    assert done.code == 0, done.err
+    with open_engine(engine_url) as engine:
+        meta = read_vector_field(engine, filled, "embedding").meta
+        assert (meta.dimensions, meta.index_type, meta.element_type) == (8, "int8_hnsw", best["element_type"])
+        assert meta.model == "tiny-advise@8"
+        engine.refresh(filled)
+        assert engine.count(filled, {"exists": {"field": "embedding"}}) == COUNT
+        new = engine.get_index(filled)
+    assert new is not None
+    done = cli("search", "--index", filled, "--url", engine_url, "the cat sleeps", "--json")
+    assert done.code == 0, done.err
+    # --dimensions alone cuts the model of the index further, not the default model.
+    done = cli("index", "migrate", filled, "--dimensions", "4", "--url", engine_url, "--quiet")
+    assert done.code == 0, done.err
+    with open_engine(engine_url) as engine:
+        last = read_vector_field(engine, filled, "embedding")
+        assert (last.meta.model, last.meta.dimensions) == ("tiny-advise@4", 4)
+        engine.delete_index(new.name)
+        engine.delete_index(last.index)
+
+
+@pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
+def test_sigterm_deletes_the_temporary_index(filled: str, engine_url: str) -> None:
+    with open_engine(engine_url) as engine:
+        before = set(leftover_indices(engine))
+        command = [sys.executable, "-m", "es_sbert", "index", "advise", filled, "--url", engine_url]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert wait_until(lambda: set(leftover_indices(engine)) - before)
+        child.send_signal(signal.SIGTERM)
+        out, _ = child.communicate(timeout=60)
+        assert child.returncode == 130, out
+        assert "Traceback" not in out
+        assert not set(leftover_indices(engine)) - before
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False

@@ -1,0 +1,154 @@
+"""Layouts measured on real engines against numpy; temporary indices are deleted whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+import orjson
+import pytest
+
+from es_sbert.diagnostics.index_advice import AdviceRequest, VectorLayout, advise
+from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
+from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.index.document_vectors import bulk_vector_value
+from es_sbert.index.mapping import ChunkRules, ElementType, IndexType
+from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
+from tests.engine.vectors import load, random_vectors
+
+DIMENSIONS, COUNT, QUERIES = 64, 500, 40
+
+
+def filled(engine: Engine, index: str, count: int = COUNT, dimensions: int = DIMENSIONS) -> VectorField:
+    request = FieldRequest(name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=dimensions)
+    field = ensure_vector_field(engine, index, request, shards=1, replicas=0)
+    load(engine, index, "embedding", random_vectors(count, dimensions), lambda row: {"row": row})
+    return field
+
+
+def test_layouts_are_measured_on_temporary_indices(engine: Engine, index_name: str) -> None:
+    field = filled(engine, index_name)
+    before = engine.get_index(index_name)
+    queries = random_vectors(QUERIES, DIMENSIONS, seed=7)
+    request = AdviceRequest(dimensions=(DIMENSIONS, 32), index_types=("int8_hnsw", "flat"), min_recall=0.9)
+    said: list[str] = []
+    found = advise(engine, index_name, field, request, queries, report=said.append)
+
+    assert (found.vectors, found.sampled, found.queries) == (COUNT, COUNT, QUERIES)
+    layouts = {row.layout: row for row in found.rows}
+    elements = list(ElementType) if engine.info.supports_bfloat16 else [ElementType.FLOAT]
+    assert len(layouts) == 2 * 2 * len(elements)
+    exact = layouts[VectorLayout(DIMENSIONS, ElementType.FLOAT, IndexType.FLAT)]
+    assert exact.recall.mean == 1.0
+    # Half of the numbers of random vectors: what numpy finds with them.
+    vectors = random_vectors(COUNT, DIMENSIONS)
+    half = layouts[VectorLayout(32, ElementType.FLOAT, IndexType.FLAT)]
+    assert half.recall.mean == pytest.approx(expected_recall(queries, vectors, 32), abs=1e-9)
+    assert (
+        half.recall.mean < 0.9 < layouts[VectorLayout(DIMENSIONS, ElementType.FLOAT, IndexType.INT8_HNSW)].recall.mean
+    )
+    assert found.cut_recall[32][1] == pytest.approx(half.recall.mean)
+    for row in found.rows:
+        if row.sample_bytes is not None:
+            # Elasticsearch 9.4 builds no graph over quantized vectors for so few of them.
+            missing = row.sample_estimate.graph if row.lacks_graph else 0
+            assert row.sample_bytes == pytest.approx(row.sample_estimate.index - missing, rel=0.2)
+    assert found.recommended is not None
+    assert found.recommended.layout.dimensions == DIMENSIONS
+    least = min(row.estimate.memory for row in found.rows if row.recall.low >= 0.9)
+    assert found.recommended.estimate.memory == least
+
+    assert said[-1].startswith(f"{len(layouts)}/{len(layouts)}: ")
+    after = engine.get_index(index_name)
+    assert (before, engine.count(index_name)) == (after, COUNT)
+    assert not [name for name in leftover_indices(engine) if engine.count(name) == COUNT]
+
+
+def expected_recall(queries: np.ndarray, vectors: np.ndarray, length: int) -> float:
+    def nearest(a: np.ndarray, b: np.ndarray) -> list[set[int]]:
+        a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+        return [set(row[:10].tolist()) for row in np.argsort(-(a @ b.T), axis=1)]
+
+    pairs = zip(nearest(queries, vectors), nearest(queries[:, :length], vectors[:, :length]), strict=True)
+    return float(np.mean([len(one & other) / 10 for one, other in pairs]))
+
+
+def test_dimensions_whose_exact_search_misses_the_recall_are_not_built(engine: Engine, index_name: str) -> None:
+    field = filled(engine, index_name, dimensions=80)
+    request = AdviceRequest(index_types=("flat",), element_types=("float",), queries=50, sample=300)
+    found = advise(engine, index_name, field, request)
+    assert [row.layout.dimensions for row in found.rows] == [80]
+    assert [(row.layout.dimensions, row.is_built) for row in found.skipped] == [(64, False)]
+    assert found.skipped[0].recall.high < 0.95
+    # Queries are documents of the index that are not in the sample.
+    assert (found.sampled, found.queries, found.from_file) == (300, 50, False)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RequestFailed])
+def test_temporary_index_is_deleted_after_an_error(engine: Engine, error: type[BaseException]) -> None:
+    raised = KeyboardInterrupt() if error is KeyboardInterrupt else RequestFailed("no", "no", 500)
+    body = {"settings": {"index.number_of_shards": 1, "index.number_of_replicas": 0}}
+    names: list[str] = []
+    with pytest.raises(error):
+        use_index(engine, body, names, raised)
+    [name] = names
+    assert name.startswith(PREFIX)
+    assert engine.get_index(name) is None
+
+
+def use_index(engine: Engine, body: Json, names: list[str], raised: BaseException) -> None:
+    with temporary_index(engine, body, pytest.fail) as name:
+        assert engine.get_index(name) is not None
+        names.append(name)
+        raise raised
+
+
+def test_rejected_document_is_an_error(engine: Engine) -> None:
+    body = {"mappings": {"properties": {"n": {"type": "integer"}}}}
+    with temporary_index(engine, body, pytest.fail) as name, pytest.raises(RequestFailed, match="rejected a document"):
+        fill_index(engine, name, [{"n": 1}, {"n": "many"}])
+
+
+def test_small_index_is_refused(engine: Engine, index_name: str) -> None:
+    field = filled(engine, index_name, 50)
+    with pytest.raises(IndexMismatch, match="has 50 documents with a vector, too few"):
+        advise(engine, index_name, field, AdviceRequest())
+
+
+def test_engine_that_ends_is_named_with_the_index_that_may_be_left(
+    engine_url: str, open_engine: Callable[[str], Engine]
+) -> None:
+    engine, said = open_engine(engine_url), list[str]()
+    with suppress(KeyError), temporary_index(engine, {}, said.append) as name:
+        alive, engine.delete_index = engine.delete_index, refuse  # type: ignore[method-assign]
+        raise KeyError
+    assert said == [f"Warning: the temporary index {name} may still exist (gone). Delete it: `DELETE /{name}`"]
+    alive(name)
+
+
+def refuse(name: str) -> None:
+    raise RequestFailed("gone", "Try again.", 503)
+
+
+def test_passages_are_measured_by_their_best_passage(engine: Engine, index_name: str) -> None:
+    rules = ChunkRules.of(16)
+    request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, passages=rules)
+    field = ensure_vector_field(engine, index_name, request, shards=1, replicas=0)
+    vectors = random_vectors(2 * COUNT, DIMENSIONS)
+    lines = []
+    for row in range(COUNT):
+        chunks = [
+            {"start": 0, "end": 5, "vector": bulk_vector_value(engine.info, vector)}
+            for vector in vectors[2 * row : 2 * row + 2]
+        ]
+        document = orjson.dumps({"embedding": chunks}, option=orjson.OPT_SERIALIZE_NUMPY)
+        lines += [b'{"index":{"_id":"%d"}}' % row, document]
+    assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
+    wanted = AdviceRequest(dimensions=(DIMENSIONS,), index_types=("hnsw",), element_types=("float",))
+    found = advise(engine, index_name, field, wanted, random_vectors(QUERIES, DIMENSIONS, seed=7))
+    assert (found.vectors, found.sampled) == (2 * COUNT, COUNT)
+    [row] = found.rows
+    assert row.recall.mean > 0.9

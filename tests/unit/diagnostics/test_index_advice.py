@@ -1,0 +1,223 @@
+"""Which layouts are measured, what is recommended, and which command leads there."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from es_sbert.cli.main import cli
+from es_sbert.diagnostics.index_advice import (
+    FLAT_MOST_VECTORS,
+    AdviceRequest,
+    IndexAdvice,
+    LayoutMeasurement,
+    VectorLayout,
+    advice_lines,
+    change_command,
+    exact_recalls,
+    layouts_to_measure,
+    query_recalls,
+    recommend_layout,
+)
+from es_sbert.diagnostics.index_size import estimate_size
+from es_sbert.diagnostics.layout_plot import layout_plot
+from es_sbert.diagnostics.recall import ConfidenceInterval
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.errors import UsageError
+from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
+from es_sbert.index.vector_field import VectorField
+
+ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 4, 3), "http://localhost:9200")
+ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
+OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+FLOAT, BFLOAT16 = ElementType.FLOAT, ElementType.BFLOAT16
+
+
+def field(index_type: str = "hnsw", model: str = "mine", dimensions: int = 384, **meta: Any) -> VectorField:
+    return VectorField(
+        "docs-1",
+        "embedding",
+        VectorFieldMeta(fingerprint="a" * 32, model=model, dimensions=dimensions, index_type=index_type, **meta),
+    )
+
+
+def row(layout: VectorLayout, low: float, **values: Any) -> LayoutMeasurement:
+    sizes = [
+        estimate_size(ES9, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
+        for count in (100_000, 5_000)
+    ]
+    recall = ConfidenceInterval(low + 0.01, low, low + 0.02)
+    return replace(LayoutMeasurement(layout, recall, 1.0, 2.0, sizes[1].index, *sizes, "es-sbert …"), **values)
+
+
+def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
+    current = VectorLayout(384, FLOAT, IndexType.HNSW)
+    recalls = {384: (1.0, 1.0), 128: (0.98, 0.96)}
+    made = IndexAdvice(
+        "docs-1", "embedding", "Elasticsearch 9.4.3", current, 80_000, 5_000, 300, False, 0.95, tuple(rows), (),
+        recalls, recommend_layout(rows, 0.95),
+    )  # fmt: skip
+    return replace(made, **values)
+
+
+def test_all_combinations_of_an_engine_are_measured() -> None:
+    found = layouts_to_measure(ES9, 384, 1_000, AdviceRequest())
+    assert len(found) == len(set(found)) == 4 * 2 * 8
+    assert {layout.dimensions for layout in found} == {384, 256, 128, 64}
+    assert {layout.element_type for layout in layouts_to_measure(ES8, 384, 1_000, AdviceRequest())} == {FLOAT}
+    assert {layout.index_type for layout in layouts_to_measure(OPENSEARCH, 384, 1_000, AdviceRequest())} == {
+        IndexType.HNSW,
+        IndexType.INT8_HNSW,
+        IndexType.FLAT,
+    }
+
+
+def test_types_without_a_graph_are_for_small_indices_or_named() -> None:
+    large = layouts_to_measure(ES9, 384, FLAT_MOST_VECTORS + 1, AdviceRequest())
+    assert all(layout.index_type.endswith("hnsw") for layout in large)
+    named = layouts_to_measure(ES9, 384, 10**9, AdviceRequest(index_types=("flat",), dimensions=(384,)))
+    assert named == [VectorLayout(384, FLOAT, IndexType.FLAT), VectorLayout(384, BFLOAT16, IndexType.FLAT)]
+
+
+def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
+    found = layouts_to_measure(ES9, 63, 1_000, AdviceRequest(element_types=("float",)))
+    assert not {layout.index_type.partition("_")[0] for layout in found} & {"bbq", "int4"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (AdviceRequest(dimensions=(385,)), "the vectors have 384 dimensions, not 385"),
+        (AdviceRequest(index_types=("tree",)), "there is no index type 'tree'"),
+        (AdviceRequest(element_types=("byte",)), "does not write vectors of the element type byte"),
+        (AdviceRequest(element_types=("half",)), "there is no element type 'half'"),
+    ],
+)
+def test_layouts_that_do_not_exist_are_refused(request_: AdviceRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        layouts_to_measure(ES9, 384, 1_000, request_)
+
+
+def test_element_type_that_the_engine_lacks_is_refused() -> None:
+    for info in (ES8, OPENSEARCH):
+        with pytest.raises(UsageError, match="has no vectors of bfloat16"):
+            layouts_to_measure(info, 384, 1_000, AdviceRequest(element_types=("bfloat16",)))
+
+
+@pytest.mark.parametrize(
+    ("info", "stored", "layout", "expected"),
+    [
+        (ES9, field(), VectorLayout(384, FLOAT, IndexType.HNSW), None),
+        (ES9, field(), VectorLayout(384, FLOAT, IndexType.BBQ_HNSW),
+         "es-sbert index change-type docs --index-type bbq_hnsw --force-merge"),
+        (ES9, field("bbq_hnsw"), VectorLayout(384, FLOAT, IndexType.HNSW),
+         "es-sbert index migrate docs --index-type hnsw"),
+        (OPENSEARCH, field(), VectorLayout(384, FLOAT, IndexType.INT8_HNSW),
+         "es-sbert index migrate docs --index-type int8_hnsw"),
+        (ES9, field(), VectorLayout(128, FLOAT, IndexType.HNSW), "es-sbert index migrate docs --model mine@128"),
+        (ES9, field(model="mine@256", dimensions=256), VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW),
+         "es-sbert index migrate docs --model mine@128 --index-type int8_hnsw --element-type bfloat16"),
+        (ES9, field(element_type="bfloat16"), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
+         "es-sbert index change-type docs --index-type int8_hnsw --force-merge"),
+        (ES9, field(), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
+         "es-sbert index migrate docs --index-type int8_hnsw --element-type bfloat16"),
+        (ES9, replace(field(model="a b"), name="v"), VectorLayout(128, FLOAT, IndexType.HNSW),
+         "es-sbert index migrate docs --model 'a b@128' --vector-field v"),
+    ],
+)  # fmt: skip
+def test_command_changes_what_differs(
+    info: EngineInfo, stored: VectorField, layout: VectorLayout, expected: str | None
+) -> None:
+    assert change_command(info, "docs", stored, layout) == expected
+
+
+def test_index_without_an_alias_is_replaced() -> None:
+    command = change_command(ES9, "docs-1", field(), VectorLayout(128, FLOAT, IndexType.HNSW))
+    assert command == "es-sbert index migrate docs-1 --model mine@128 --replace-index"
+
+
+def test_recall_counts_true_neighbors_and_any_of_tied_ones() -> None:
+    cosines = np.array([[0.9, 0.8, 0.8, 0.1], [0.1, 0.2, 0.3, 0.4]])
+    assert query_recalls(cosines, [[0, 1], [3, 0]], k=2) == [1.0, 0.5]
+    assert query_recalls(cosines, [[0, 2], []], k=2) == [1.0, 0.0]
+    assert query_recalls(cosines, [[0, 1, 2], [3, 2]], k=2) == [1.0, 1.0]
+
+
+def test_recall_of_exact_search_by_other_cosines() -> None:
+    random = np.random.default_rng(0)
+    whole = random.normal(size=(20, 100))
+    assert exact_recalls(whole, whole) == [1.0] * 20
+    other = whole + random.normal(size=whole.shape)
+    expected = [
+        len(set(np.argsort(-a[:50])[:10]) & set(np.argsort(-b[:50])[:10])) / 10
+        for a, b in zip(whole, other, strict=True)
+    ]
+    assert exact_recalls(whole, other, 50) == pytest.approx(expected)
+
+
+def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
+    rows = [
+        row(VectorLayout(128, BFLOAT16, IndexType.BBQ_HNSW), 0.90),
+        row(VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW), 0.95),
+        row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.99),
+    ]
+    assert recommend_layout(rows, 0.95) is rows[1]
+    assert recommend_layout(rows, 0.951) is rows[2]
+    assert recommend_layout(rows, 0.995) is None
+
+
+def test_recall_is_extrapolated_by_the_loss_of_each_quadrupling() -> None:
+    short = advice([row(VectorLayout(128, FLOAT, IndexType.INT8_HNSW), 0.96)])
+    # 80,000 of 5,000 documents are two quadruplings; each costs 0.98 - 0.96.
+    assert short.expected_recall == pytest.approx(0.97 - 2 * 0.02)
+    assert "Extrapolated to 80,000 vectors, its recall is about 0.930" in "\n".join(advice_lines(short))
+    assert "below the minimum" in "\n".join(advice_lines(short))
+    whole = advice([row(VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.96)])
+    assert whole.expected_recall == pytest.approx(0.97)
+    assert "Extrapolated" not in "\n".join(advice_lines(whole))
+    assert advice([row(VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.5)]).expected_recall is None
+
+
+def test_missing_graph_is_told() -> None:
+    layout = VectorLayout(384, FLOAT, IndexType.BBQ_HNSW)
+    built = row(layout, 0.96)
+    flat = replace(built, sample_bytes=built.sample_estimate.index - built.sample_estimate.graph)
+    assert not built.lacks_graph
+    assert flat.lacks_graph
+    assert not replace(built, sample_bytes=None).lacks_graph
+    assert "built no graph for so few vectors of bbq_hnsw" in "\n".join(advice_lines(advice([flat])))
+
+
+def test_plot_shows_every_layout() -> None:
+    rows = [
+        row(VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW), 0.95),
+        row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.97),
+    ]
+    root = ElementTree.fromstring(layout_plot(advice(rows, index="a<b&c")))
+    namespace = {"svg": "http://www.w3.org/2000/svg"}
+    titles = [title.text or "" for title in root.iterfind(".//svg:title", namespace)]
+    assert [title.split(":")[0] for title in titles] == [str(one.layout) for one in rows]
+    texts = [text.text or "" for text in root.iterfind(".//svg:text", namespace)]
+    assert any(text.startswith("a<b&c.embedding") for text in texts)
+    circles = [float(circle.get("cy", "nan")) for circle in root.iterfind(".//svg:g/svg:circle", namespace)]
+    squares = [float(square.get("y", "nan")) + 5 for square in root.iterfind(".//svg:g/svg:rect", namespace)]
+    [recommended, float_row] = circles
+    assert squares == [recommended]
+    assert float_row < recommended  # more recall is higher
+
+
+def test_plot_of_one_layout_with_full_recall() -> None:
+    only = row(VectorLayout(384, FLOAT, IndexType.FLAT), 0.99, recall=ConfidenceInterval(1.0, 0.999, 1.0))
+    ElementTree.fromstring(layout_plot(advice([only])))
+
+
+def test_plot_that_cannot_be_written_is_refused_before_anything_is_measured() -> None:
+    done = CliRunner().invoke(
+        cli, ["index", "advise", "docs", "--plot", "/nowhere/plot.svg", "--url", "http://127.0.0.1:1"]
+    )
+    assert "its folder does not exist" in str(done.exception)
