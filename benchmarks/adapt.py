@@ -111,10 +111,10 @@ def compare_on_judged(folder: Path, output: Path, result: AdaptResult, threads: 
 def rows_of(name: str, kind: str, compared: ModelComparison, *more: str) -> list[list[str]]:
     """Table rows of a comparison, one for each metric."""
     rows = []
-    for metric in (compared.ndcg, compared.recall):
+    for measure, metric in compared.metrics.items():
         interval = f"{metric.low:+.1f} to {metric.high:+.1f}"
-        figures = [f"{metric.stock:.1f}", f"{metric.tuned:.1f}", f"{metric.difference:+.1f}", interval]
-        rows.append([name, f"{compared.queries:,} {kind}", metric.name, *figures])
+        figures = [f"{metric.second:.1f}", f"{metric.first:.1f}", f"{metric.difference:+.1f}", interval]
+        rows.append([name, f"{compared.queries:,} {kind}", measure, *figures])
     return [[*rows[0], str(compared.verdict), *more], [*rows[1], *[""] * (1 + len(more))]]
 
 

@@ -29,13 +29,7 @@ from es_sbert.adaptation.adapt_plan import (
 )
 from es_sbert.adaptation.engine_ranking import rank_by_bm25
 from es_sbert.adaptation.field_choice import FieldChoice
-from es_sbert.adaptation.model_comparison import (
-    MetricComparison,
-    ModelComparison,
-    Verdict,
-    compare_metrics,
-    query_metrics,
-)
+from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
 from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
 from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, split_queries
 from es_sbert.encoder.encoder import Encoder
@@ -46,6 +40,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
 from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.evaluation.significance import PairedDifference, Verdict
 from es_sbert.filesystem import file_lock
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.text_template import TextTemplate
@@ -406,9 +401,9 @@ def _read_result(path: Path) -> AdaptResult | None:
         return None
     found = orjson.loads(path.read_bytes())
     own = found["comparison"]
-    metrics = {name: MetricComparison(**own[name]) for name in ("ndcg", "recall")}
+    comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
     plan = AdaptPlan("", "", "", FieldChoice(None, ()), "")
-    return AdaptResult(ModelComparison(**own | metrics), None, found["fingerprint"], plan, found["trained"], False)
+    return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)
 
 
 def _write_lines(path: Path, rows: Sequence[Json]) -> None:

@@ -206,8 +206,14 @@ def default_name(index: str) -> str:
 
 def _result_json(result: AdaptResult) -> dict[str, Any]:
     metrics = {
-        metric.name.lower(): {"stock": metric.stock, "tuned": metric.tuned, "low": metric.low, "high": metric.high}
-        for metric in (result.comparison.ndcg, result.comparison.recall)
+        name.lower(): {
+            "stock": found.second,
+            "tuned": found.first,
+            "low": found.low,
+            "high": found.high,
+            "p_value": found.p_value,
+        }
+        for name, found in result.comparison.metrics.items()
     }
     return {
         "verdict": str(result.comparison.verdict),
@@ -227,9 +233,9 @@ def result_lines(result: AdaptResult, settings: AdaptSettings) -> list[str]:
     """The comparison as a table, what it means, and what to do next."""
     comparison = result.comparison
     rows = [("", result.plan.model_name, settings.name, "difference", "95 % interval")]
-    for metric in (comparison.ndcg, comparison.recall):
+    for name, metric in comparison.metrics.items():
         interval = f"{metric.low:+.2f} to {metric.high:+.2f}"
-        rows.append((metric.name, f"{metric.stock:.2f}", f"{metric.tuned:.2f}", f"{metric.difference:+.2f}", interval))
+        rows.append((name, f"{metric.second:.2f}", f"{metric.first:.2f}", f"{metric.difference:+.2f}", interval))
     lines = [
         f"{comparison.queries:,} held-out queries, {comparison.documents:,} documents, exact ranking, × 100:",
         *align_columns(rows),
