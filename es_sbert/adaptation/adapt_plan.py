@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict
+from transformers.utils import logging as transformers_logging
 
 from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
@@ -149,6 +150,7 @@ def make_plan(
     else:
         located = find_index_model(index, meta.model, meta.fingerprint)
         name, folder = located.name, Path(located.folder)
+    transformers_logging.disable_progress_bar()
     open_siamese_encoder(folder, name=name)  # what cannot be trained is refused before documents are read
     embedded = None if meta is None or meta.text is None else TextTemplate.parse(meta.text)
     ours = {own for field in metas for own in (field, document_meta_field(field))}

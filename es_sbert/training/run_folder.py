@@ -139,13 +139,17 @@ class RunFolder:
         if not resume:
             self._check_empty(self.output)
             return
+        if not (self.folder / _RUN_FILE).exists():
+            raise self._no_run()
         missing = [name for name in files if not (self.documents / name).is_file()]
-        if not missing or not (self.folder / _RUN_FILE).exists():
-            return  # `lock` says that there is no run
-        raise CheckpointInvalid(
-            f"{self.output} has no file {missing[0]} of the documents that the recipe reads from an index",
-            "Resume with the recipe of the run (see training/run.json), or start a new run in another folder.",
-        )
+        if missing:
+            raise CheckpointInvalid(
+                f"{self.output} has no file {missing[0]} of the documents that the recipe reads from an index",
+                "Resume with the recipe of the run (see training/run.json), or start a new run in another folder.",
+            )
+
+    def _no_run(self) -> CheckpointInvalid:
+        return CheckpointInvalid(f"{self.output} holds no run to resume", "Leave --resume out to start one.")
 
     def _refuse(self) -> None:
         raise UsageError(f"another process trains into {self.output}", "Wait for it, stop it, or use another folder.")
@@ -165,9 +169,7 @@ class RunFolder:
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise CheckpointInvalid(
-                f"{self.output} holds no run to resume", "Leave --resume out to start one."
-            ) from error
+            raise self._no_run() from error
         except (OSError, ValueError) as error:
             raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start a new run in another folder.") from error
         started = {"recipe": _recorded_recipe(before, settings["recipe"]), "data": before.get("data")}

@@ -58,6 +58,8 @@ def test_folder_of_another_run_takes_no_documents(tmp_path: Path) -> None:
     run.documents.mkdir(parents=True)
     (run.documents / "a.jsonl").touch()
     run.check_documents(["a.jsonl"], resume=False)
+    with pytest.raises(CheckpointInvalid, match="no run to resume"):
+        run.check_documents(["a.jsonl"], resume=True)
     (run.folder / "run.json").write_text("{}")
     run.check_documents(["a.jsonl"], resume=True)
     with pytest.raises(UsageError, match="is not empty"):
