@@ -54,6 +54,7 @@ NAME, MAKER = "asymmetric", "benchmarks.asymmetric"
 
 SETS = ("cisi", "arguana-rebuilt")
 _EPOCHS, _BATCH, _RATE = 6, 256, 0.01
+_PRECISION = "int8"  # of a table the same as fp32
 _STARTS, _WARM = 5, 200  # new processes, and queries in one of them
 _LARGE, _PAIR, _SMALL = "large for both", "pair", "table for both"
 
@@ -89,7 +90,7 @@ def fit_static_queries(large: str, texts: Sequence[str], output: Path) -> None:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     words = [token for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
-    with Encoder(large) as encoder:
+    with Encoder(large, precision=_PRECISION) as encoder:
         targets = torch.from_numpy(encoder.encode(texts, "query"))  # (texts, dimensions)
         rows = torch.from_numpy(encoder.encode([word.removeprefix("##") for word in words]))  # (tokens, dimensions)
     ids = [torch.tensor(one.ids) for one in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -117,7 +118,7 @@ def query_process(model: str, queries: Sequence[str]) -> dict[str, float]:
 
     Called in a new process, in which everything was imported.
     """
-    opened, encoder = seconds(lambda: Encoder(model, kind="query"))
+    opened, encoder = seconds(lambda: Encoder(model, kind="query", precision=_PRECISION))
     with encoder:
         first, _ = seconds(lambda: encoder.encode(queries[0], "query"))
         memory = peak_memory()
@@ -138,7 +139,8 @@ def measure_queries(model: str, queries: Sequence[str]) -> dict[str, list[float]
 
 def measure_searches(url: str, index: str, model: str, query: str) -> list[float]:
     """Milliseconds of `es-sbert search` in new processes, after one that is not counted."""
-    command = [sys.executable, "-m", "es_sbert", "search", "--url", url, "--index", index, "--model", model, query]
+    command = [sys.executable, "-m", "es_sbert", "search", "--url", url, "--index", index, "--model", model]
+    command += ["--precision", _PRECISION, query]
     found = []
     for _ in range(_STARTS + 1):
         begin = time.perf_counter()
@@ -154,12 +156,11 @@ def measure(large: str, small: str, pair: str, data: Path, sets: Sequence[str], 
     rows: dict[str, Any] = {}
     collections = {one: read_collection(data / "retrieval" / one) for one in sets}
     if url is not None:
-        with Encoder(large) as encoder:
-            load_collection(url, index, collections[sets[0]], str(encoder.info.precision), large)
+        load_collection(url, index, collections[sets[0]], _PRECISION, large)
     # A pair embeds documents as its large model does.
     documents: dict[tuple[str, str], Vectors] = {}
     for label, model in ((_LARGE, large), (_PAIR, pair), (_SMALL, small)):
-        with Encoder(model) as encoder:
+        with Encoder(model, precision=_PRECISION) as encoder:
             quality = {}
             for one, held in collections.items():
                 key = encoder.info.fingerprint, one
@@ -179,11 +180,11 @@ def measure(large: str, small: str, pair: str, data: Path, sets: Sequence[str], 
 def other_agreements(large: str, others: Sequence[str]) -> dict[str, dict[str, Any]]:
     """How models of other spaces agree with the large one, by the measure that refuses them as its pair."""
     texts = built_in_texts()
-    with Encoder(large) as encoder:
+    with Encoder(large, precision=_PRECISION) as encoder:
         documents, by_documents = (encoder.encode(texts, kind) for kind in ("document", "query"))
     found = {}
     for other in others:
-        with Encoder(model_folder(other)) as encoder:
+        with Encoder(model_folder(other), precision=_PRECISION) as encoder:
             found[other] = measure_agreement(documents, by_documents, encoder.encode(texts, "query")).model_dump()
     return found
 
@@ -213,7 +214,7 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
     measured = f"{run['date']}, commit {run['commit']}; load average before the run {run['load']:.1f}; median"
     about = (
         f"{KINDS[kind]}: {processor_text(run['processor'])}; {measured} (least–most) of {_STARTS} processes. The "
-        f"large model is {run['large']}; the table was fitted to its vectors of {run['texts']:,} short documents in "
+        f"large model is {run['large']} in {_PRECISION}; the table was fitted to its vectors of {run['texts']:,} short documents in "
         f"{run['seconds']:.0f} s."
     )
     agreements = {"the table": agreement, **run["others"]}
