@@ -214,8 +214,8 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
     measured = f"{run['date']}, commit {run['commit']}; load average before the run {run['load']:.1f}; median"
     about = (
         f"{KINDS[kind]}: {processor_text(run['processor'])}; {measured} (least–most) of {_STARTS} processes. The "
-        f"large model is {run['large']} in {_PRECISION}; the table was fitted to its vectors of {run['texts']:,} short documents in "
-        f"{run['seconds']:.0f} s."
+        f"large model is {run['large']} in {_PRECISION}; the table was fitted to its vectors of {run['texts']:,} short "
+        f"documents in {run['seconds']:.0f} s."
     )
     agreements = {"the table": agreement, **run["others"]}
     compared = [
