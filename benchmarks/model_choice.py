@@ -36,12 +36,13 @@ from benchmarks.kept_runs import (
     write_kind,
     write_section,
 )
-from benchmarks.retrieval import evaluate, read_collection
+from benchmarks.retrieval import Collection, evaluate, read_collection
 from es_sbert.bundle.model_lookup import installed_model_folder
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.catalog.fetch_model import fetch_and_register
 from es_sbert.catalog.models import MODELS
 from es_sbert.config import cache_folder
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 
@@ -108,9 +109,18 @@ def speeds(folders: dict[str, str], data: Path, rounds: int) -> dict[str, dict[s
 def ndcg(encoder: Encoder, folder: Path) -> float:
     """nDCG@10 × 100 of all documents ranked by cosine."""
     collection = read_collection(folder)
+    documents = encoder.encode([document["text"] for document in collection.documents], "document")
+    return ranking_quality(collection, documents, encoder.encode(list(collection.queries.values()), "query"))
+
+
+def ranking_quality(collection: Collection, documents: Vectors, questions: Vectors) -> float:
+    """nDCG@10 × 100 of all documents ranked by cosine.
+
+    Args:
+        documents, questions: *Shape:* ``(documents, dimensions)`` and ``(queries, dimensions)``.
+    """
     ids = [document["id"] for document in collection.documents]
-    documents = unit(encoder.encode([document["text"] for document in collection.documents], "document"))
-    questions = unit(encoder.encode(list(collection.queries.values()), "query"))
+    documents, questions = unit(documents), unit(questions)
     run = {}
     for query, question in zip(collection.queries, questions, strict=True):
         cosines = documents @ question  # (documents,)

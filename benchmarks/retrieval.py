@@ -76,7 +76,7 @@ def read_collection(folder: Path) -> Collection:
     return Collection(documents, queries, qrels, own)
 
 
-def load_collection(url: str, index: str, collection: Collection, precision: str) -> None:
+def load_collection(url: str, index: str, collection: Collection, precision: str, model: str | None = None) -> None:
     """Into a flat index of that name, which is made anew."""
     with closing(connect(EngineSettings(url=url))) as engine:
         if engine.get_index(index):
@@ -84,7 +84,8 @@ def load_collection(url: str, index: str, collection: Collection, precision: str
     with tempfile.TemporaryDirectory() as work:
         file = Path(work) / "corpus.jsonl"
         file.write_text("".join(json.dumps(document) + "\n" for document in collection.documents))
-        ingest(url, index, "--id-field", "id", "--index-type", "flat", "--precision", precision, str(file))
+        named = () if model is None else ("--model", model)
+        ingest(url, index, "--id-field", "id", "--index-type", "flat", "--precision", precision, *named, str(file))
 
 
 def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:

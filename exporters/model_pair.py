@@ -38,13 +38,14 @@ from es_sbert.exporters.export_bundle import (
 )
 from es_sbert.exporters.parity import normalize_rows, parity_sentences, row_cosines, spearman
 
-# What two models of one space reach. Models of different spaces have no rank agreement, whatever their mean cosine is:
-# that is high for all texts of models whose vectors point the same way (docs/models.md, Pairs).
-MIN_COSINE, MIN_RANK_AGREEMENT = 0.4, 40.0
-_BAR = f"mean cosine ≥ {MIN_COSINE:g}, rank agreement ≥ {MIN_RANK_AGREEMENT:g}"
+# What two models of one space reach (docs/results.md, A fast model for queries). The cosine alone is high for all texts
+# of models whose vectors point the same way. The ranks of models that were trained from one pretrained network agree to
+# some extent; their centered cosines do not.
+MIN_CENTERED_COSINE, MIN_RANK_AGREEMENT = 0.4, 40.0
+_BAR = f"centered cosine ≥ {MIN_CENTERED_COSINE:g}, rank agreement ≥ {MIN_RANK_AGREEMENT:g}"
 
 # Of the built-in texts, and the most that are compared: all pairs of them are.
-_SENTENCES, _MOST_TEXTS, _LEAST_TEXTS = 512, 2_000, 50
+BUILT_IN_TEXTS, _MOST_TEXTS, _LEAST_TEXTS = 512, 2_000, 50
 _LONGEST = 64  # tokens of the longest built-in texts: queries are short
 
 
@@ -81,7 +82,7 @@ def make_pair(
     documents = documents.route(documents.route_number("document"))
     queries = queries.route(queries.route_number("query"))
     _check_models(documents, queries)
-    distinct = list(dict.fromkeys(parity_sentences(_LONGEST, _SENTENCES) if texts is None else texts))[:_MOST_TEXTS]
+    distinct = list(dict.fromkeys(built_in_texts() if texts is None else texts))[:_MOST_TEXTS]
     if len(distinct) < _LEAST_TEXTS:
         raise UsageError(
             f"{len(distinct)} different texts are too few to compare two models on",
@@ -108,6 +109,11 @@ def make_pair(
     return record
 
 
+def built_in_texts() -> list[str]:
+    """English sentences of many subjects, and other short texts."""
+    return parity_sentences(_LONGEST, BUILT_IN_TEXTS)
+
+
 def measure_agreement(documents: Vectors, by_documents: Vectors, by_queries: Vectors) -> PairAgreement:
     """How well the model for queries ranks documents as the model for documents does.
 
@@ -122,13 +128,17 @@ def measure_agreement(documents: Vectors, by_documents: Vectors, by_queries: Vec
     others = ~np.eye(len(documents), dtype=bool)  # (queries, documents): not the text itself
     # As in the parity check, equal texts after a cut tie; rounding must not put them in an order.
     ranks = spearman(np.round(reference[others], 5), np.round(found[others], 5))
-    cosine = float(row_cosines(by_documents, by_queries).mean())
+    first, second = normalize_rows(by_documents), normalize_rows(by_queries)
+    common = first.mean(axis=0)  # (dimensions,)
+    without = [(vectors - common).astype(np.float32) for vectors in (first, second)]  # both (texts, dimensions)
+    centered = float(row_cosines(*without).mean())
     return PairAgreement(
         texts=len(documents),
-        mean_cosine=cosine,
+        mean_cosine=float(row_cosines(by_documents, by_queries).mean()),
+        centered_cosine=centered,
         rank_agreement=ranks,
         bar=_BAR,
-        passed=bool(cosine >= MIN_COSINE and ranks >= MIN_RANK_AGREEMENT),
+        passed=centered >= MIN_CENTERED_COSINE and ranks >= MIN_RANK_AGREEMENT,
     )
 
 

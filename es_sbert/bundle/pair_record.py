@@ -45,6 +45,8 @@ class PairAgreement(BaseModel, frozen=True):
     Attributes:
         texts: Number of texts.
         mean_cosine: Mean cosine of the two vectors of a text.
+        centered_cosine: The same without what the vectors of all texts have in common: the mean vector of the model for
+            documents is subtracted from both.
         rank_agreement: Spearman's ρ × 100 between the cosines of all texts as queries of the one and of the other model
             with all other texts as documents.
         bar: The thresholds, as text.
@@ -53,13 +55,17 @@ class PairAgreement(BaseModel, frozen=True):
 
     texts: int
     mean_cosine: float
+    centered_cosine: float
     rank_agreement: float
     bar: str
     passed: bool
 
     def describe(self) -> str:
         """The figures as one line."""
-        return f"mean cosine {self.mean_cosine:.3f}, rank agreement {self.rank_agreement:.1f} on {self.texts:,} texts"
+        return (
+            f"mean cosine {self.mean_cosine:.3f}, centered {self.centered_cosine:.3f}, rank agreement "
+            f"{self.rank_agreement:.1f} on {self.texts:,} texts"
+        )
 
 
 class PairRecord(BaseModel, frozen=True):

@@ -156,11 +156,9 @@ class Encoder:
                 select_encoder_variant, source.route(number), precision=precision, runtime=runtime, report=report
             )
             selected, pool = open_variant(select, device, threads)
-            for warning in selected.warnings if self._routes else ():
-                report(f"Warning: {warning}")  # of the route that is opened first, `info` has them in time
             return EncoderRoute(replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
 
-        self._attach(source.model, open_route)
+        self._attach(source.model, open_route, report)
         if not source.model.routes or kind is not None:
             self.open(kind)
 
@@ -197,8 +195,13 @@ class Encoder:
             encoder.open()
         return encoder
 
-    def _attach(self, model: SentenceModel, open_route: Callable[[int], EncoderRoute]) -> None:
-        self._model, self._open_route = model, open_route
+    def _attach(
+        self,
+        model: SentenceModel,
+        open_route: Callable[[int], EncoderRoute],
+        report: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self._model, self._open_route, self._report = model, open_route, report
         self._routes: dict[int, EncoderRoute] = {}
         self._lock = threading.Lock()  # while a route is opened
         self._closed = False
@@ -229,7 +232,11 @@ class Encoder:
                 if found is None:
                     if self._closed:
                         raise model_closed()
-                    found = self._routes[number] = self._open_route(number)
+                    found = self._open_route(number)
+                    # Those of the first route are read in `info`.
+                    for warning in found.selected.warnings if self._routes else ():
+                        self._report(f"Warning: {warning}")
+                    self._routes[number] = found
         return found
 
     @property

@@ -137,9 +137,22 @@ def test_mean_cosine_alone_does_not_make_a_space() -> None:
     documents, others = (common + random.normal(size=(200, 32)).astype(np.float32) for _ in range(2))
     apart = measure_agreement(documents, documents, others)
     assert apart.mean_cosine > 0.95
+    assert apart.centered_cosine < 0.1
     assert not apart.passed
     near = measure_agreement(documents, documents, documents + random.normal(size=(200, 32)).astype(np.float32) / 4)
     assert near.passed
+
+
+def test_ranks_alone_do_not_make_a_space() -> None:
+    """As of models that were trained from one pretrained network: half of each vector is another's."""
+    random = np.random.default_rng(0)
+    documents = random.normal(size=(200, 64)).astype(np.float32)
+    related = documents / 3 + random.normal(size=(200, 64)).astype(np.float32)
+    documents[:, 0] += 20 * random.random(200)  # how central a text is for both
+    related[:, 0] = documents[:, 0]
+    found = measure_agreement(documents, documents, related)
+    assert found.rank_agreement > 40
+    assert not found.passed
 
 
 @pytest.mark.parametrize("change", ["weights of queries", "weights of documents", "prompt", "route", "note", "router"])
