@@ -88,7 +88,11 @@ _TRAINING = (
         type=FiniteFloatRange(0, min_open=True),
         help="Passes over the texts.  [default: 3; with --static 8]",
     ),
-    click.option("--batch", type=click.IntRange(min=1), help="Texts of a batch.  [default: 64; with --static 1024]"),
+    click.option(
+        "--batch",
+        type=click.IntRange(min=1),
+        help="Texts of a batch.  [default: 64; with --static a hundredth of the texts, 32 to 1024]",
+    ),
     click.option(
         "--learning-rate",
         type=FiniteFloatRange(0, min_open=True),

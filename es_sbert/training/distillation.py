@@ -55,7 +55,7 @@ class Student:
         prompt: Which of the teacher's prompts is put in front of the texts. None: that of documents for a static model;
             those of documents and of queries in turn, if they differ, for others, which keep the prompts.
         epochs: Passes over the texts; None for 3 with layers, 8 for a static model.
-        batch: Texts of a batch; None for 64 with layers, 1024 for a static model.
+        batch: Texts of a batch; None for 64 with layers, and for a static model a hundredth of the texts, 32 to 1024.
         learning_rate: Highest learning rate; None for 5e-4 with layers, 0.01 for a static model.
         seed: Of the order of the texts, and of those that are held out.
         precision: Number format of the transformer's products while training: `auto`, `fp32`, `bf16` or `fp16`. On
@@ -182,7 +182,7 @@ def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts
         name=STAGE,
         data=tuple(data),
         epochs=student.epochs or (8 if student.static else 3),
-        batch=student.batch or (1024 if student.static else 64),
+        batch=student.batch or (min(max(texts // 100, 32), 1024) if student.static else 64),
         learning_rate=student.learning_rate or (1e-2 if student.static else 5e-4),
         warmup=0.05,
         dev=DevSpec(task="vectors", path=_TEXTS, columns={"text": "text"}),
