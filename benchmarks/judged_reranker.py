@@ -29,9 +29,9 @@ from benchmarks.retrieval import Collection, Run, read_collection
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
+from es_sbert.evaluation.significance import paired_difference
 
 MEASURE = nDCG @ 10
-_RESAMPLES = 10_000
 _DEV_SHARE = 0.1
 
 
@@ -119,14 +119,6 @@ def ndcg(collection: Collection, run: Run) -> dict[str, float]:
     return {one.query_id: 100 * one.value for one in ir_measures.iter_calc([MEASURE], qrels, run)}
 
 
-def interval(differences: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
-    """95 % of the mean of paired differences."""
-    generator = np.random.default_rng(0)
-    picks = generator.integers(len(differences), size=(_RESAMPLES, len(differences)))
-    low, high = np.quantile(differences[picks].mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
-
-
 @click.command()
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 @click.option("--set", "name", default="arguana-rebuilt", show_default=True)
@@ -168,8 +160,7 @@ def main(
         with Reranker(model) as reranker:
             after = ndcg(collection, rerank(reranker, collection, ranked, held_out, window))
     before = ndcg(collection, {query: dict(ranked[query]) for query in held_out})
-    differences = np.array([after[query] - before[query] for query in before])
-    low, high = interval(differences)
+    found = paired_difference([after[query] for query in before], list(before.values()))
     click.echo(f"{json.dumps(machine())}\n")
     header = [
         "collection",
@@ -181,8 +172,9 @@ def main(
         "difference, 95 %",
     ]
     figures = [name, len(rows["train"]), len(before), window]
-    means = [f"{np.mean(list(one.values())):.2f}" for one in (before, after)]
-    click.echo(table(header, [[*figures, *means, f"{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})"]]))
+    means = [f"{found.second:.2f}", f"{found.first:.2f}"]
+    difference = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+    click.echo(table(header, [[*figures, *means, difference, found.verdict]]))
 
 
 if __name__ == "__main__":
