@@ -19,7 +19,7 @@ PUBLIC = {
     "es_sbert": ["AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex"],
     "es_sbert.evaluation": ["evaluate"],
     "es_sbert.exporters": ["export"],
-    "es_sbert.training": ["train"],
+    "es_sbert.training": ["distill", "train"],
     "es_sbert.search": [
         "AsyncSemanticIndex",
         "Hit",
