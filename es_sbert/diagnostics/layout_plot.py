@@ -61,7 +61,7 @@ def layout_plot(advice: IndexAdvice) -> str:
         *_axes(low, high, bottom, x, y),
         f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y(advice.min_recall):.1f}" y2="{y(advice.min_recall):.1f}" '
         'stroke="#b00020" stroke-dasharray="6 4"/>',
-        _text(_RIGHT + 6, y(advice.min_recall) + 4, f"minimum {advice.min_recall:g}", color="#b00020"),
+        _text(_RIGHT - 6, y(advice.min_recall) + 15, f"minimum {advice.min_recall:g}", color="#b00020", anchor="end"),
     ]  # fmt: skip
     for row in rows:
         parts += _point(row, x(row.estimate.memory), y, recommended=row is advice.recommended)
@@ -77,9 +77,7 @@ def _axes(low: float, high: float, bottom: float, x: Scale, y: Scale) -> Iterato
         recall = 1 - number * step
         yield f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y(recall):.1f}" y2="{y(recall):.1f}" stroke="#e5e5e5"/>'
         yield _text(_LEFT - 6, y(recall) + 4, f"{recall:.2f}", anchor="end")
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    for power in range(first, last + 1, max(1, (last - first) // 6)):
-        size = 2.0**power
+    for size in _round_sizes(low, high):
         yield f'<line x1="{x(size):.1f}" x2="{x(size):.1f}" y1="{_TOP}" y2="{_BOTTOM}" stroke="#e5e5e5"/>'
         yield _text(x(size), _BOTTOM + 18, size_text(round(size)), anchor="middle")
     yield _text(
@@ -89,6 +87,13 @@ def _axes(low: float, high: float, bottom: float, x: Scale, y: Scale) -> Iterato
         f'<text x="20" y="{(_TOP + _BOTTOM) / 2}" text-anchor="middle" '
         f'transform="rotate(-90 20 {(_TOP + _BOTTOM) / 2})">recall@{K}</text>'
     )
+
+
+def _round_sizes(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten within a range; only the powers of a wide one."""
+    powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    factors = (1, 2, 5) if high / low < 10_000 else (1,)
+    return [size for power in powers for size in (factor * power for factor in factors) if low <= size <= high]
 
 
 def _point(row: LayoutMeasurement, x: float, y: Scale, *, recommended: bool) -> Iterator[str]:
@@ -105,7 +110,8 @@ def _point(row: LayoutMeasurement, x: float, y: Scale, *, recommended: bool) -> 
         yield f'<rect x="{x - 5:.1f}" y="{center - 5:.1f}" width="10" height="10" fill="{color}"/>'
     if recommended:
         yield f'<circle cx="{x:.1f}" cy="{center:.1f}" r="10" fill="none" stroke="#000000" stroke-width="2"/>'
-    yield _text(x + 9, center - 7, str(row.layout.dimensions), color=color) + "</g>"
+    below = row.layout.element_type is not ElementType.FLOAT
+    yield _text(x + 9, center + (15 if below else -6), str(row.layout.dimensions), color=color) + "</g>"
 
 
 def _legend(rows: Sequence[LayoutMeasurement]) -> Iterator[str]:

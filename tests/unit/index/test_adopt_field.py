@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.adopt_field import AdoptableField, check_plain_field
-from es_sbert.index.mapping import IndexType
+from es_sbert.index.mapping import ElementType, IndexType
 from es_sbert.index.text_template import TextTemplate
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
@@ -51,6 +52,13 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
     assert (found.index_type, found.dimensions, found.where) == (index_type, 384, "docs.vector")
     meta = found.meta("f" * 32, "model")
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
+
+
+def test_bfloat16_vectors_are_recognized() -> None:
+    newer = replace(ELASTICSEARCH, version=(9, 4, 3))
+    found = look(newer, DENSE | {"element_type": "bfloat16"})
+    assert found.meta("f" * 32, "model").element_type is ElementType.BFLOAT16
+    assert look(newer, DENSE).meta("f" * 32, "model").element_type is ElementType.FLOAT
 
 
 @pytest.mark.parametrize(

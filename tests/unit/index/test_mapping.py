@@ -11,6 +11,7 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import (
     OPENSEARCH_TYPES,
     ChunkRules,
+    ElementType,
     IndexType,
     VectorFieldMeta,
     check_field_name,
@@ -133,6 +134,15 @@ def test_chunked_index_bodies_match_golden_files(engine_type: EngineType, index_
     assert mapped_dimensions(engine_type, field) == 384
     assert mapped_similarity(engine_type, field) in ("cosine", "cosinesimil")
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
+
+
+def test_element_type_is_stored_only_where_it_is_not_float() -> None:
+    plain = merge_field_meta({}, "embedding", meta())
+    assert "element_type" not in plain["es_sbert"]["fields"]["embedding"]
+    halves = merge_field_meta({}, "embedding", meta().changed(element_type=ElementType.BFLOAT16))
+    assert halves["es_sbert"]["fields"]["embedding"]["element_type"] == "bfloat16"
+    for stored, expected in ((plain, ElementType.FLOAT), (halves, ElementType.BFLOAT16)):
+        assert vector_fields({"_meta": stored}, "docs")["embedding"].element_type is expected
 
 
 def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:
