@@ -9,7 +9,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -201,7 +200,10 @@ def select_encoder_variant(
     """
     order = variant_order(device, runtime, precision)
     is_free = precision == runtime == "auto"
-    choose = partial(contenders, device) if is_free else lambda architecture: order[:1]
+
+    def choose(architecture: str) -> tuple[Variant, ...]:
+        return contenders(device, architecture) if is_free else order[:1]
+
     bundle, refused = open_or_export(model, choose, may_fall_back=is_free, called=called, report=report)
     wanted = tuple(variant for variant in choose(bundle.model.architecture) if variant not in refused)
     present = [variant for variant in order if variant in bundle.manifest.variants]

@@ -65,7 +65,7 @@ class DataSpec(RecipeSettings):
     columns: dict[str, str | tuple[str, ...]]
     score_range: tuple[float, float] | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
-    skip: int = Field(0, ge=0)
+    skip: int = Field(default=0, ge=0)
     limit: PositiveInt | None = None
     objective: ObjectiveSpec | None = None
     neighbours: NeighboursSpec | None = None
@@ -87,7 +87,7 @@ class DevSpec(RecipeSettings):
     task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"] = "sts"
     path: str
     columns: dict[str, str]
-    skip: int = Field(0, ge=0)
+    skip: int = Field(default=0, ge=0)
     limit: PositiveInt | None = None
 
 
@@ -99,7 +99,7 @@ class LoraSpec(RecipeSettings):
 
     rank: PositiveInt = 16
     alpha: PositiveInt = 32
-    dropout: float = Field(0.05, ge=0, lt=1)
+    dropout: float = Field(default=0.05, ge=0, lt=1)
     targets: tuple[str, ...] = ()  # names of the modules; empty: every linear layer of the transformer
 
 
@@ -122,7 +122,7 @@ class StageSpec(RecipeSettings):
         smart_batching: Put examples of similar length into one batch.
     """
 
-    name: str = Field("stage", pattern=r"^\w[\w -]*$")
+    name: str = Field(default="stage", pattern=r"^\w[\w -]*$")
     data: tuple[DataSpec, ...] = Field(min_length=1)
     objective: ObjectiveSpec | None = None
     mixing: Literal["proportional", "round-robin"] = "proportional"
@@ -131,8 +131,8 @@ class StageSpec(RecipeSettings):
     mini_batch: PositiveInt | None = None
     accumulation: PositiveInt = 1
     learning_rate: PositiveFloat = 2e-5
-    warmup: float = Field(0.1, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    warmup: float = Field(default=0.1, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: PositiveFloat = 1.0
     smart_batching: bool = True
     gradient_checkpointing: bool = False
@@ -201,7 +201,7 @@ class ModelSpec(RecipeSettings):
     prompts: dict[str, str] = Field(default_factory=dict)
     codes: PositiveInt = 64
     lora: LoraSpec | None = None
-    dropout: float | None = Field(None, ge=0, lt=1)
+    dropout: float | None = Field(default=None, ge=0, lt=1)
     layers: PositiveInt | None = None
     static: bool = False
 
@@ -240,7 +240,7 @@ class Recipe(RecipeSettings):
     stages: tuple[StageSpec, ...] = Field(min_length=1)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: bool = False
-    seed: int = Field(42, ge=0)
+    seed: int = Field(default=42, ge=0)
     test: DevSpec | None = None
     export: ExportSpec = ExportSpec()
 
