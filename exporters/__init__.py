@@ -61,7 +61,7 @@ def export(
 
     if isinstance(variants, str) or any(name not in set(Variant) for name in variants or ()):
         raise UsageError(f"{variants!r} is not a list of variants", f"Choose from {', '.join(Variant)}.")
-    wanted = None if variants is None else [Variant(name) for name in variants]
+    chosen = None if variants is None else [Variant(name) for name in variants]
     folder = model if isinstance(model, Path) else resolve_model(model)
     output = Path(output)
     if is_cross_encoder(folder):
@@ -69,13 +69,10 @@ def export(
             raise UsageError("a cross-encoder has no embeddings to compare on STS", "Leave --sts out.")
         if ignore_settings:
             raise UsageError("no setting of a cross-encoder can be ignored", "Leave --ignore-setting out.")
-        cross_encoder = read_cross_encoder(folder, str(model))
-        if wanted is None:
-            wanted = default_exports()
-        return export_reranker(cross_encoder, output, wanted, force=force, on_progress=report)
+        wanted = default_exports() if chosen is None else chosen
+        return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
     sentence_model = read_sentence_model(folder, str(model), ignored=ignore_settings)
-    if wanted is None:
-        wanted = default_exports(sentence_model.architecture)
+    wanted = default_exports(sentence_model.architecture) if chosen is None else chosen
     return export_bundle(
         sentence_model, output, wanted, force=force, sts_file=sts_file, reference="auto", on_progress=report
     )

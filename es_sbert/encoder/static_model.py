@@ -122,7 +122,7 @@ def _write_static_model(model: SentenceModel, target: Path, report: Callable[[st
         for number, (place, kind) in enumerate(zip(places, modules, strict=True))
     ]
     write_json(target / "modules.json", entries)
-    settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    settings: dict[str, object] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     write_json(target / "config_sentence_transformers.json", settings)
 
 

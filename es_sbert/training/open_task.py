@@ -79,8 +79,8 @@ def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveS
         BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
         UnsupportedArchitecture: transformers has no sequence classification for it.
     """
-    settings = {"pooling": spec.pooling, "dense": spec.dense, "normalize": spec.normalize, "prompts": spec.prompts}
-    settings |= {"layers": spec.layers, "static": spec.static or None}
+    settings: dict[str, object] = {"pooling": spec.pooling, "dense": spec.dense, "normalize": spec.normalize}
+    settings |= {"prompts": spec.prompts, "layers": spec.layers, "static": spec.static or None}
     unused = [name for name, value in settings.items() if value is not None and value != {}]
     if unused:
         raise RecipeInvalid(

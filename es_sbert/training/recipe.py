@@ -67,9 +67,9 @@ class HardNegativesSpec(RecipeSettings):
     model: str = "all-MiniLM-L6-v2"
     count: PositiveInt = 1
     ranks: tuple[PositiveInt, PositiveInt] = (1, 50)
-    margin: float = Field(0.05, ge=0, le=2)
+    margin: float = Field(default=0.05, ge=0, le=2)
     reranker: str | None = None
-    seed: int = Field(1, ge=0)
+    seed: int = Field(default=1, ge=0)
 
     @model_validator(mode="after")
     def _ranks_in_order(self) -> Self:
@@ -99,7 +99,7 @@ class SourceSpec(RecipeSettings):
     filter: dict[str, Any] | None = None
     sample: PositiveInt | None = None
     sample_seed: int = 0
-    skip: int = Field(0, ge=0)
+    skip: int = Field(default=0, ge=0)
     limit: PositiveInt | None = None
 
     @model_validator(mode="after")
@@ -177,7 +177,7 @@ class LoraSpec(RecipeSettings):
 
     rank: PositiveInt = 16
     alpha: PositiveInt = 32
-    dropout: float = Field(0.05, ge=0, lt=1)
+    dropout: float = Field(default=0.05, ge=0, lt=1)
     targets: tuple[str, ...] = ()  # names of the modules; empty: every linear layer of the transformer
 
 
@@ -200,7 +200,7 @@ class StageSpec(RecipeSettings):
         smart_batching: Put examples of similar length into one batch.
     """
 
-    name: str = Field("stage", pattern=r"^\w[\w -]*$")
+    name: str = Field(default="stage", pattern=r"^\w[\w -]*$")
     data: tuple[DataSpec, ...] = Field(min_length=1)
     objective: ObjectiveSpec | None = None
     mixing: Literal["proportional", "round-robin"] = "proportional"
@@ -209,8 +209,8 @@ class StageSpec(RecipeSettings):
     mini_batch: PositiveInt | None = None
     accumulation: PositiveInt = 1
     learning_rate: PositiveFloat = 2e-5
-    warmup: float = Field(0.1, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    warmup: float = Field(default=0.1, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: PositiveFloat = 1.0
     smart_batching: bool = True
     gradient_checkpointing: bool = False
@@ -305,7 +305,7 @@ class ModelSpec(RecipeSettings):
     prompts: dict[str, str] = Field(default_factory=dict)
     codes: PositiveInt = 64
     lora: LoraSpec | None = None
-    dropout: float | None = Field(None, ge=0, lt=1)
+    dropout: float | None = Field(default=None, ge=0, lt=1)
     layers: PositiveInt | None = None
     static: bool = False
 
@@ -344,7 +344,7 @@ class Recipe(RecipeSettings):
     stages: tuple[StageSpec, ...] = Field(min_length=1)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: bool = False
-    seed: int = Field(42, ge=0)
+    seed: int = Field(default=42, ge=0)
     test: DevSpec | None = None
     export: ExportSpec = ExportSpec()
 
