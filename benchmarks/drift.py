@@ -1,6 +1,6 @@
 """How often `es-sbert index drift` raises an alarm without drift, and how much drift it finds.
 
-    python -m benchmarks.drift --data DATA [--set cisi --set arguana-rebuilt] [--limit 1500] [--repeats 100]
+    python -m benchmarks.drift --data DATA [--set cisi --set arguana-rebuilt] [--limit 1400] [--repeats 100]
 
 DATA holds `retrieval/SET/` in the BEIR layout. Of each collection, documents are drawn at random as new ones and as the
 baseline; then a growing share of the new documents is replaced by documents of the next collection.
