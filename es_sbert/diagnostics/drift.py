@@ -271,7 +271,8 @@ def drift_lines(report: DriftReport) -> Iterator[str]:
         Drift.UNLIKE: (
             f"The new documents differ from the baseline, and {report.unlike:.0%} of them are unlike it (5 % would be "
             "expected). Judge some queries about them and measure (es-sbert evaluate --task retrieval --judgements "
-            f"FILE --index {report.index}); if figures have fallen, train the model on these texts: es-sbert train"
+            f"FILE --index {report.index}); if figures have fallen, tune the model on the index: es-sbert adapt "
+            f"{report.index} -o FOLDER"
         ),
     }[report.drift]
 

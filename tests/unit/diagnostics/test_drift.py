@@ -88,7 +88,7 @@ def test_a_new_topic_is_unlike_the_baseline_and_its_documents_are_named() -> Non
     assert any(line.split()[-2:] == ["0.10%", "5.00%"] for line in lines)
     assert any(line.split()[-2:] == ["1.11", "2.00"] for line in lines)
     assert f"text of {report.far[0][0]}" in lines[lines.index("Farthest from the baseline:") + 1]
-    assert "es-sbert train" in lines[-1]
+    assert "es-sbert adapt" in lines[-1]
     assert report.as_json()["drift"] == "unlike"
 
 
