@@ -1,8 +1,9 @@
-"""File locks between processes, and output files that are replaced atomically."""
+"""File locks between processes, output files that are replaced atomically, and folders of the cache."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout, lock_descriptor, unlock_descriptor
+
+from es_sbert.errors import OutputError
 
 # Seconds between two attempts to lock a file that others lock for no longer than a write takes.
 _POLL_SECONDS = 0.005
@@ -44,6 +47,33 @@ def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None 
             # file that is open; there the release does.
             if sys.platform != "win32":
                 path.unlink(missing_ok=True)
+
+
+def cached_folder(target: Path, write: Callable[[Path], None]) -> Path:
+    """A folder of the cache, written at the first call; other processes see it complete or not at all.
+
+    Args:
+        target: The folder.
+        write: Writes it under the name that it is given, which does not exist yet.
+
+    Raises:
+        OutputError: the cache cannot be written.
+    """
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(target.with_suffix(".lock"), lambda: None):
+            if not target.is_dir():
+                partial = target.with_suffix(".partial")
+                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
+                write(partial)
+                partial.rename(target)
+    except OSError as error:
+        raise OutputError(
+            f"{target.parent} cannot be written: {error.strerror}", "Free space there, or set ES_SBERT_CACHE."
+        ) from error
+    return target
 
 
 @contextmanager

@@ -8,14 +8,14 @@ opens in sentence-transformers with the same vectors, the graph computes the cut
 from __future__ import annotations
 
 import re
-import shutil
+from functools import partial
 from pathlib import Path
 
 from es_sbert.bundle.appended_modules import ModelFolderCopy
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import cache_folder
-from es_sbert.errors import OutputError, UsageError
-from es_sbert.filesystem import file_lock
+from es_sbert.errors import UsageError
+from es_sbert.filesystem import cached_folder
 
 _SHORT_NAME = re.compile(r"(?P<name>.+)@(?P<dimensions>[1-9]\d{0,8})")
 
@@ -57,21 +57,7 @@ def shortened_model_folder(folder: Path, dimensions: int, name: str | None = Non
             f"Choose fewer than {model.dimensions}, or leave the number out.",
         )
     target = cache_folder() / "shortened" / f"{model.fingerprint}-{dimensions}"
-    if target.is_dir():
-        return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(target.with_suffix(".lock"), lambda: None):
-            if not target.is_dir():
-                partial = target.with_suffix(".partial")
-                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
-                _write_folder(model, dimensions, partial)
-                partial.rename(target)
-    except OSError as error:
-        raise OutputError(
-            f"{target.parent} cannot be written: {error.strerror}", "Free space there, or set ES_SBERT_CACHE."
-        ) from error
-    return target
+    return cached_folder(target, partial(_write_folder, model, dimensions))
 
 
 def _write_folder(model: SentenceModel, dimensions: int, target: Path) -> None:

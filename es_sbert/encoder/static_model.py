@@ -9,26 +9,25 @@ vectors stay in the space of the encoder, so that they can be trained towards it
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from es_sbert.bundle.model_files import write_json
+from es_sbert.bundle.model_files import module_entry, write_json, write_module_entries
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.static_embedding import write_static_embedding
 from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts, load_sentence_tokenizer
-from es_sbert.errors import OutputError, UnsupportedArchitecture
-from es_sbert.filesystem import file_lock
+from es_sbert.errors import UnsupportedArchitecture
+from es_sbert.filesystem import cached_folder
 
 # The constant a of SIF's weights a / (a + p), p the probability of a token; the default of Model2Vec.
 SIF_COEFFICIENT = 1e-4
-_MODULES = "sentence_transformers.models"
 
 
 def sif_weights(tokens: int, coefficient: float = SIF_COEFFICIENT) -> NDArray[np.float32]:
@@ -68,21 +67,7 @@ def static_model_folder(
     model = read_sentence_model(folder, name)
     check_static_source(model)
     target = cache_folder() / "static" / model.fingerprint
-    if target.is_dir():
-        return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(target.with_suffix(".lock"), lambda: None):
-            if not target.is_dir():
-                partial = target.with_suffix(".partial")
-                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
-                _write_static_model(model, partial, report)
-                partial.rename(target)
-    except OSError as error:
-        raise OutputError(
-            f"{target.parent} cannot be written: {error.strerror}", "Free space there, or set ES_SBERT_CACHE."
-        ) from error
-    return target
+    return cached_folder(target, partial(_write_static_model, model, report))
 
 
 def check_static_source(model: SentenceModel) -> None:
@@ -102,7 +87,7 @@ def check_static_source(model: SentenceModel) -> None:
         )
 
 
-def _write_static_model(model: SentenceModel, target: Path, report: Callable[[str], None]) -> None:
+def _write_static_model(model: SentenceModel, report: Callable[[str], None], target: Path) -> None:
     tokenizer = load_sentence_tokenizer(model)
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -117,11 +102,8 @@ def _write_static_model(model: SentenceModel, target: Path, report: Callable[[st
     for place in places:
         (target / place).mkdir(parents=True)
     write_static_embedding(target / places[0], table, tokenizer.to_str())
-    entries = [
-        {"idx": number, "name": str(number), "path": place, "type": f"{_MODULES}.{kind}"}
-        for number, (place, kind) in enumerate(zip(places, modules, strict=True))
-    ]
-    write_json(target / "modules.json", entries)
+    entries = [module_entry(kind, place) for kind, place in zip(modules, places, strict=True)]
+    write_module_entries(target, entries)
     settings: dict[str, object] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     write_json(target / "config_sentence_transformers.json", settings)
 
