@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from benchmarks import operator_times
 from benchmarks.operator_times import OperatorRun, OperatorTimes, large_product, measure, operations_per_token, section
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.model_loading import open_or_export
+from es_sbert.encoder.model_loading import find_encoder, open_or_export
 from es_sbert.encoder.variant_choice import default_exports
 from tests.tiny import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_bert
 
@@ -31,9 +31,8 @@ def test_each_variant_is_measured(variant: Variant, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(operator_times, "_LARGE", (16, 32))
     monkeypatch.setattr(operator_times, "_LENGTHS", (4, 8))
     model = write_tiny_bert(tmp_path / "model")
-    bundle, refused = open_or_export(
-        model, lambda _: [Variant.FP32, variant], may_fall_back=False, report=lambda _: None
-    )
+    source, variants = find_encoder(model), [Variant.FP32, variant]
+    bundle, refused = open_or_export(source, variants, may_fall_back=False, report=lambda _: None)
     assert not refused
     found = list(measure(bundle, variant, 0.01))
     assert [one.tokens for one in found] == [4, 8]
@@ -50,7 +49,7 @@ def test_each_variant_is_measured(variant: Variant, tmp_path: Path, monkeypatch:
 def test_operations_are_those_of_all_products_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     model = write_tiny_bert(tmp_path / "model")
-    bundle, _ = open_or_export(model, lambda _: [Variant.FP32], may_fall_back=False, report=lambda _: None)
+    bundle, _ = open_or_export(find_encoder(model), [Variant.FP32], may_fall_back=False, report=lambda _: None)
     weights = LAYERS * (4 * HIDDEN**2 + 2 * HIDDEN * INTERMEDIATE)
     assert operations_per_token(bundle.variant_file(Variant.FP32)) == 2 * weights
 

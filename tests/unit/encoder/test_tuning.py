@@ -180,7 +180,7 @@ def test_encoder_runs_the_fastest_with_its_batches_and_threads(
     bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speeds(monkeypatch, int8=1, fp32=2)
-    monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
+    monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: BOTH)
     with Encoder(bundle.folder, device="cpu") as encoder:
         assert (encoder.info.variant, encoder.batch_tokens, encoder.info.threads) == ("fp32", 768, 3)
     with Encoder(bundle.folder, device="cpu", precision="int8") as encoder:
@@ -215,7 +215,7 @@ def test_variant_below_its_parity_bar_is_no_contender(bundle: EncoderBundle, mon
     variants = dict(bundle.manifest.variants)
     variants["int8"] = variants["int8"].model_copy(update={"forced": True})
     manifest = bundle.manifest.model_copy(update={"variants": variants})
-    monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
+    monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: BOTH)
     monkeypatch.setattr(model_loading, "open_encoder_bundle", lambda folder: replace(bundle, manifest=manifest))
     selected = select_encoder_variant(find_encoder(bundle.folder), CPU, report=lambda message: None)
     assert selected.variant == "fp32"
@@ -232,7 +232,7 @@ def test_variant_that_cannot_be_exported_is_tried_once(tmp_path: Path, monkeypat
         return export_bundle(model, output, variants, **options)
 
     monkeypatch.setattr("es_sbert.exporters.export_bundle.export_bundle", export)
-    monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
+    monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: BOTH)
     folder = write_tiny_bert(tmp_path / "tiny")
     for _ in range(2):
         selected = select_encoder_variant(find_encoder(folder), CPU, report=lambda message: None)

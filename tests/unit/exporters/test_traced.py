@@ -26,7 +26,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.batching import InputBuilder, pad
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.model_loading import SelectedVariant, select_encoder_variant
+from es_sbert.encoder.model_loading import SelectedVariant, find_encoder, select_encoder_variant
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import export_bundle as source_module
@@ -189,7 +189,7 @@ def test_auto_on_cuda_exports_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(parity, "cuda_devices", lambda: 0)
     name = str(write_checkpoint(tmp_path / "model", "electra", layers=1))
-    selected = select_encoder_variant(name, Device("cuda"), "auto", report=lambda message: None)
+    selected = select_encoder_variant(find_encoder(name), Device("cuda"), "auto", report=lambda message: None)
     assert (selected.variant, selected.warnings) == ("fp16", ())
 
 
@@ -204,7 +204,7 @@ def test_static_model_runs_in_fp32_on_cuda(tmp_path: Path, monkeypatch: pytest.M
     SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer(), embedding_dim=8)], device="cpu").save(name)
 
     def select(precision: str) -> SelectedVariant[EncoderBundle]:
-        return select_encoder_variant(name, Device("cuda"), precision, report=lambda message: None)
+        return select_encoder_variant(find_encoder(name), Device("cuda"), precision, report=lambda message: None)
 
     selected = select("auto")
     assert (selected.variant, selected.warnings) == ("fp32", ())
@@ -220,11 +220,11 @@ def test_auto_on_cuda_falls_back_if_a_graph_cannot_be_halved(tmp_path: Path, mon
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tracing, "to_fp16", refuse)
     name = str(write_checkpoint(tmp_path / "model", "electra", layers=1))
-    selected = select_encoder_variant(name, Device("cuda"), "auto", report=lambda message: None)
+    selected = select_encoder_variant(find_encoder(name), Device("cuda"), "auto", report=lambda message: None)
     assert selected.variant == "fp32"
     assert any("the graph branches" in warning for warning in selected.warnings)
     with pytest.raises(UnsupportedArchitecture, match="branches"):
-        select_encoder_variant(name, Device("cuda"), "fp16", report=lambda message: None)
+        select_encoder_variant(find_encoder(name), Device("cuda"), "fp16", report=lambda message: None)
 
 
 def test_traced_fp16_passes_parity_emulated(folder: Path, tmp_path: Path) -> None:

@@ -59,7 +59,11 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         ("stages.0.objective.margin", 1, "stages.0.objective.regression.margin: no such setting"),
         ("score_range", [0, 5], r"score_range: no such setting; it is a setting of stages\.N\.data\.N$"),
         ("stages.0.objective.score_range", [0, 5], r"score_range: no such setting; it is a setting of stages\.N\.data"),
-        ("stages.0.seed", 1, "it is a setting of stages.N.data.N.neighbours and the recipe itself$"),
+        (
+            "stages.0.seed",
+            1,
+            "hard_negatives and stages.N.data.N.neighbours and the recipe itself$",
+        ),
         ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
         ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),
         ("stages.0.objective", None, "no objective for train.tsv"),
