@@ -91,7 +91,8 @@ def _write_static_model(model: SentenceModel, report: Callable[[str], None], tar
     tokenizer = load_sentence_tokenizer(model)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    with Encoder(model.folder, device="cpu", called=model.name, report=report) as encoder:
+    # In fp32, so that the table does not depend on the processor.
+    with Encoder(model.folder, device="cpu", precision="fp32", called=model.name, report=report) as encoder:
         report(f"Embedding the {tokenizer.get_vocab_size():,} tokens of {model.name}")
         vectors = token_vectors(encoder, model, tokenizer)
     table = (vectors - vectors.mean(axis=0)) * sif_weights(len(vectors))[:, None]  # (vocabulary, dimensions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,14 +181,17 @@ def _save_teacher_vectors(
 ) -> None:
     """Write the teacher's vectors of texts, *shape* ``(texts, dimensions)``, completely or not at all.
 
-    On a CPU the ONNX encoder computes them, as it does for an index: it is several times as fast as torch.
+    On a CPU the ONNX encoder computes them, which is faster than torch; in fp32, so that they do not depend on the
+    processor.
     """
     name, kind = objective.teacher, objective.teacher_prompt
     folder = resolve_model(name)
     if device != "cpu":
         save_array(path, open_siamese_encoder(folder, name=name).to(device).embed(texts, kind))
         return
-    with Encoder(folder, device="cpu", called=name, report=report) as encoder, translate_disk_errors(path.parent):
+    with ExitStack() as stack:
+        encoder = stack.enter_context(Encoder(folder, device="cpu", precision="fp32", called=name, report=report))
+        stack.enter_context(translate_disk_errors(path.parent))
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npy")
         vectors = np.lib.format.open_memmap(
