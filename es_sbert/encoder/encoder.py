@@ -203,6 +203,8 @@ class Encoder:
     ) -> None:
         self._model, self._open_route, self._report = model, open_route, report
         self._routes: dict[int, EncoderRoute] = {}
+        # Number of routes that were open, and their description: every search reads it.
+        self._described: tuple[int, EncoderInfo] | None = None
         self._lock = threading.Lock()  # while a route is opened
         self._closed = False
 
@@ -251,7 +253,13 @@ class Encoder:
     def info(self) -> EncoderInfo:
         """The model, variant and device that run. Of a model with a Router, a route is loaded if none is yet."""
         _ = self._first_route  # opened, if none is
-        routes = [_describe_route(route) for route in list(self._routes.values())]
+        opened, known = list(self._routes.values()), self._described
+        if known is None or known[0] != len(opened):
+            known = self._described = len(opened), self._describe(opened)
+        return known[1]
+
+    def _describe(self, opened: Sequence[EncoderRoute]) -> EncoderInfo:
+        routes = [_describe_route(route) for route in opened]
         of_routes = {name: _join_values([route[name] for route in routes]) for name in routes[0]}
         model = self._model
         return EncoderInfo(

@@ -24,8 +24,8 @@ refusals.loaded_libraries = lambda: [*loaded_libraries(), "/nowhere/libc.so.6"]
 # Kernels compute nothing, so vectors are what lay in memory, and may well be no numbers.
 PROGRAM = """
 import runpy, sys, types
-from es_sbert.encoder import encoder
-encoder.math = types.SimpleNamespace(isfinite=lambda value: True)
+from es_sbert.encoder import encoder_route
+encoder_route.math = types.SimpleNamespace(isfinite=lambda value: True)
 {setup}
 sys.argv[1:] = {arguments!r}
 runpy.run_module("benchmarks.gpu_check", run_name="__main__", alter_sys=True)
