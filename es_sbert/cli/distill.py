@@ -118,8 +118,9 @@ def distill(
 
     The student has some of MODEL's layers (--layers), or none: with --static, the vector of a text is the mean of
     vectors of its tokens. It is trained towards MODEL's vectors of your texts, which need no labels. Its vectors have
-    the length of MODEL's and are compared with cosines like them; an index of MODEL still has to be loaded again. The
-    student is exported to a checked ONNX bundle and registered (es-sbert model list).
+    the length of MODEL's and are compared with cosines like them. An index of MODEL has to be loaded again, unless the
+    student embeds only its queries (es-sbert model pair). The student is exported to a checked ONNX bundle and
+    registered (es-sbert model list).
 
     A tenth of the texts, 1,000 at most, is held out: the summary says how near the student's vectors are to MODEL's
     there, before and after training. Without texts, --static writes the untrained student, and says so.
