@@ -24,8 +24,7 @@ import yaml
 from ir_measures import nDCG
 
 from benchmarks.common import machine, table
-from benchmarks.model_choice import unit
-from benchmarks.retrieval import Collection, Run, read_collection
+from benchmarks.retrieval import Collection, Run, rank_in_memory, read_collection
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
@@ -33,20 +32,6 @@ from es_sbert.evaluation.significance import paired_difference
 
 MEASURE = nDCG @ 10
 _DEV_SHARE = 0.1
-
-
-def rank(encoder: Encoder, collection: Collection, depth: int) -> dict[str, list[tuple[str, float]]]:
-    """Query id → its nearest documents with their cosines, best first, the query itself left out."""
-    ids = [document["id"] for document in collection.documents]
-    documents = unit(encoder.encode([document["text"] for document in collection.documents], "document"))
-    questions = unit(encoder.encode(list(collection.queries.values()), "query"))
-    ranked = {}
-    for query, question in zip(collection.queries, questions, strict=True):
-        cosines = documents @ question  # (documents,)
-        best = np.argsort(-cosines, kind="stable")[: depth + 1]
-        hits = [(ids[place], float(cosines[place])) for place in best]
-        ranked[query] = [hit for hit in hits if query not in collection.own or hit[0] != query][:depth]
-    return ranked
 
 
 def training_pairs(
@@ -145,7 +130,9 @@ def main(
     """Train on one half of the queries, rerank the other half."""
     collection = read_collection(data / "retrieval" / name)
     with Encoder() as encoder:
-        ranked = rank(encoder, collection, max(window, 100))
+        documents = encoder.encode([document["text"] for document in collection.documents], "document")
+        questions = encoder.encode(list(collection.queries.values()), "query")
+    ranked = rank_in_memory(collection, documents, questions, max(window, 100))
     queries = [str(one) for one in np.random.default_rng(0).permutation(sorted(collection.queries))]
     half = len(queries) // 2
     seen, held_out = queries[:half], queries[half:][:limit]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from benchmarks.common import in_own_process, peak_memory, seconds, table
 from benchmarks.encode_peers.measure import sts_correlation
@@ -36,7 +35,7 @@ from benchmarks.kept_runs import (
     write_kind,
     write_section,
 )
-from benchmarks.retrieval import Collection, evaluate, read_collection
+from benchmarks.retrieval import Collection, evaluate, rank_in_memory, read_collection
 from es_sbert.bundle.model_lookup import installed_model_folder
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.catalog.fetch_model import fetch_and_register
@@ -119,24 +118,8 @@ def ranking_quality(collection: Collection, documents: Vectors, questions: Vecto
     Args:
         documents, questions: *Shape:* ``(documents, dimensions)`` and ``(queries, dimensions)``.
     """
-    ids = [document["id"] for document in collection.documents]
-    documents, questions = unit(documents), unit(questions)
-    run = {}
-    for query, question in zip(collection.queries, questions, strict=True):
-        cosines = documents @ question  # (documents,)
-        best = np.argsort(-cosines, kind="stable")[: _DEPTH + 1]
-        run[query] = {
-            ids[place]: float(cosines[place]) for place in best if query not in collection.own or ids[place] != query
-        }
-    return evaluate(run, collection.qrels)[0]
-
-
-def unit(vectors: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Vectors of length 1; a zero vector, of a text without tokens, stays zero."""
-    scaled: np.ndarray[Any, np.dtype[np.float32]] = vectors / np.maximum(
-        np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
-    )
-    return scaled
+    ranked = rank_in_memory(collection, documents, questions, _DEPTH)
+    return evaluate({query: dict(hits) for query, hits in ranked.items()}, collection.qrels)[0]
 
 
 def kept() -> dict[str, Any]:

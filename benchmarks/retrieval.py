@@ -24,8 +24,10 @@ from ir_measures import AP, RR, R, nDCG
 from benchmarks.acceptance import delete, ingest, same_ranking, vectors_of
 from benchmarks.common import machine, read_jsonl, read_tsv, table
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
+from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.search.semantic_index import SemanticIndex
 
 DEPTH = 100
@@ -74,6 +76,25 @@ def read_collection(folder: Path) -> Collection:
     text_of = {document["id"]: document["text"] for document in documents}
     own = {query for query, text in queries.items() if text.strip() and text.strip() in text_of.get(query, "")}
     return Collection(documents, queries, qrels, own)
+
+
+def rank_in_memory(
+    collection: Collection, documents: Vectors, questions: Vectors, depth: int
+) -> dict[str, list[tuple[str, float]]]:
+    """Query id → its nearest documents with their cosines, best first, the query itself left out.
+
+    Args:
+        documents, questions: *Shape:* ``(documents, dimensions)`` and ``(queries, dimensions)``.
+        depth: At most so many documents of a query.
+    """
+    ids = [document["id"] for document in collection.documents]
+    place = {identifier: row for row, identifier in enumerate(ids)}
+    own = np.array([place[query] if query in collection.own else -1 for query in collection.queries], np.int64)
+    found, cosines = search_exact(questions, documents, depth, own)  # (queries, depth) each
+    return {
+        query: [(ids[row], cosine) for row, cosine in zip(rows, scores, strict=True) if row >= 0]
+        for query, rows, scores in zip(collection.queries, found.tolist(), cosines.tolist(), strict=True)
+    }
 
 
 def load_collection(url: str, index: str, collection: Collection, precision: str, model: str | None = None) -> None:

@@ -106,7 +106,8 @@ class Adaptation:
             CheckpointInvalid: there is no run to resume, or it has other settings or queries.
         """
         path = self.work / "run.json"
-        recorded = {"settings": self._settings.model_dump(mode="json"), "queries": self._inputs.digest()}
+        settings = self._settings.model_dump(mode="json")
+        recorded = {"settings": settings, "queries": self._inputs.digest()}
         if not resume:
             if any(entry.name != "lock" for entry in self.folder.iterdir()):
                 raise UsageError(f"{self.folder} is not empty", "Name a new folder, or resume its run with --resume.")
@@ -118,7 +119,7 @@ class Adaptation:
             raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave --resume out to start one.")
         before = orjson.loads(path.read_bytes())
         known = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
-        changed = [name for name, value in recorded["settings"].items() if known[name] != value]  # type: ignore[attr-defined]
+        changed = [name for name, value in settings.items() if known[name] != value]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")
         if changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ def rank_by_bm25(
     number = 0
     for part in batched(list(queries), _SEARCHES_PER_REQUEST):
         bodies = [bm25_body(query, fields, selection.filter, depth) for query in part]
-        for answer in retrying(lambda: engine.multi_search(selection.index, bodies)):  # noqa: B023 - called at once
+        for answer in retrying(partial(engine.multi_search, selection.index, bodies)):
             found = [rows[hit["_id"]] for hit in answer["hits"]["hits"] if hit["_id"] in rows]
             own = list(dict.fromkeys(found))
             ranking[number, : len(own)] = own

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError
+from es_sbert.evaluation.exact_search import unit_vectors
 
 # Lengths that vectors are often cut to.
 _USUAL_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
@@ -99,7 +100,7 @@ def principal_axes(vectors: Vectors) -> NDArray[np.float32]:
     Returns:
         Orthonormal rows; the largest number of each is positive. *Shape:* ``(dimensions, dimensions)``.
     """
-    unit = _normalize(vectors).astype(np.float64)
+    unit = unit_vectors(vectors).astype(np.float64)
     _, columns = np.linalg.eigh(unit.T @ unit)
     axes = columns.T[::-1]
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1, keepdims=True), axis=1)
@@ -124,14 +125,8 @@ def cut_recall(vectors: Vectors, lengths: Sequence[int], k: int = _K) -> list[fl
 
 def _neighbors(vectors: Vectors, k: int) -> NDArray[np.int64]:
     """The k nearest other texts of each query, in no order. *Shape:* ``(queries, k)``."""
-    unit = _normalize(vectors)
+    unit = unit_vectors(vectors)
     queries = min(_MAX_QUERIES, len(unit))
     cosines = unit[:queries] @ unit.T
     np.fill_diagonal(cosines, -np.inf)
     return np.argpartition(-cosines, k - 1, axis=1)[:, :k]
-
-
-def _normalize(vectors: Vectors) -> Vectors:
-    """Vectors of length 1; zero stays zero. *Shape:* as given."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)

@@ -64,7 +64,7 @@ _PAGE = 250
 _SHORTER_LENGTHS = (512, 256, 128, 64)
 # A search without a graph reads all vectors: of more than this, its time is that of a graph's many times over.
 FLAT_MOST_VECTORS = 50_000
-# Bytes of a node's neighbours in any graph; if the vectors of a sample have less beside them, none was built.
+# Least bytes of a node and its neighbours in a graph. An index that is smaller than its vectors and these has no graph.
 _LEAST_GRAPH_BYTES = 8
 _FIELD = "vector"
 

@@ -1,4 +1,4 @@
-"""Temporary indices for measurements: created, filled, merged into one segment, and deleted whatever happens."""
+"""Temporary indices for measurements: created, filled, merged into one segment, and deleted even after an error."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def reads_words_alone(tokenizer: Tokenizer) -> bool:
 
 
 def _is_plain(token: dict[str, Any]) -> bool:
-    """Whether an added token is recognized whatever is around it, and reaches over no space."""
+    """Whether an added token is recognized next to any characters, and contains no space."""
     return not (token["single_word"] or token["lstrip"] or token["rstrip"] or " " in token["content"])
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError
+from es_sbert.evaluation.exact_search import unit_vectors
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
@@ -109,8 +110,7 @@ def nearest_pairs(
     Returns:
         *Shape:* ``(pairs, 2)``, each pair once, the lower number first, in ascending order.
     """
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.where(lengths, lengths, 1)  # (texts, dimensions)
+    unit = unit_vectors(vectors)  # (texts, dimensions)
     among = min(among, len(unit) - 1)
     random = np.random.default_rng(seed)
     pairs: set[tuple[int, int]] = set()
