@@ -1,14 +1,16 @@
 """A static model made of any sentence encoder: a table of token vectors, whose mean is the vector of a text.
 
 Model2Vec's method (Tulkens and van Dongen 2024, github.com/MinishLab/model2vec): the encoder embeds each token of its
-vocabulary alone, the mean of all of them is subtracted, and frequent tokens get small weights, as in SIF (Arora et al.
-2017, "A simple but tough-to-beat baseline for sentence embeddings"). Frequencies follow Zipf's law: vocabularies are
-sorted by frequency. Model2Vec rotates the vectors by PCA as well. Cosines do not change by that, and without it the
-vectors stay in the space of the encoder, so that they can be trained towards its vectors.
+vocabulary alone, the mean vector of a token in text is subtracted, and frequent tokens get small weights, as in SIF
+(Arora et al. 2017, "A simple but tough-to-beat baseline for sentence embeddings"). Frequencies follow Zipf's law:
+vocabularies are sorted by frequency, but for special tokens and placeholders. Model2Vec rotates the vectors by PCA as
+well. Cosines do not change by that, and without it the vectors stay in the space of the encoder, so that they can be
+trained towards its vectors.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,20 +31,46 @@ from es_sbert.filesystem import cached_folder
 # The constant a of SIF's weights a / (a + p), p the probability of a token; the default of Model2Vec.
 SIF_COEFFICIENT = 1e-4
 
+# Entries of a vocabulary that are free for later use: [unused7] of BERT, <unused7> of Gemma.
+_PLACEHOLDER = re.compile(r"[\[<]unused_?\d+[\]>]")
 
-def sif_weights(tokens: int, coefficient: float = SIF_COEFFICIENT) -> NDArray[np.float32]:
-    """Weights a / (a + p) of the tokens of a vocabulary that is sorted by frequency.
+# Of the method. Another number makes models that are in the cache again.
+_VERSION = 2
+
+
+def token_probabilities(tokenizer: Tokenizer) -> NDArray[np.float64]:
+    """Probabilities of the tokens of a vocabulary that is sorted by frequency, by Zipf's law.
 
     Args:
-        tokens: Size of the vocabulary.
+        tokenizer: Has the vocabulary.
+
+    Returns:
+        *Shape:* ``(vocabulary,)``; their sum is 1. Those of the tokens of words are proportional to 1 / (rank + 1);
+        special tokens and placeholders, which stand for no word, have 0 and no rank.
+    """
+    vocabulary = tokenizer.get_vocab()
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    words = sorted(
+        number for token, number in vocabulary.items() if token not in special and not _PLACEHOLDER.fullmatch(token)
+    )
+    probabilities = np.zeros(max(vocabulary.values()) + 1)
+    probabilities[words] = 1 / np.arange(2, len(words) + 2)
+    probabilities /= probabilities.sum()
+    return probabilities
+
+
+def sif_weights(probabilities: NDArray[np.float64], coefficient: float = SIF_COEFFICIENT) -> NDArray[np.float64]:
+    """Weights a / (a + p) of tokens.
+
+    Args:
+        probabilities: Of the tokens, p. Tokens with 0 stand for no word and get the weight of the most frequent one.
         coefficient: The constant a.
 
     Returns:
-        *Shape:* ``(tokens,)``, rising. The probability p of the token of rank r is proportional to 1 / (r + 1).
+        *Shape:* ``(vocabulary,)``.
     """
-    inverse_ranks = 1 / np.arange(2, tokens + 2, dtype=np.float64)  # (tokens,)
-    probabilities = inverse_ranks / inverse_ranks.sum()
-    weights: NDArray[np.float32] = (coefficient / (coefficient + probabilities)).astype(np.float32)
+    known = np.where(probabilities > 0, probabilities, probabilities.max())
+    weights: NDArray[np.float64] = coefficient / (coefficient + known)
     return weights
 
 
@@ -66,7 +94,7 @@ def static_model_folder(
     """
     model = read_sentence_model(folder, name)
     check_static_source(model)
-    target = cache_folder() / "static" / model.fingerprint
+    target = cache_folder() / "static" / f"{model.fingerprint}-{_VERSION}"
     return cached_folder(target, partial(_write_static_model, model, report))
 
 
@@ -95,14 +123,15 @@ def _write_static_model(model: SentenceModel, report: Callable[[str], None], tar
     with Encoder(model.folder, device="cpu", precision="fp32", called=model.name, report=report) as encoder:
         report(f"Embedding the {tokenizer.get_vocab_size():,} tokens of {model.name}")
         vectors = token_vectors(encoder, model, tokenizer)
-    table = (vectors - vectors.mean(axis=0)) * sif_weights(len(vectors))[:, None]  # (vocabulary, dimensions)
+    probabilities = token_probabilities(tokenizer)
+    table = (vectors - probabilities @ vectors) * sif_weights(probabilities)[:, None]  # (vocabulary, dimensions)
     special = tokenizer.num_special_tokens_to_add(is_pair=False)
     tokenizer.enable_truncation(model.max_tokens - special)
     modules = ["StaticEmbedding", *(["Normalize"] if model.normalize else [])]
     places = [f"{number}_{kind}" for number, kind in enumerate(modules)]
     for place in places:
         (target / place).mkdir(parents=True)
-    write_static_embedding(target / places[0], table, tokenizer.to_str())
+    write_static_embedding(target / places[0], table.astype(np.float32), tokenizer.to_str())
     entries = [module_entry(kind, place) for kind, place in zip(modules, places, strict=True)]
     write_module_entries(target, entries)
     settings: dict[str, object] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.static_model import sif_weights, static_model_folder
+from es_sbert.encoder.static_model import sif_weights, static_model_folder, token_probabilities
 from es_sbert.errors import UnsupportedArchitecture
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -20,10 +22,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_frequent_tokens_weigh_less() -> None:
-    """a / (a + p) with p = (1 / rank) / Σ (1 / rank), ranks from 2."""
-    weights = sif_weights(3, 0.1)
+    np.testing.assert_allclose(sif_weights(np.array([0.5, 0.4, 0.1]), 0.1), [0.1 / 0.6, 0.1 / 0.5, 0.1 / 0.2])
+
+
+def test_tokens_that_stand_for_no_word_weigh_as_the_most_frequent_one() -> None:
+    np.testing.assert_allclose(sif_weights(np.array([0, 0.75, 0.25]), 0.1), [0.1 / 0.85, 0.1 / 0.85, 0.1 / 0.35])
+
+
+def test_probabilities_fall_with_the_rank_among_the_words() -> None:
+    """Ranks count neither special tokens nor placeholders: [unused0] to [unused992] stand before the words of BERT."""
+    names = ["[PAD]", "[unused0]", "[unused992]", "[UNK]", "the", "of", "<unused7>", "unused8"]
+    tokenizer = Tokenizer(WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]"])
     total = 1 / 2 + 1 / 3 + 1 / 4
-    np.testing.assert_allclose(weights, [0.1 / (0.1 + 1 / rank / total) for rank in (2, 3, 4)], rtol=1e-6)
+    expected = [0, 0, 0, 0, 1 / 2 / total, 1 / 3 / total, 0, 1 / 4 / total]
+    np.testing.assert_allclose(token_probabilities(tokenizer), expected)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -37,8 +50,9 @@ def test_table_holds_the_weighted_and_centred_vectors_of_single_tokens(tmp_path:
     assert made.max_tokens == 8  # without [CLS] and [SEP]
     with Encoder(source, device="cpu", precision="fp32") as encoder:
         words = encoder.encode(WORDS)
-    centred = table / sif_weights(len(table))[:, None]  # (vocabulary, dimensions)
-    np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-5)
+    probabilities = token_probabilities(Tokenizer.from_file(str(source / "tokenizer.json")))
+    centred = table / sif_weights(probabilities)[:, None]  # (vocabulary, dimensions)
+    np.testing.assert_allclose(probabilities @ centred, 0, atol=1e-5)
     ids = [model.tokenizer_json()["model"]["vocab"][word] for word in WORDS]
     # The differences of centred vectors are those of the vectors.
     np.testing.assert_allclose(centred[ids] - centred[ids[0]], words - words[0], atol=1e-5)
