@@ -26,6 +26,9 @@ from es_sbert.errors import ModelError
 # Poolings that give the zero vector for a text without tokens.
 _POOLINGS_WITHOUT_TOKENS = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
 
+# Tokens of a batch of a static model. A token costs a row of a table, far less than the call that a batch is.
+_STATIC_BATCH_TOKENS = 16_384
+
 
 class EncoderRoute:
     """An opened sentence encoder. Thread-safe.
@@ -51,7 +54,10 @@ class EncoderRoute:
         self.tokenizer = SentenceTokenizer(model)
         # Of a text without tokens there is no first vector and no largest value.
         self._tokenless_is_zero = self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
-        self.limits = pool.model.batch_limits(budget or selected.batch_tokens)
+        tokens = budget or selected.batch_tokens
+        if tokens is None and model.architecture == "static":
+            tokens = max(pool.model.batch_tokens, _STATIC_BATCH_TOKENS)
+        self.limits = pool.model.batch_limits(tokens)
 
     def embed(
         self, tokenized: TokenizedTexts, stop: threading.Event | None, progress: Callable[[float], None]

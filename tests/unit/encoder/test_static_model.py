@@ -69,6 +69,14 @@ def test_static_model_opens_in_sentence_transformers(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+def test_batches_of_a_static_model_hold_more_tokens(tmp_path: Path) -> None:
+    source = write_tiny_bert(tmp_path / "model")
+    with Encoder(source, device="cpu") as slow, Encoder(static_model_folder(source), device="cpu") as fast:
+        assert fast.batch_tokens >= 16 * slow.batch_tokens
+    with Encoder(static_model_folder(source), device="cpu", budget=64) as chosen:
+        assert chosen.batch_tokens == 64
+
+
 def test_static_models_are_no_source(tmp_path: Path) -> None:
     folder = static_model_folder(write_tiny_bert(tmp_path / "model"))
     with pytest.raises(UnsupportedArchitecture, match="is a StaticEmbedding already"):
