@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from es_sbert.training.distillation import Distillation
 
 _TRAINING = (
+    "base",
     "prompt",
     "epochs",
     "batch",
@@ -53,6 +54,12 @@ _TRAINING = (
         metavar="N",
         help="Keep N of MODEL's transformer layers, evenly spaced; the last one is kept.",
     ),
+    click.option(
+        "--base",
+        metavar="MODEL",
+        help="Start from this smaller model, with a Dense layer that maps its vectors into MODEL's space. --layers N "
+        "keeps N of its layers.  [default: MODEL]",
+    ),
     click.option("--static", is_flag=True, help="Replace the transformer by a table of token vectors."),
     click.option(
         "-o", "--output", type=FILE_TYPE, required=True, metavar="FOLDER", help="Folder to write; new or empty."
@@ -74,7 +81,7 @@ _TRAINING = (
         "--as",
         "prompt",
         type=click.Choice(["query", "document"]),
-        help="MODEL embeds the texts with its prompt for queries or documents.  [default: document; with --layers "
+        help="MODEL embeds the texts with its prompt for queries or documents.  [default: document; without --static "
         "both in turn, if they differ]",
     ),
 )
@@ -96,7 +103,7 @@ _TRAINING = (
     click.option(
         "--learning-rate",
         type=FiniteFloatRange(0, min_open=True),
-        help="Highest learning rate.  [default: 5e-4; with --static 0.01]",
+        help="Highest learning rate.  [default: 5e-4; with --base alone 1e-4, with --static 0.01]",
     ),
     click.option("--seed", type=click.IntRange(min=0), default=42, help="Random seed."),
     click.option(
@@ -116,11 +123,11 @@ def distill(
 ) -> None:
     """Distil MODEL into a smaller, faster student.
 
-    The student has some of MODEL's layers (--layers), or none: with --static, the vector of a text is the mean of
-    vectors of its tokens. It is trained towards MODEL's vectors of your texts, which need no labels. Its vectors have
-    the length of MODEL's and are compared with cosines like them. An index of MODEL has to be loaded again, unless the
-    student embeds only its queries (es-sbert model pair). The student is exported to a checked ONNX bundle and
-    registered (es-sbert model list).
+    The student has some of MODEL's layers (--layers), is a smaller model (--base), or has no layers: with --static,
+    the vector of a text is the mean of vectors of its tokens. It is trained towards MODEL's vectors of your texts,
+    which need no labels. Its vectors have the length of MODEL's and are compared with cosines like them. An index of
+    MODEL has to be loaded again, unless the student embeds only its queries (es-sbert model pair). The student is
+    exported to a checked ONNX bundle and registered (es-sbert model list).
 
     A tenth of the texts, 1,000 at most, is held out: the summary says how near the student's vectors are to MODEL's
     there, before and after training. Without texts, --static writes the untrained student, and says so.
@@ -130,14 +137,18 @@ def distill(
       es-sbert distill all-MiniLM-L6-v2 --layers 3 --texts docs.jsonl --text-field title -o minilm-3
       es-sbert distill all-MiniLM-L6-v2 --static --texts docs.jsonl --texts queries.txt -o minilm-static
       es-sbert distill bge-small-en-v1.5 --layers 4 --texts docs.csv -o bge-4 --sts pairs.tsv
+      es-sbert distill bge-small-en-v1.5 --base all-MiniLM-L6-v2 --texts docs.jsonl -o minilm-bge
     """
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
-    if static == (layers is not None):
-        what = "both --layers and --static are" if static else "neither --layers nor --static is"
-        raise UsageError(f"{what} given", "Give one of them: --layers N for a smaller transformer, --static for none.")
-    if layers is not None and not texts:
+    has_layers = layers is not None or options["base"] is not None
+    if static == has_layers:
+        what = "--static is given with --layers or --base" if static else "no --layers, --base or --static is given"
         raise UsageError(
-            "a student with fewer layers is of no use before it has been trained, and there are no texts",
+            what, "Give --layers N for fewer layers, --base MODEL for another transformer, or --static for none."
+        )
+    if has_layers and not texts:
+        raise UsageError(
+            "a student with layers is of no use before it has been trained, and there are no texts",
             "Give texts like those that you will search: --texts FILE. They need no labels.",
         )
     from es_sbert import training

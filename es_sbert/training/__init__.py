@@ -84,6 +84,7 @@ def distill(
     texts: Sequence[str] = (),
     *,
     layers: int | None = None,
+    base: str | None = None,
     prompt: Literal["query", "document"] | None = None,
     name: str | None = None,
     sts: Path | None = None,
@@ -108,8 +109,10 @@ def distill(
         teacher: Folder, hub id, installed or registered name of a sentence encoder.
         output: Folder of the student; new or empty, except with `resume`.
         texts: Texts without labels, like those that will be embedded; repeated ones count once.
-        layers: Keep so many of the teacher's layers, evenly spaced; None makes a static model, whose vector of a text
-            is the mean of vectors of its tokens.
+        layers: Keep so many of the teacher's layers, evenly spaced, or of those of `base`. None keeps all layers of
+            `base`; without it, it makes a static model, whose vector of a text is the mean of vectors of its tokens.
+        base: Folder, hub id or name of the model that the student starts from, in place of the teacher. A Dense layer
+            maps its vectors into the teacher's space.
         prompt: Which of the teacher's prompts it embeds the texts with. By default that of documents for a static
             student, and both in turn, if they differ, for one with layers.
         name: Of the student; by default the name of its folder.
@@ -124,7 +127,7 @@ def distill(
 
     Raises:
         ModelError: the teacher cannot be opened, or no such student can be made of it.
-        UsageError: the teacher has no more layers than that, a student with layers has no texts, `output` is not empty,
+        UsageError: the model has no more layers than that, a student with layers has no texts, `output` is not empty,
             or the extra `train` is missing.
         SourceError: there are too few texts, or the STS file is invalid.
         CheckpointInvalid: `resume`, and the run in `output` had other texts, settings or models.
@@ -134,7 +137,7 @@ def distill(
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
     from es_sbert.training.distillation import Student, distill_model
 
-    student = Student(layers, prompt, epochs, batch, learning_rate, seed, precision)
+    student = Student(layers, base, prompt, epochs, batch, learning_rate, seed, precision)
     return distill_model(
         teacher,
         student,

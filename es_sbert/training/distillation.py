@@ -2,7 +2,8 @@
 
 The student is trained towards the vectors of its teacher on texts without labels (Hinton et al. 2015, arXiv 1503.02531;
 Reimers and Gurevych 2020, arXiv 2004.09813; LEAF, Vujanic and Rueckstiess 2025, arXiv 2509.12539). It is a recipe of
-one stage of vector distillation, whose texts are in memory.
+one stage of vector distillation, whose texts are in memory. A student that starts from another model than its teacher
+has a Dense layer that maps its vectors into the teacher's space, as in LEAF.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from typing import Literal
 import numpy as np
 
 from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.modules import Activation
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.static_model import check_static_source, static_model_folder
 from es_sbert.encoder.variant_choice import default_exports
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.training.objective_settings import ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.open_task import open_initial_model
-from es_sbert.training.recipe import DataSpec, DevSpec, ModelSpec, Recipe, StageSpec
+from es_sbert.training.recipe import DataSpec, DenseSpec, DevSpec, ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder
 from es_sbert.training.trainer import dev_metric_name, dev_score
 from es_sbert.training.training_errors import translate_disk_errors
@@ -51,18 +53,22 @@ class Student:
     """What is made of the teacher, and how it is trained.
 
     Attributes:
-        layers: Keep so many of its layers, evenly spaced; None for a static model.
+        layers: Keep so many of its layers, evenly spaced; None for all layers of `base`, and for a static model where
+            there is no base.
+        base: The model that the student starts from, in place of the teacher.
         prompt: Which of the teacher's prompts is put in front of the texts. None: that of documents for a static model;
             those of documents and of queries in turn, if they differ, for others, which keep the prompts.
         epochs: Passes over the texts; None for 3 with layers, 8 for a static model.
         batch: Texts of a batch; None for 64 with layers, and for a static model a hundredth of the texts, 32 to 1024.
-        learning_rate: Highest learning rate; None for 5e-4 with layers, 0.01 for a static model.
+        learning_rate: Highest learning rate; None for 5e-4 with layers, 1e-4 with all layers of a base, 0.01 for a
+            static model.
         seed: Of the order of the texts, and of those that are held out.
         precision: Number format of the transformer's products while training: `auto`, `fp32`, `bf16` or `fp16`. On
             CPUs with bf16 products, bf16 is faster.
     """
 
     layers: int | None = None
+    base: str | None = None
     prompt: PromptKind | None = None
     epochs: float | None = None
     batch: int | None = None
@@ -72,7 +78,7 @@ class Student:
 
     @property
     def static(self) -> bool:
-        return self.layers is None
+        return self.layers is None and self.base is None
 
 
 @dataclass(frozen=True)
@@ -121,11 +127,13 @@ def distill_model(
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
     test_set = read_dev(_sts_spec(sts), Path()) if sts is not None else None
+    base = None if student.base is None else _read_base(student.base)
     if student.static:
         check_static_source(model)
     else:
         # Opened for its checks: whether its layers can be removed, and how many.
-        open_initial_model(folder, ModelSpec(base=teacher, layers=student.layers))
+        start = folder if base is None else base.folder
+        open_initial_model(start, ModelSpec(base=student.base or teacher, layers=student.layers))
     if not texts:
         return _export_untrained(teacher, folder, student, output, name, test_set, report)
     if len(distinct) < MIN_TEXTS:
@@ -133,7 +141,7 @@ def distill_model(
             f"there are {len(distinct)} different texts, too few to learn from", f"Give at least {MIN_TEXTS}."
         )
     trained, held_out = split_texts(distinct, student.seed)
-    recipe = distillation_recipe(name, model, student, sts, len(trained))
+    recipe = distillation_recipe(name, model, student, sts, len(trained), base)
     data = _run_data(recipe, trained, held_out, test_set)
     result = run_with_data(
         recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
@@ -156,7 +164,32 @@ def distill_model(
     )
 
 
-def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts: Path | None, texts: int) -> Recipe:
+def _read_base(name: str) -> SentenceModel:
+    """The model that a student starts from.
+
+    Raises:
+        ModelError: it cannot be found or read.
+        UnsupportedArchitecture: it has no layers, or several networks.
+    """
+    base = read_sentence_model(resolve_model(name), name)
+    if base.routes or base.route_name or base.architecture == "static":
+        what = "is a StaticEmbedding" if base.architecture == "static" else "has a Router"
+        raise UnsupportedArchitecture(
+            f"{name} {what}, so no student can start from it",
+            "Start from a model with one transformer, such as all-MiniLM-L6-v2, or make a static student of the "
+            "teacher.",
+        )
+    return base
+
+
+def distillation_recipe(
+    name: str,
+    teacher: SentenceModel,
+    student: Student,
+    sts: Path | None,
+    texts: int,
+    base: SentenceModel | None = None,
+) -> Recipe:
     """The recipe that trains a student towards its teacher.
 
     Args:
@@ -165,10 +198,12 @@ def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts
         student: What is made of it.
         sts: File of gold pairs to measure the student on.
         texts: How many texts it is trained on.
+        base: The model that the student starts from, by the name to open it with; None for the teacher.
     """
+    prompts = _student_prompts(teacher, base)
     data = []
-    for kind in _prompt_kinds(teacher, student):
-        prompt = next((key for key in PROMPT_NAMES[kind] if key in teacher.prompts), None)
+    for kind in _prompt_kinds(teacher, prompts, student):
+        prompt = _prompt_name(prompts, kind)
         data.append(
             DataSpec(
                 path=_TEXTS,
@@ -183,7 +218,7 @@ def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts
         data=tuple(data),
         epochs=student.epochs or (8 if student.static else 3),
         batch=student.batch or (min(max(texts // 100, 32), 1024) if student.static else 64),
-        learning_rate=student.learning_rate or (1e-2 if student.static else 5e-4),
+        learning_rate=student.learning_rate or _learning_rate(student),
         warmup=0.05,
         dev=DevSpec(task="vectors", path=_TEXTS, columns={"text": "text"}),
         # A static model is trained in minutes.
@@ -192,8 +227,7 @@ def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts
     return Recipe(
         name=name,
         description=f"Distilled from {teacher.name}",
-        # Dropout would blur what the student is drawn to; there are more texts than it can learn by heart.
-        model=ModelSpec(base=teacher.name, layers=student.layers, static=student.static, dropout=0),
+        model=_model_spec(teacher, student, base, prompts),
         stages=(stage,),
         precision=student.precision,
         seed=student.seed,
@@ -201,11 +235,53 @@ def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts
     )
 
 
-def _prompt_kinds(teacher: SentenceModel, student: Student) -> tuple[PromptKind, ...]:
-    """Which of the teacher's prompts it embeds texts with."""
+def _model_spec(
+    teacher: SentenceModel, student: Student, base: SentenceModel | None, prompts: dict[str, str]
+) -> ModelSpec:
+    # Dropout would blur what the student is drawn to; there are more texts than it can learn by heart.
+    if base is None:
+        return ModelSpec(base=teacher.name, layers=student.layers, static=student.static, dropout=0)
+    return ModelSpec(
+        base=base.name,
+        layers=student.layers,
+        # Also where both have as many dimensions: those of one model mean nothing in the other.
+        dense=DenseSpec(out_features=teacher.dimensions, activation=Activation.IDENTITY),
+        normalize=teacher.normalize,
+        prompts={name: prompt for name, prompt in prompts.items() if base.prompts.get(name) != prompt},
+        dropout=0,
+    )
+
+
+def _learning_rate(student: Student) -> float:
+    if student.static:
+        return 1e-2
+    # What layers are left must learn the work of those that were removed.
+    return 1e-4 if student.layers is None else 5e-4
+
+
+def _student_prompts(teacher: SentenceModel, base: SentenceModel | None) -> dict[str, str]:
+    """The prompts of a student: those of its base, and those of the teacher for kinds that the base has none for."""
+    if base is None:
+        return teacher.prompts
+    prompts = dict(base.prompts)
+    for kind in PROMPT_NAMES:
+        if teacher.prompt(kind) and not base.prompt(kind):
+            name = _prompt_name(prompts, kind) or _prompt_name(teacher.prompts, kind)
+            assert name is not None, "the teacher has a prompt of this kind"
+            prompts[name] = teacher.prompt(kind)
+    return prompts
+
+
+def _prompt_name(prompts: dict[str, str], kind: PromptKind) -> str | None:
+    return next((name for name in PROMPT_NAMES[kind] if name in prompts), None)
+
+
+def _prompt_kinds(teacher: SentenceModel, prompts: dict[str, str], student: Student) -> tuple[PromptKind, ...]:
+    """Which kinds of texts the student learns: both where it or its teacher puts different prompts in front."""
     if student.prompt is not None:
         return (student.prompt,)
-    differs = teacher.prompt("query") != teacher.prompt("document")
+    own = [prompts.get(_prompt_name(prompts, kind) or "", "") for kind in PROMPT_NAMES]
+    differs = teacher.prompt("query") != teacher.prompt("document") or own[0] != own[1]
     return ("document", "query") if differs and not student.static else ("document",)
 
 
@@ -259,8 +335,9 @@ def _export_untrained(
 ) -> Distillation:
     """A static student as the teacher's vectors of tokens make it, without training."""
     if not student.static:
+        what = f"{student.base or teacher} with {student.layers} layers" if student.layers else student.base
         raise UsageError(
-            f"{teacher} with {student.layers} layers is of no use before it has been trained, and there are no texts",
+            f"{what} is no student of {teacher} before it has been trained, and there are no texts",
             "Give texts like those that you will search: --texts FILE.",
         )
     RunFolder(output).check_new()

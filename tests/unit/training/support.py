@@ -23,9 +23,9 @@ from tests.unit.checkpoints import write_checkpoint
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def write_model(folder: Path, **settings: Any) -> Path:
+def write_model(folder: Path, hidden: int = 32, **settings: Any) -> Path:
     """A BERT of two layers as a sentence-transformers folder."""
-    return write_checkpoint(folder, "bert", hidden=32, heads=4, layers=2, max_tokens=32, **settings)
+    return write_checkpoint(folder, "bert", hidden=hidden, heads=4, layers=2, max_tokens=32, **settings)
 
 
 def write_pairs(path: Path, count: int, *, start: int = 0) -> Path:

@@ -110,6 +110,36 @@ def test_what_cannot_be_distilled_is_refused_before_the_work(model: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("layers", [None, 1])
+def test_student_from_another_model_learns_the_space_of_its_teacher(
+    model: Path, tmp_path: Path, layers: int | None
+) -> None:
+    """Its own prompts stay; those that it lacks are the teacher's."""
+    teacher = write_model(tmp_path / "teacher", hidden=48, prompts={"query": "find ", "document": "text "})
+    base = write_model(tmp_path / "base", prompts={"document": "passage "}, normalize=False)
+    made = distill(str(teacher), tmp_path / "student", TEXTS, base=str(base), layers=layers, epochs=4, batch=16)
+    student = read_sentence_model(tmp_path / "student")
+    assert (student.dimensions, student.normalize) == (48, True)
+    assert student.prompts == {"document": "passage ", "query": "find "}
+    assert student.transformer_config["num_hidden_layers"] == (layers or 2)
+    assert made.start_cosine is not None
+    assert made.cosine is not None
+    assert made.cosine > made.start_cosine + 10
+    with Encoder(tmp_path / "student", device="cpu", precision="fp32") as ours, Encoder(teacher) as theirs:
+        for kind in ("query", "document"):
+            cosines = (ours.encode(TEXTS[:50], kind) * theirs.encode(TEXTS[:50], kind)).sum(axis=1)  # type: ignore[arg-type]
+            assert 100 * cosines.mean() == pytest.approx(made.cosine, abs=10)
+    expected = SentenceTransformer(str(tmp_path / "student"), device="cpu").encode(TEXTS[:5])
+    np.testing.assert_allclose(_vectors(tmp_path / "student", TEXTS[:5]), expected, atol=1e-5)
+
+
+def test_student_starts_from_one_transformer(model: Path, tmp_path: Path) -> None:
+    distill(str(model), tmp_path / "static")
+    with pytest.raises(UnsupportedArchitecture, match="is a StaticEmbedding, so no student can start from it"):
+        distill(str(model), tmp_path / "student", TEXTS, base=str(tmp_path / "static"))
+
+
 def _teacher(prompts: dict[str, str], model: Path) -> SentenceModel:
     return read_sentence_model(model).model_copy(update={"prompts": prompts})
 
@@ -184,9 +214,11 @@ def test_command_distils_texts_of_files(
     untrained = cli("distill", model, "-o", tmp_path / "untrained", "--static")
     assert "This student is untrained" in untrained.out
     for arguments, message in (
-        ((), "neither --layers nor --static is given"),
-        (("--static", "--layers", "1"), "both --layers and --static are given"),
+        ((), "no --layers, --base or --static is given"),
+        (("--static", "--layers", "1"), "--static is given with --layers or --base"),
+        (("--static", "--base", model), "--static is given with --layers or --base"),
         (("--layers", "1"), "there are no texts"),
+        (("--base", model), "there are no texts"),
     ):
         refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
         assert refused.code != 0
