@@ -3,6 +3,7 @@
 | file | content |
 |---|---|
 | `.csv`, `.tsv`, `.jsonl` (also .gz, .zst), `.parquet` | one judgement a row: query, document, grade |
+| `.jsonl` (also .gz, .zst), `.parquet` | one query a row, as of `index calibrate`: query, ids of relevant documents |
 | `.json` | the body of Elasticsearch's and OpenSearch's `_rank_eval`: `requests` with `ratings` |
 
 Columns have the names of `_ALIASES`, in any case; Quepid exports `query,docid,rating` or `Query Text,Doc ID,Rating`.
@@ -28,6 +29,7 @@ _ALIASES = {
     "document": ("document", "document_id", "docid", "doc_id", "_id", "id"),
     "grade": ("grade", "rating", "relevance", "score", "label"),
 }
+_IDS_REMEDY = 'Give one query a row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
 _REMEDY = "Give one judgement a row, with the columns query, document (its _id) and grade (a whole number)."
 
 Judgements = dict[str, dict[str, int]]  # text of the query → id of the document → grade
@@ -61,6 +63,8 @@ def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollect
 
 def _read_rows(path: Path) -> Judgements:
     table = _read_columns(path)
+    if "ids" in table.columns:
+        return _read_ids(table)
     problems = table.problems()
     found: Judgements = {}
     columns = (table.columns[role] for role in _ROLES)
@@ -74,11 +78,30 @@ def _read_rows(path: Path) -> Judgements:
     return found
 
 
+def _read_ids(table: Table) -> Judgements:
+    """Lists of relevant documents, each with grade 1."""
+    problems = table.problems()
+    found: Judgements = {}
+    for query, ids, line in zip(table.columns["query"], table.columns["ids"], table.lines.tolist(), strict=True):
+        if not isinstance(ids, list) or not ids:
+            problems.add(line, f"ids is not a list of document ids: {ids!r}")
+            continue
+        for document in ids:
+            reason = _add_judgement(found, query, document, 1)
+            if reason is not None:
+                problems.add(line, reason)
+                break
+    problems.check(_IDS_REMEDY)
+    return found
+
+
 def _read_columns(path: Path) -> Table:
-    """The table with the roles as names of its columns."""
+    """The table with the roles as names of its columns, or with the columns `query` and `ids`."""
     try:
         return read_table(path, _ROLES)
     except MissingColumns as error:
+        if {"query", "ids"}.issubset(error.names):
+            return read_table(path, ["query", "ids"])
         names = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in reversed(error.names)}
         columns = {
             role: next((names[alias] for alias in aliases if alias in names), None)

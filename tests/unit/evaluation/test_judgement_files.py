@@ -34,6 +34,31 @@ def test_columns_have_several_names(name: str, text: str, tmp_path: Path) -> Non
     assert found.name == name.partition(".")[0]
 
 
+def test_relevant_documents_of_a_query_may_be_a_list(tmp_path: Path) -> None:
+    """As `es-sbert index calibrate --queries` and `es-sbert adapt` read them."""
+    path = tmp_path / "queries.jsonl"
+    path.write_text('{"query": "heavy rain", "ids": ["d1", 7, "d1"], "note": 1}\n{"ids": ["b"], "query": "snow"}\n')
+    assert read_judgements(path).judgements == {"heavy rain": {"d1": 1, "7": 1}, "snow": {"b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"query": "x", "ids": []}', "line 2: ids is not a list of document ids"),
+        ('{"query": "x", "ids": "a"}', "line 2: ids is not a list of document ids: 'a'"),
+        ('{"query": "x"}', "line 2: ids is not a list of document ids: None"),
+        ('{"query": "x", "ids": ["a", null]}', "line 2: document is not an id: None"),
+        ('{"query": " ", "ids": ["a"]}', "line 2: query is not a text"),
+    ],
+)
+def test_broken_lists_of_documents_are_reported(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "queries.jsonl"
+    path.write_text('{"query": "x", "ids": ["a"]}\n' + line + "\n")
+    with pytest.raises(SourceError, match=message) as caught:
+        read_judgements(path)
+    assert '"ids": ["1", …]' in caught.value.remedy
+
+
 @pytest.mark.parametrize(
     "asked",
     [
