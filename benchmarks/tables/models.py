@@ -106,6 +106,13 @@ def mpnet(lab: Lab) -> Path:
     return lab.folder(name, lambda folder: fetch_model(MODELS[name], folder, report=print))
 
 
+def cosent(lab: Lab, seed: int) -> Path:
+    """CoSENT on STSb-train from bge-small-en-v1.5, 33 million parameters."""
+    base = "bge-small-en-v1.5"
+    start = lab.folder(base, lambda folder: fetch_model(MODELS[base], folder, report=print))
+    return lab.train(f"cosent-{seed}", "stsb-cosent", model__base=str(start), seed=seed)
+
+
 def teacher(lab: Lab) -> Path:
     """all-mpnet-base-v2 tuned on STSb-train, two epochs."""
     return stsb(lab, 1, name="teacher", model__base=str(mpnet(lab)), stages__0__epochs=2)
