@@ -19,6 +19,7 @@ from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
 from es_sbert.training.objective_settings import (
+    DenoisingSpec,
     InBatchSpec,
     MarginDistillationSpec,
     ObjectiveSpec,
@@ -237,6 +238,9 @@ class StageSpec(RecipeSettings):
                 raise ValueError(f"{data.source}: neighbours need scores: use objective regression with a teacher")
             if data.hard_negatives:
                 _check_hard_negatives(data, objective)
+        are_denoising = {isinstance(self.objective_of(data), DenoisingSpec) for data in self.data}
+        if len(are_denoising) > 1:
+            raise ValueError("the objective denoising has a decoder, other objectives have none: use separate stages")
         return self
 
     @property

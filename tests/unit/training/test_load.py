@@ -15,7 +15,7 @@ from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {
     "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
-    "stsb-regression", "wiki-sections-triplet",
+    "stsb-regression", "tsdae", "wiki-sections-triplet",
 }  # fmt: skip
 
 
@@ -34,6 +34,13 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
             objective = data.objective or stage.objective
             assert objective is not None
             assign_columns(data.path, data.columns, objective_schema(objective))
+
+
+def test_tsdae_reads_an_index_with_the_settings_of_its_comment() -> None:
+    prefix = "stages.0.data.0"
+    overrides = parse_overrides([f"{prefix}.path=null", f"{prefix}.index=docs", f"{prefix}.columns.text=body"])
+    (data,) = load_recipe("tsdae", overrides).stages[0].data
+    assert (data.index, data.path, data.columns) == ("docs", None, {"text": "body"})
 
 
 def test_defaults_are_the_paper_settings(tmp_path: Path) -> None:
