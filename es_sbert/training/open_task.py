@@ -198,10 +198,13 @@ def prompts_of_columns(
             f"Add it under model.prompts; there are: {', '.join(prompts) or 'none'}.",
         )
     column_prompts = []
-    for role in objective_schema(objective).roles:
+    schema = objective_schema(objective)
+    for role in schema.roles:
         role_columns = columns.get(role, ())
         prompt = prompts[role_prompts[role]] if role in role_prompts else ""
-        column_prompts += [prompt] * (1 if isinstance(role_columns, str) else len(role_columns))
+        # Several mined negatives are one column of more rows where the objective has one.
+        is_several = schema.repeats_last and role == schema.roles[-1] and not isinstance(role_columns, str)
+        column_prompts += [prompt] * (len(role_columns) if is_several else 1)
     return column_prompts
 
 

@@ -57,10 +57,11 @@ class HardNegativesSpec(RecipeSettings):
 
     Attributes:
         model: Name, folder or hub id of the sentence encoder that ranks the positives for each anchor.
-        count: Negatives of a pair.
+        count: Negatives of a pair. Objectives with one negative have a row for each.
         ranks: First and last rank of the candidates, from 1.
         margin: By how much the cosine of a negative must be lower than that of the positive; closer texts are probably
-            relevant too. Where too few candidates remain, random positives of other pairs are added.
+            relevant too. Where too few candidates remain, random positives of other pairs are added. None keeps all,
+            for a teacher that judges them.
         reranker: Folder of a cross-encoder that must score a negative lower than the positive; None for none.
         seed: Seed of the random ones.
     """
@@ -68,7 +69,7 @@ class HardNegativesSpec(RecipeSettings):
     model: str = "all-MiniLM-L6-v2"
     count: PositiveInt = 1
     ranks: tuple[PositiveInt, PositiveInt] = (1, 50)
-    margin: float = Field(default=0.05, ge=0, le=2)
+    margin: float | None = Field(default=0.05, ge=0, le=2)
     reranker: str | None = None
     seed: int = Field(default=1, ge=0)
 
@@ -266,11 +267,6 @@ def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
         raise ValueError(
             f"{data.source}: hard_negatives need the objective in-batch, triplet, or margin-distillation with a "
             "teacher, and no column negative"
-        )
-    assert data.hard_negatives is not None, "only of such data"
-    if data.hard_negatives.count > 1 and not isinstance(objective, InBatchSpec):
-        raise ValueError(
-            f"{data.source}: the objective {objective.kind} has one negative: set hard_negatives.count to 1"
         )
 
 

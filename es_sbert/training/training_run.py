@@ -32,6 +32,7 @@ from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vecto
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files
 from es_sbert.training.losses import objective_schema
+from es_sbert.training.objective_settings import InBatchSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, SourceSpec, StageSpec
 from es_sbert.training.run_folder import RunFolder, hash_model, hash_source, write_json
@@ -304,7 +305,8 @@ def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> St
         neighbours, labels = folder / f"neighbours-{number}.npy", folder / f"teacher-{number}.npy"
         negatives = folder / f"negatives-{number}.npy"
         pairs = mine_neighbour_pairs(dataset, spec.neighbours, neighbours, run.device, run.report)
-        mined = add_hard_negatives(pairs, spec.hard_negatives, negatives, run.device, run.report)
+        one_each = not isinstance(objective, InBatchSpec)
+        mined = add_hard_negatives(pairs, spec.hard_negatives, negatives, run.device, run.report, one_each=one_each)
         examples.append(add_teacher_labels(mined, objective, labels, run.device, run.report))
     dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
     return replace(data, examples=tuple(examples), dev=dev)

@@ -14,7 +14,7 @@ from es_sbert.training.training_examples import assign_columns
 from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {
-    "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
+    "gpl", "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
     "stsb-regression", "tsdae", "wiki-sections-triplet",
 }  # fmt: skip
 
@@ -33,7 +33,10 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
         for data in stage.data:
             objective = data.objective or stage.objective
             assert objective is not None
-            assign_columns(data.path, data.columns, objective_schema(objective))
+            schema = objective_schema(objective)
+            if data.hard_negatives:
+                schema = schema.without_negatives()
+            assign_columns(data.path, data.columns, schema)
 
 
 def test_tsdae_reads_an_index_with_the_settings_of_its_comment() -> None:
