@@ -161,6 +161,7 @@ class Adaptation:
         if path.is_file():
             found = orjson.loads(path.read_bytes())
             fields = FieldChoice(found["fields"]["title"], tuple(found["fields"]["body"]))
+            found.setdefault("pairs", "sentence" if fields.title is None else "title")  # of an earlier version
             plan = AdaptPlan(**found | {"fields": fields})
             if hash_model(Path(plan.model)) != plan.model_hash:
                 raise CheckpointInvalid(
@@ -169,9 +170,7 @@ class Adaptation:
         else:
             plan = make_plan(self._engine, state, self._settings, self._report, self._retrying)
             write_json(path, asdict(plan))
-        body = ", ".join(plan.fields.body)
-        source = f"field {plan.fields.title}" if plan.fields.title else f"first sentence of {body}"
-        self._report(f"Model: {plan.model_name}. Queries: {source}. Texts: {body}")
+        self._report(plan.describe())
         return plan
 
     def read_corpus(self, plan: AdaptPlan) -> PairCorpus:
@@ -185,7 +184,7 @@ class Adaptation:
         selection = DocumentSelection(settings.index, settings.filter, settings.documents, settings.seed)
         fields = list(dict.fromkeys([*plan.fields.fields, *embedded.fields]))
         found = read_documents(self._engine, selection, fields, retrying=self._retrying)
-        corpus = build_corpus(found, plan.fields, embedded)
+        corpus = build_corpus(found, plan.fields, embedded, plan.pairs, plan.passages())
         _write_lines(path, [asdict(document) for document in corpus.documents])
         write_json(counts, corpus.left_out)
         left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
@@ -403,7 +402,7 @@ def _read_result(path: Path) -> AdaptResult | None:
     found = orjson.loads(path.read_bytes())
     own = found["comparison"]
     comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
-    plan = AdaptPlan("", "", "", FieldChoice(None, ()), "")
+    plan = AdaptPlan("", "", "", FieldChoice(None, ()), "", "sentence")
     return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)
 
 

@@ -45,10 +45,11 @@ EXIT_NOT_BETTER = 1
     "Pairs",
     click.option(
         "--pairs",
-        type=click.Choice(["auto", "title", "sentence"]),
+        type=click.Choice(["auto", "title", "sentence", "passage"]),
         default="auto",
-        help="title: the title finds the text. sentence: the first sentence finds the rest of the text. auto: title "
-        "if a field looks like one.",
+        help="title: the title finds the text. sentence: the first sentence finds the rest of the text. passage: a "
+        "passage finds what follows it. auto: title if a field looks like one, else sentence, or passage if first "
+        "sentences are unfit.",
     ),
     click.option("--title-field", metavar="FIELD", help="Field of the title.  [default: chosen by looking]"),
     click.option(
@@ -139,10 +140,10 @@ EXIT_NOT_BETTER = 1
 def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **options: Any) -> int:
     """Tune a model on the documents of INDEX, without labels.
 
-    Pairs of a query and a text are made of the documents: a title and the text below it, or the first sentence of a
-    text and the rest. The engine and the model find hard negatives. Some queries are held out; at the end, the tuned
-    model and the one that it started from rank the documents for them, and the difference is shown with its 95 %
-    confidence interval. Nothing is written to the index.
+    Pairs of a query and a text are made of the documents: a title and the text below it, the first sentence of a text
+    and the rest, or a passage and what follows it. The engine and the model find hard negatives. Some queries are held
+    out; at the end, the tuned model and the one that it started from rank the documents for them, and the difference
+    is shown with its 95 % confidence interval. Nothing is written to the index.
 
     If the tuned model is better, it is registered under its name, and the command to migrate the index to it is
     shown. If it is not, it is deleted (see --keep).
@@ -222,6 +223,7 @@ def _result_json(result: AdaptResult) -> dict[str, Any]:
         "metrics": metrics,
         "trained_pairs": result.trained,
         "base": result.plan.model_name,
+        "pairs": result.plan.pairs,
         "title_field": result.plan.fields.title,
         "body_fields": list(result.plan.fields.body),
         "model": None if result.model is None else str(result.model),

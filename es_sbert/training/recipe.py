@@ -80,6 +80,18 @@ class HardNegativesSpec(RecipeSettings):
         return self
 
 
+class PassagesSpec(RecipeSettings):
+    """Make pairs of texts: a passage of a text as the anchor, the passage that follows it as the positive.
+
+    Attributes:
+        tokens: Most tokens of a passage. Texts are split at ends of paragraphs and sentences, without overlap.
+        seed: Of the choice of the passage.
+    """
+
+    tokens: int = Field(default=64, ge=16)
+    seed: int = Field(default=1, ge=0)
+
+
 class SourceSpec(RecipeSettings):
     """Where rows come from: a file, or the documents of an index.
 
@@ -135,6 +147,8 @@ class DataSpec(SourceSpec):
         prompts: Role → name of the model's prompt that is put in front of the texts of that column.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
         neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
+        passages: Make pairs of neighbouring passages of the texts in the column `text`, for objectives that take an
+            anchor and a positive.
         hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet, and for a cross-encoder as
             `teacher` of margin-distillation to label (Wang et al. 2022, GPL, arXiv 2112.07577).
     """
@@ -145,15 +159,19 @@ class DataSpec(SourceSpec):
     prompts: dict[str, str] = Field(default_factory=dict)
     objective: ObjectiveSpec | None = None
     neighbours: NeighboursSpec | None = None
+    passages: PassagesSpec | None = None
     hard_negatives: HardNegativesSpec | None = None
 
     @property
     def trained_columns(self) -> dict[str, str | tuple[str, ...]]:
-        """`columns` with those of mined negatives."""
+        """`columns` with those of passages and mined negatives."""
+        columns = self.columns
+        if self.passages is not None:
+            columns = {"anchor": "passage", "positive": "next passage"}
         if self.hard_negatives is None:
-            return self.columns
+            return columns
         mined = tuple(f"negative {number}" for number in range(1, self.hard_negatives.count + 1))
-        return self.columns | {"negative": mined}
+        return columns | {"negative": mined}
 
 
 class DevSpec(SourceSpec):
@@ -237,6 +255,8 @@ class StageSpec(RecipeSettings):
             objective = self.objective_of(data)
             if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
                 raise ValueError(f"{data.source}: neighbours need scores: use objective regression with a teacher")
+            if data.passages:
+                _check_passages(data, objective)
             if data.hard_negatives:
                 _check_hard_negatives(data, objective)
         are_denoising = {isinstance(self.objective_of(data), DenoisingSpec) for data in self.data}
@@ -254,6 +274,20 @@ class StageSpec(RecipeSettings):
         objective = data.objective or self.objective
         assert objective is not None, "the validator has made sure of one"
         return objective
+
+
+def _check_passages(data: DataSpec, objective: ObjectiveSpec) -> None:
+    """Make sure that an objective can use pairs of passages, and that the data are texts.
+
+    Raises:
+        ValueError: it cannot, or they are not.
+    """
+    if not isinstance(objective, InBatchSpec) and data.hard_negatives is None:
+        raise ValueError(
+            f"{data.source}: passages make pairs: use the objective in-batch, or hard_negatives with another"
+        )
+    if set(data.columns) != {"text"}:
+        raise ValueError(f"{data.source}: passages are of one column: columns: {{text: COLUMN}}")
 
 
 def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
