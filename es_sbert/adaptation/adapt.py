@@ -30,8 +30,9 @@ from es_sbert.adaptation.adapt_plan import (
 from es_sbert.adaptation.engine_ranking import rank_by_bm25
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
-from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
-from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, split_queries
+from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, add_generated_queries, build_corpus
+from es_sbert.adaptation.query_generator import generate_queries
+from es_sbert.adaptation.query_split import MOST_DEV, QuerySplit, labelled_pairs, split_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Engine
@@ -52,6 +53,7 @@ from es_sbert.training.run_folder import hash_model, write_json
 from es_sbert.training.training_errors import translate_disk_errors
 
 _RANK_DEPTH = 100
+_GENERATED = "generated.jsonl"
 _NO_INPUTS = AdaptInputs()
 
 
@@ -139,7 +141,7 @@ class Adaptation:
             self._report(f"{self.folder} is finished: there is nothing to resume")
             return replace(known, plan=self.plan(state))
         plan = self.plan(state)
-        corpus = self.read_corpus(plan)
+        corpus = self.add_queries(plan, self.read_corpus(plan))
         split = self.split(corpus)
         self.write_examples(plan, corpus, split)
         fingerprint = self.train(plan)
@@ -187,9 +189,27 @@ class Adaptation:
         corpus = build_corpus(found, plan.fields, embedded, plan.pairs, plan.passages())
         _write_lines(path, [asdict(document) for document in corpus.documents])
         write_json(counts, corpus.left_out)
-        left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
-        pairs = sum(document.query is not None for document in corpus.documents)
-        self._report(f"Read {len(found):,} documents: {pairs:,} pairs{left_out}")
+        self._report(f"Read {len(found):,} documents: {_describe_corpus(corpus)}")
+        return corpus
+
+    def add_queries(self, plan: AdaptPlan, corpus: PairCorpus) -> PairCorpus:
+        """Generate the queries that the run has use for, if a generator makes them; unchanged if none does.
+
+        Raises:
+            UsageError, SourceError: the generator failed; queries that have arrived are kept.
+        """
+        settings = self._settings
+        if settings.generator is None:
+            return corpus
+        held_out = settings.held_out if self._inputs.evaluated is None else 0
+        asked = corpus.documents[: held_out + MOST_DEV + settings.most_trained]
+        # Training reads no more of a text, so a query of what follows could not be learned.
+        texts = first_passages([document.text for document in asked], plan, settings.train_tokens)
+        by_id = {document.id: text for document, text in zip(reversed(asked), reversed(texts), strict=True)}
+        ordered = {document.id: by_id[document.id] for document in asked}
+        queries = generate_queries(settings.generator, ordered, self.work / _GENERATED, self._report)
+        corpus = add_generated_queries(corpus, queries)
+        self._report(f"Generated queries: {_describe_corpus(corpus)}")
         return corpus
 
     def split(self, corpus: PairCorpus) -> QuerySplit:
@@ -364,7 +384,7 @@ def adapt(
             result = run.finish(state)
         except (IndexMismatch, ModelError, SourceError, UsageError):
             # The options do not fit the index: others may be tried in the same folder.
-            if not resume and not run.model_folder.exists():
+            if not resume and not run.model_folder.exists() and not (run.work / _GENERATED).exists():
                 shutil.rmtree(run.work)
             raise
     is_better = result.comparison.verdict is Verdict.BETTER
@@ -372,6 +392,12 @@ def adapt(
         shutil.rmtree(run.model_folder, ignore_errors=True)
     model = run.model_folder if run.model_folder.is_dir() else None
     return replace(result, model=model, is_alias=settings.index in state.aliases)
+
+
+def _describe_corpus(corpus: PairCorpus) -> str:
+    """`90 pairs; 10 without a title`."""
+    left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
+    return f"{sum(document.query is not None for document in corpus.documents):,} pairs{left_out}"
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class AdaptSettings(BaseModel):
         name: Name of the tuned model.
         pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `passage`: a passage
             finds what follows it; `auto`: the first of these that fits.
+        generator: Command that generates the queries, see `query_generator`; None for none.
         title_field, body_fields: Chosen by the user; None and empty choose by looking.
         documents: At most so many are read, at random: pairs are made of them, and queries are ranked against them.
         most_trained: Largest number of pairs to train on.
@@ -78,6 +79,7 @@ class AdaptSettings(BaseModel):
     filter: dict[str, Any] | None = None
     model: str | None = None
     pairs: PairKind = "auto"
+    generator: str | None = None
     title_field: str | None = None
     body_fields: tuple[str, ...] = ()
     documents: int = 20_000
@@ -141,6 +143,7 @@ class AdaptPlan:
             "title": f"field {self.fields.title}",
             "sentence": f"first sentence of {body}",
             "passage": f"a passage of {body}, which finds what follows it",
+            "generated": "generated",
         }[self.pairs]
         return f"Model: {self.model_name}. Queries: {queries}. Texts: {body}"
 
@@ -167,8 +170,7 @@ def make_plan(
         UsageError: a title is needed, and no field looks like one; or a title was named that nothing uses.
     """
     index = settings.index
-    if settings.title_field is not None and settings.pairs not in ("auto", "title"):
-        raise UsageError(f"--pairs {settings.pairs} makes no pairs of titles", "Leave --title-field out, or --pairs.")
+    _check_pair_settings(settings)
     metas = vector_fields(state.mappings, state.name)
     meta = metas.get(settings.vector_field)
     if settings.model is not None or meta is None:
@@ -192,13 +194,28 @@ def make_plan(
         embedded,
         title=settings.title_field,
         body=settings.body_fields,
-        use_title=settings.pairs in ("auto", "title"),
+        use_title=settings.generator is None and settings.pairs in ("auto", "title"),
     )
     if settings.pairs == "title" and choice.title is None:
         raise UsageError("no field looks like a title", "Name it with --title-field, or use --pairs sentence.")
     template = embedded or TextTemplate.from_fields(choice.body)
     plan = AdaptPlan(str(folder), name, hash_model(folder), choice, template.template, "title")
     return replace(plan, pairs=_choose_pairs(plan, settings, looked_at, report))
+
+
+def _check_pair_settings(settings: AdaptSettings) -> None:
+    """Refuse settings of pairs that contradict each other.
+
+    Raises:
+        UsageError: they do.
+    """
+    if settings.generator is not None and (settings.pairs != "auto" or settings.title_field is not None):
+        raise UsageError(
+            "with --generator the queries are generated, not taken from the documents",
+            "Leave --pairs and --title-field out, or --generator.",
+        )
+    if settings.title_field is not None and settings.pairs not in ("auto", "title"):
+        raise UsageError(f"--pairs {settings.pairs} makes no pairs of titles", "Leave --title-field out, or --pairs.")
 
 
 def _choose_pairs(
@@ -208,6 +225,8 @@ def _choose_pairs(
     report: Callable[[str], None],
 ) -> PairSource:
     """What the queries are: titles, else first sentences, and passages only if these are unfit."""
+    if settings.generator is not None:
+        return "generated"
     if settings.pairs != "auto":
         return settings.pairs
     if plan.fields.title is not None:

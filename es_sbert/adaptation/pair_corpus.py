@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from es_sbert.adaptation.field_choice import FieldChoice
@@ -100,6 +100,25 @@ def build_corpus(
             left_out[reason] += 1
         kept.append(PairDocument(document.key[0], query, text, full_text or text))
     return PairCorpus(tuple(kept), dict(+left_out))
+
+
+def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> PairCorpus:
+    """Give documents generated queries; those without one, and copies of the text, are counted.
+
+    Args:
+        corpus: Documents without queries.
+        queries: Id → query, empty for none.
+    """
+    documents, left_out, asked = [], Counter(corpus.left_out), dict(queries)
+    for document in corpus.documents:
+        query = asked.pop(document.id, None)  # of several documents with one id and other routings, the first
+        if query == "":
+            left_out["without a generated query"] += 1
+        elif query is not None and is_copied(query, document.text):
+            left_out["whose text has the generated query word for word"] += 1
+            query = None
+        documents.append(replace(document, query=query or None))
+    return PairCorpus(tuple(documents), dict(left_out))
 
 
 def document_text(template: TextTemplate, document: SampledDocument) -> str:

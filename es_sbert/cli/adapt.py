@@ -51,6 +51,11 @@ EXIT_NOT_BETTER = 1
         "passage finds what follows it. auto: title if a field looks like one, else sentence, or passage if first "
         "sentences are unfit.",
     ),
+    click.option(
+        "--generator",
+        metavar="COMMAND",
+        help='Command that writes the queries: it reads {"id", "text"} a line and writes {"id", "query"} a line.',
+    ),
     click.option("--title-field", metavar="FIELD", help="Field of the title.  [default: chosen by looking]"),
     click.option(
         "--body-field",
@@ -141,9 +146,10 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
     """Tune a model on the documents of INDEX, without labels.
 
     Pairs of a query and a text are made of the documents: a title and the text below it, the first sentence of a text
-    and the rest, or a passage and what follows it. The engine and the model find hard negatives. Some queries are held
-    out; at the end, the tuned model and the one that it started from rank the documents for them, and the difference
-    is shown with its 95 % confidence interval. Nothing is written to the index.
+    and the rest, a passage and what follows it, or a query that your --generator writes for a text. The engine and the
+    model find hard negatives. Some queries are held out; at the end, the tuned model and the one that it started from
+    rank the documents for them, and the difference is shown with its 95 % confidence interval. Nothing is written to
+    the index.
 
     If the tuned model is better, it is registered under its name, and the command to migrate the index to it is
     shown. If it is not, it is deleted (see --keep).
@@ -155,6 +161,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
       es-sbert adapt docs -o docs-tuned
       es-sbert adapt docs -o docs-tuned --title-field subject --body-field message
       es-sbert adapt docs -o docs-tuned --queries judged.jsonl
+      es-sbert adapt docs -o docs-tuned --generator 'python generate_queries.py'
       es-sbert adapt docs -o docs-tuned --resume
     """
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
