@@ -50,6 +50,7 @@ from es_sbert.training import train
 from es_sbert.training.hard_negatives import choose_negatives, normalized_text, relevant_rows
 from es_sbert.training.recipe import HardNegativesSpec
 from es_sbert.training.run_folder import hash_model, write_json
+from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
 
 _RANK_DEPTH = 100
@@ -370,6 +371,11 @@ def adapt(
         ModelError, EngineError, TrainingError, OutputError: see `train`.
         UsageError, CheckpointInvalid: see `Adaptation.begin`.
     """
+    refuse_several_processes(
+        "es-sbert adapt",
+        "Start it without torchrun. For several GPUs, start es-sbert train with a recipe whose data are "
+        "adapt/train.jsonl of a finished run.",
+    )
     run = Adaptation(engine, settings, inputs, folder, device=device, threads=threads, report=report, retrying=retrying)
     state = retrying(lambda: require_index(engine, settings.index))
 
