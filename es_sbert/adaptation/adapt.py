@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from es_sbert.adaptation.adapt_plan import (
     make_plan,
     training_recipe,
 )
+from es_sbert.adaptation.adapt_result import AdaptResult, read_result, result_json
 from es_sbert.adaptation.engine_ranking import rank_by_bm25
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
@@ -41,7 +42,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
 from es_sbert.evaluation.exact_search import search_exact
-from es_sbert.evaluation.significance import PairedDifference, Verdict
+from es_sbert.evaluation.significance import Verdict
 from es_sbert.filesystem import file_lock
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.text_template import TextTemplate
@@ -56,27 +57,6 @@ from es_sbert.training.training_errors import translate_disk_errors
 _RANK_DEPTH = 100
 _GENERATED = "generated.jsonl"
 _NO_INPUTS = AdaptInputs()
-
-
-@dataclass(frozen=True)
-class AdaptResult:
-    """A finished run.
-
-    Attributes:
-        comparison: The stock model and the tuned one.
-        model: Folder of the tuned model; None if it was not better and has been deleted.
-        fingerprint: Of the tuned model.
-        plan: What was chosen.
-        trained: Number of pairs that it was trained on.
-        is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
-    """
-
-    comparison: ModelComparison
-    model: Path | None
-    fingerprint: str
-    plan: AdaptPlan
-    trained: int
-    is_alias: bool
 
 
 class Adaptation:
@@ -138,7 +118,7 @@ class Adaptation:
             state: The index.
         """
         path = self.work / "result.json"
-        if (known := _read_result(path)) is not None:
+        if (known := read_result(path)) is not None:
             self._report(f"{self.folder} is finished: there is nothing to resume")
             return replace(known, plan=self.plan(state))
         plan = self.plan(state)
@@ -149,7 +129,7 @@ class Adaptation:
         trained = len((self.work / "train.jsonl").read_bytes().splitlines())
         compared = self.compare(plan, corpus, split)
         result = AdaptResult(compared, self.model_folder, fingerprint, plan, trained, False)
-        write_json(path, _result_json(result))
+        write_json(path, result_json(result))
         return result
 
     def plan(self, state: IndexState) -> AdaptPlan:
@@ -415,27 +395,6 @@ def _torch_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _result_json(result: AdaptResult) -> Json:
-    """Content of `result.json`."""
-    comparison: Json = asdict(result.comparison)
-    return {
-        "verdict": result.comparison.verdict,
-        "comparison": comparison,
-        "fingerprint": result.fingerprint,
-        "trained": result.trained,
-    }
-
-
-def _read_result(path: Path) -> AdaptResult | None:
-    if not path.is_file():
-        return None
-    found = orjson.loads(path.read_bytes())
-    own = found["comparison"]
-    comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
-    plan = AdaptPlan("", "", "", FieldChoice(None, ()), "", "sentence")
-    return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)
 
 
 def _write_lines(path: Path, rows: Sequence[Json]) -> None:

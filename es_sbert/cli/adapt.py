@@ -19,8 +19,8 @@ from es_sbert.cli.output import align_columns, print_message
 from es_sbert.errors import IndexMismatch, UsageError, require_extra
 
 if TYPE_CHECKING:
-    from es_sbert.adaptation.adapt import AdaptResult
     from es_sbert.adaptation.adapt_plan import AdaptSettings
+    from es_sbert.adaptation.adapt_result import AdaptResult
     from es_sbert.engines.index_state import IndexState
 
 EXIT_NOT_BETTER = 1
