@@ -202,9 +202,10 @@ def prompts_of_columns(
     for role in schema.roles:
         role_columns = columns.get(role, ())
         prompt = prompts[role_prompts[role]] if role in role_prompts else ""
-        # Several mined negatives are one column of more rows where the objective has one.
-        is_several = schema.repeats_last and role == schema.roles[-1] and not isinstance(role_columns, str)
-        column_prompts += [prompt] * (len(role_columns) if is_several else 1)
+        count = 1 if isinstance(role_columns, str) else len(role_columns)
+        if not schema.repeats_last:  # several mined negatives are more rows of one column
+            count = min(count, 1)
+        column_prompts += [prompt] * count
     return column_prompts
 
 
