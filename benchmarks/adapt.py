@@ -27,8 +27,9 @@ import click
 
 from benchmarks.acceptance import delete, ingest
 from benchmarks.common import machine, read_jsonl, read_tsv, table
-from es_sbert.adaptation.adapt import AdaptResult, adapt
+from es_sbert.adaptation.adapt import adapt
 from es_sbert.adaptation.adapt_plan import AdaptSettings
+from es_sbert.adaptation.adapt_result import AdaptResult
 from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.index_calibration import LabelledQuery

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ from es_sbert.adaptation.adapt_plan import (
     make_plan,
     training_recipe,
 )
+from es_sbert.adaptation.adapt_result import AdaptResult, read_result, result_json
 from es_sbert.adaptation.engine_ranking import rank_by_bm25
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
-from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, build_corpus
-from es_sbert.adaptation.query_split import QuerySplit, labelled_pairs, split_queries
+from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, add_generated_queries, build_corpus
+from es_sbert.adaptation.query_generator import generate_queries
+from es_sbert.adaptation.query_split import MOST_DEV, QuerySplit, labelled_pairs, split_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Engine
@@ -40,7 +42,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import CheckpointInvalid, IndexMismatch, ModelError, SourceError, UsageError
 from es_sbert.evaluation.exact_search import search_exact
-from es_sbert.evaluation.significance import PairedDifference, Verdict
+from es_sbert.evaluation.significance import Verdict
 from es_sbert.filesystem import file_lock
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.text_template import TextTemplate
@@ -49,31 +51,12 @@ from es_sbert.training import train
 from es_sbert.training.hard_negatives import choose_negatives, normalized_text, relevant_rows
 from es_sbert.training.recipe import HardNegativesSpec
 from es_sbert.training.run_folder import hash_model, write_json
+from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
 
 _RANK_DEPTH = 100
+_GENERATED = "generated.jsonl"
 _NO_INPUTS = AdaptInputs()
-
-
-@dataclass(frozen=True)
-class AdaptResult:
-    """A finished run.
-
-    Attributes:
-        comparison: The stock model and the tuned one.
-        model: Folder of the tuned model; None if it was not better and has been deleted.
-        fingerprint: Of the tuned model.
-        plan: What was chosen.
-        trained: Number of pairs that it was trained on.
-        is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
-    """
-
-    comparison: ModelComparison
-    model: Path | None
-    fingerprint: str
-    plan: AdaptPlan
-    trained: int
-    is_alias: bool
 
 
 class Adaptation:
@@ -135,18 +118,18 @@ class Adaptation:
             state: The index.
         """
         path = self.work / "result.json"
-        if (known := _read_result(path)) is not None:
+        if (known := read_result(path)) is not None:
             self._report(f"{self.folder} is finished: there is nothing to resume")
             return replace(known, plan=self.plan(state))
         plan = self.plan(state)
-        corpus = self.read_corpus(plan)
+        corpus = self.add_queries(plan, self.read_corpus(plan))
         split = self.split(corpus)
         self.write_examples(plan, corpus, split)
         fingerprint = self.train(plan)
         trained = len((self.work / "train.jsonl").read_bytes().splitlines())
         compared = self.compare(plan, corpus, split)
         result = AdaptResult(compared, self.model_folder, fingerprint, plan, trained, False)
-        write_json(path, _result_json(result))
+        write_json(path, result_json(result))
         return result
 
     def plan(self, state: IndexState) -> AdaptPlan:
@@ -161,6 +144,7 @@ class Adaptation:
         if path.is_file():
             found = orjson.loads(path.read_bytes())
             fields = FieldChoice(found["fields"]["title"], tuple(found["fields"]["body"]))
+            found.setdefault("pairs", "sentence" if fields.title is None else "title")  # of an earlier version
             plan = AdaptPlan(**found | {"fields": fields})
             if hash_model(Path(plan.model)) != plan.model_hash:
                 raise CheckpointInvalid(
@@ -169,9 +153,7 @@ class Adaptation:
         else:
             plan = make_plan(self._engine, state, self._settings, self._report, self._retrying)
             write_json(path, asdict(plan))
-        body = ", ".join(plan.fields.body)
-        source = f"field {plan.fields.title}" if plan.fields.title else f"first sentence of {body}"
-        self._report(f"Model: {plan.model_name}. Queries: {source}. Texts: {body}")
+        self._report(plan.describe())
         return plan
 
     def read_corpus(self, plan: AdaptPlan) -> PairCorpus:
@@ -185,12 +167,30 @@ class Adaptation:
         selection = DocumentSelection(settings.index, settings.filter, settings.documents, settings.seed)
         fields = list(dict.fromkeys([*plan.fields.fields, *embedded.fields]))
         found = read_documents(self._engine, selection, fields, retrying=self._retrying)
-        corpus = build_corpus(found, plan.fields, embedded)
+        corpus = build_corpus(found, plan.fields, embedded, plan.pairs, plan.passages())
         _write_lines(path, [asdict(document) for document in corpus.documents])
         write_json(counts, corpus.left_out)
-        left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
-        pairs = sum(document.query is not None for document in corpus.documents)
-        self._report(f"Read {len(found):,} documents: {pairs:,} pairs{left_out}")
+        self._report(f"Read {len(found):,} documents: {_describe_corpus(corpus)}")
+        return corpus
+
+    def add_queries(self, plan: AdaptPlan, corpus: PairCorpus) -> PairCorpus:
+        """Generate the queries that the run has use for, if a generator makes them; unchanged if none does.
+
+        Raises:
+            UsageError, SourceError: the generator failed; queries that have arrived are kept.
+        """
+        settings = self._settings
+        if settings.generator is None:
+            return corpus
+        held_out = settings.held_out if self._inputs.evaluated is None else 0
+        asked = corpus.documents[: held_out + MOST_DEV + settings.most_trained]
+        # Training reads no more of a text, so a query of what follows could not be learned.
+        texts = first_passages([document.text for document in asked], plan, settings.train_tokens)
+        by_id = {document.id: text for document, text in zip(reversed(asked), reversed(texts), strict=True)}
+        ordered = {document.id: by_id[document.id] for document in asked}
+        queries = generate_queries(settings.generator, ordered, self.work / _GENERATED, self._report)
+        corpus = add_generated_queries(corpus, queries)
+        self._report(f"Generated queries: {_describe_corpus(corpus)}")
         return corpus
 
     def split(self, corpus: PairCorpus) -> QuerySplit:
@@ -351,6 +351,11 @@ def adapt(
         ModelError, EngineError, TrainingError, OutputError: see `train`.
         UsageError, CheckpointInvalid: see `Adaptation.begin`.
     """
+    refuse_several_processes(
+        "es-sbert adapt",
+        "Start it without torchrun. For several GPUs, start es-sbert train with a recipe whose data are "
+        "adapt/train.jsonl of a finished run.",
+    )
     run = Adaptation(engine, settings, inputs, folder, device=device, threads=threads, report=report, retrying=retrying)
     state = retrying(lambda: require_index(engine, settings.index))
 
@@ -365,7 +370,7 @@ def adapt(
             result = run.finish(state)
         except (IndexMismatch, ModelError, SourceError, UsageError):
             # The options do not fit the index: others may be tried in the same folder.
-            if not resume and not run.model_folder.exists():
+            if not resume and not run.model_folder.exists() and not (run.work / _GENERATED).exists():
                 shutil.rmtree(run.work)
             raise
     is_better = result.comparison.verdict is Verdict.BETTER
@@ -373,6 +378,12 @@ def adapt(
         shutil.rmtree(run.model_folder, ignore_errors=True)
     model = run.model_folder if run.model_folder.is_dir() else None
     return replace(result, model=model, is_alias=settings.index in state.aliases)
+
+
+def _describe_corpus(corpus: PairCorpus) -> str:
+    """`90 pairs; 10 without a title`."""
+    left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
+    return f"{sum(document.query is not None for document in corpus.documents):,} pairs{left_out}"
 
 
 @contextmanager
@@ -384,27 +395,6 @@ def _torch_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _result_json(result: AdaptResult) -> Json:
-    """Content of `result.json`."""
-    comparison: Json = asdict(result.comparison)
-    return {
-        "verdict": result.comparison.verdict,
-        "comparison": comparison,
-        "fingerprint": result.fingerprint,
-        "trained": result.trained,
-    }
-
-
-def _read_result(path: Path) -> AdaptResult | None:
-    if not path.is_file():
-        return None
-    found = orjson.loads(path.read_bytes())
-    own = found["comparison"]
-    comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
-    plan = AdaptPlan("", "", "", FieldChoice(None, ()), "")
-    return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)
 
 
 def _write_lines(path: Path, rows: Sequence[Json]) -> None:

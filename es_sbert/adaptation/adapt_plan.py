@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from transformers.utils import logging as transformers_logging
 
 from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics
+from es_sbert.adaptation.pair_corpus import PairSource, SplitPassages, build_corpus, document_text, sentence_problem
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
@@ -24,18 +25,24 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import UsageError
 from es_sbert.index.derived_fields import mapped_fields
-from es_sbert.index.document_sample import DocumentSelection, read_documents
+from es_sbert.index.document_sample import DocumentSelection, SampledDocument, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, mapping_field_names
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.training.passage_pairs import passage_splitter
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model
 
 # Documents that the fields are chosen by.
 _LOOKED_AT = 500
+# Passages are taken in place of unfit first sentences if so many texts have two.
+_MIN_WITH_PASSAGES = 0.5
 _CHECKPOINTS_PER_EPOCH = 4
 
-PairKind = Literal["auto", "title", "sentence"]
+# Tokens of the passages that are queries: longer than a sentence, and much shorter than what a model reads.
+_PASSAGE_TOKENS = 64
+
+PairKind = Literal["auto", "title", "sentence", "passage"]
 
 
 class AdaptSettings(BaseModel):
@@ -47,8 +54,9 @@ class AdaptSettings(BaseModel):
         filter: Query that every document must match; None for all.
         model: Model to start from; None takes that of the index.
         name: Name of the tuned model.
-        pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `auto`: by title if a
-            field is one.
+        pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `passage`: a passage
+            finds what follows it; `auto`: the first of these that fits.
+        generator: Command that generates the queries, see `query_generator`; None for none.
         title_field, body_fields: Chosen by the user; None and empty choose by looking.
         documents: At most so many are read, at random: pairs are made of them, and queries are ranked against them.
         most_trained: Largest number of pairs to train on.
@@ -71,6 +79,7 @@ class AdaptSettings(BaseModel):
     filter: dict[str, Any] | None = None
     model: str | None = None
     pairs: PairKind = "auto"
+    generator: str | None = None
     title_field: str | None = None
     body_fields: tuple[str, ...] = ()
     documents: int = 20_000
@@ -117,6 +126,7 @@ class AdaptPlan:
         model_hash: Hash of its files.
         fields: Title and body.
         embedded: Template of the text that the index embeds.
+        pairs: What the queries are.
     """
 
     model: str
@@ -124,6 +134,24 @@ class AdaptPlan:
     model_hash: str
     fields: FieldChoice
     embedded: str
+    pairs: PairSource
+
+    def describe(self) -> str:
+        """What was chosen, in one line."""
+        body = ", ".join(self.fields.body)
+        queries = {
+            "title": f"field {self.fields.title}",
+            "sentence": f"first sentence of {body}",
+            "passage": f"a passage of {body}, which finds what follows it",
+            "generated": "generated",
+        }[self.pairs]
+        return f"Model: {self.model_name}. Queries: {queries}. Texts: {body}"
+
+    def passages(self) -> SplitPassages | None:
+        """A function that splits texts into passages, if these are the queries."""
+        if self.pairs != "passage":
+            return None
+        return passage_splitter(Path(self.model), self.model_name, _PASSAGE_TOKENS)
 
 
 def make_plan(
@@ -139,9 +167,10 @@ def make_plan(
         ModelNotFound: the model of the index is not on this machine.
         UnsupportedArchitecture: es-sbert does not train it.
         IndexMismatch: no field fits.
-        UsageError: a title is needed, and no field looks like one.
+        UsageError: a title is needed, and no field looks like one; or a title was named that nothing uses.
     """
     index = settings.index
+    _check_pair_settings(settings)
     metas = vector_fields(state.mappings, state.name)
     meta = metas.get(settings.vector_field)
     if settings.model is not None or meta is None:
@@ -165,12 +194,55 @@ def make_plan(
         embedded,
         title=settings.title_field,
         body=settings.body_fields,
-        use_title=settings.pairs != "sentence",
+        use_title=settings.generator is None and settings.pairs in ("auto", "title"),
     )
     if settings.pairs == "title" and choice.title is None:
         raise UsageError("no field looks like a title", "Name it with --title-field, or use --pairs sentence.")
     template = embedded or TextTemplate.from_fields(choice.body)
-    return AdaptPlan(str(folder), name, hash_model(folder), choice, template.template)
+    plan = AdaptPlan(str(folder), name, hash_model(folder), choice, template.template, "title")
+    return replace(plan, pairs=_choose_pairs(plan, settings, looked_at, report))
+
+
+def _check_pair_settings(settings: AdaptSettings) -> None:
+    """Refuse settings of pairs that contradict each other.
+
+    Raises:
+        UsageError: they do.
+    """
+    if settings.generator is not None and (settings.pairs != "auto" or settings.title_field is not None):
+        raise UsageError(
+            "with --generator the queries are generated, not taken from the documents",
+            "Leave --pairs and --title-field out, or --generator.",
+        )
+    if settings.title_field is not None and settings.pairs not in ("auto", "title"):
+        raise UsageError(f"--pairs {settings.pairs} makes no pairs of titles", "Leave --title-field out, or --pairs.")
+
+
+def _choose_pairs(
+    plan: AdaptPlan,
+    settings: AdaptSettings,
+    documents: Sequence[SampledDocument],
+    report: Callable[[str], None],
+) -> PairSource:
+    """What the queries are: titles, else first sentences, and passages only if these are unfit."""
+    if settings.generator is not None:
+        return "generated"
+    if settings.pairs != "auto":
+        return settings.pairs
+    if plan.fields.title is not None:
+        return "title"
+    body = TextTemplate.from_fields(plan.fields.body)
+    texts = [text for document in documents if (text := document_text(body, document))]
+    problem = sentence_problem(texts)
+    if problem is None:
+        return "sentence"
+    with_passages = replace(plan, pairs="passage")
+    corpus = build_corpus(documents, plan.fields, body, "passage", with_passages.passages())
+    # Texts of one passage are left with first sentences, as few as these are.
+    if sum(document.query is not None for document in corpus.documents) < _MIN_WITH_PASSAGES * len(texts):
+        return "sentence"
+    report(f"First sentences are unfit for queries: {problem}. Passages of the texts are taken")
+    return "passage"
 
 
 # Types of fields that may hold words; dates and addresses are strings too.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.diagnostics.index_calibration import first_sentence_end
+from es_sbert.encoder.chunker import Span
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextFieldError, TextTemplate, field_text
 from es_sbert.training.hard_negatives import normalized_text
+from es_sbert.training.passage_pairs import choose_neighbours
 
 # A title of so many words that the text repeats word for word is a copy: finding it needs no understanding. Shorter
 # ones are often names, which texts do repeat, and which people do search for.
@@ -26,8 +30,9 @@ class PairDocument:
 
     Attributes:
         id: Its `_id`.
-        query: The title, or the first sentence of the text; None if the document makes no pair.
-        text: The text without the query.
+        query: The title, the first sentence of the text, a passage of it, or a generated query; None if the document
+            makes no pair.
+        text: The text without the query; what follows the passage.
         full_text: The text that the index embeds.
     """
 
@@ -50,33 +55,74 @@ class PairCorpus:
     left_out: dict[str, int]
 
 
-def build_corpus(documents: Iterable[SampledDocument], choice: FieldChoice, embedded: TextTemplate) -> PairCorpus:
-    """Make pairs of documents. The text of a pair never starts with its query.
+# What a query is: see `PairDocument`. `generated` leaves all documents without one, for a generator.
+PairSource = Literal["title", "sentence", "passage", "generated"]
+SplitPassages = Callable[[Sequence[str]], list[list[Span]]]
+
+
+def build_corpus(
+    documents: Iterable[SampledDocument],
+    choice: FieldChoice,
+    embedded: TextTemplate,
+    source: PairSource,
+    passages: SplitPassages | None = None,
+) -> PairCorpus:
+    """Make pairs of documents. The text of a pair never contains its query, but for short titles.
 
     Args:
         documents: With the fields of the choice and of the template.
         choice: Which fields are query and text.
         embedded: The text that the index embeds.
+        source: What the queries are.
+        passages: Splits texts into passages, for the source `passage`.
     """
     body = TextTemplate.from_fields(choice.body)
     kept, left_out = [], Counter[str]()
-    for document in documents:
-        text, full_text = _text(body, document), _text(embedded, document)
-        if not text:
-            left_out["without text"] += 1
-            continue
-        if choice.title is None:
+    found = [(document, document_text(body, document)) for document in documents]
+    with_text = [(document, text) for document, text in found if text]
+    left_out["without text"] = len(found) - len(with_text)
+    spans: list[list[Span]] = [[] for _ in with_text]
+    if passages is not None:
+        spans = passages([text for _, text in with_text])
+    for (document, text), own in zip(with_text, spans, strict=True):
+        full_text, reason = document_text(embedded, document), ""
+        if source == "generated":
+            query = None
+        elif source == "passage":
+            query, text = split_passage(text, own, document.key[0])
+            reason = "with a text of one passage"
+        elif choice.title is None:
             query, text = split_sentence(text)
             reason = "with a text of one sentence"
         else:
             query, text, reason = _titled(field_text(document.source, choice.title), text)
-        if query is None:
+        if query is None and reason:
             left_out[reason] += 1
         kept.append(PairDocument(document.key[0], query, text, full_text or text))
-    return PairCorpus(tuple(kept), dict(left_out))
+    return PairCorpus(tuple(kept), dict(+left_out))
 
 
-def _text(template: TextTemplate, document: SampledDocument) -> str:
+def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> PairCorpus:
+    """Give documents generated queries; those without one, and copies of the text, are counted.
+
+    Args:
+        corpus: Documents without queries.
+        queries: Id → query, empty for none.
+    """
+    documents, left_out, asked = [], Counter(corpus.left_out), dict(queries)
+    for document in corpus.documents:
+        query = asked.pop(document.id, None)  # of several documents with one id and other routings, the first
+        if query == "":
+            left_out["without a generated query"] += 1
+        elif query is not None and is_copied(query, document.text):
+            left_out["whose text has the generated query word for word"] += 1
+            query = None
+        documents.append(replace(document, query=query or None))
+    return PairCorpus(tuple(documents), dict(left_out))
+
+
+def document_text(template: TextTemplate, document: SampledDocument) -> str:
+    """The text of a document by a template; empty if it has none."""
     try:
         return (template.text_of(document.source) or "").strip()
     except TextFieldError:
@@ -118,3 +164,32 @@ def split_sentence(text: str) -> tuple[str | None, str]:
         return None, text
     query, rest = " ".join(text[:end].split()), text[end:].strip()
     return (None, rest) if is_copied(query, rest) else (query, rest)
+
+
+def split_passage(text: str, spans: Sequence[Span], identifier: str) -> tuple[str | None, str]:
+    """A passage of a text, and the text that follows it; None and the whole text where there is only one passage.
+
+    Args:
+        text: The text.
+        spans: Its passages, which do not overlap.
+        identifier: Of the document: which passage is taken depends on it, so that not all are first ones.
+    """
+    draw = int.from_bytes(hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).digest()[:8])
+    chosen = choose_neighbours(text, spans, draw)
+    if chosen is None:
+        return None, text
+    (start, end), (following, _) = chosen
+    return " ".join(text[start:end].split()), text[following:].strip()
+
+
+# First sentences are fit for queries if so many texts have one, and so many of these differ.
+_MIN_SENTENCES, _MIN_DISTINCT = 0.5, 0.5
+
+
+def sentence_problem(texts: Sequence[str]) -> str | None:
+    """Why the first sentences of texts are unfit for queries; None if they are fit."""
+    found = [query for query, _ in map(split_sentence, texts) if query is not None]
+    if len(found) < _MIN_SENTENCES * len(texts):
+        return f"only {len(found) / len(texts):.0%} of the texts have a first sentence with text after it"
+    distinct = len(set(map(normalized_text, found))) / len(found) if found else 1
+    return f"only {distinct:.0%} of them differ" if distinct < _MIN_DISTINCT else None

@@ -18,7 +18,7 @@ NEAR_DUPLICATE = 0.5
 # Words of more characters than this on average are not words.
 _LONGEST_WORDS = 20
 # Of the pairs at most this share is held out, and of the others this share chooses the checkpoint.
-_MOST_HELD_OUT, _DEV_SHARE, _MOST_DEV = 0.2, 0.1, 500
+_MOST_HELD_OUT, _DEV_SHARE, MOST_DEV = 0.2, 0.1, 500
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def split_queries(
         evaluated, excluded = _labelled_queries(labelled, documents), set()
     extra = list(extra)
     asked = {pair.row for pair in extra}  # their documents are trained on
-    dev = [pair for pair in pairs if pair.row not in asked][: min(_MOST_DEV, int(len(pairs) * _DEV_SHARE))]
+    dev = [pair for pair in pairs if pair.row not in asked][: min(MOST_DEV, int(len(pairs) * _DEV_SHARE))]
     chosen_dev = set(dev)
     train = [*extra, *(pair for pair in pairs if pair not in chosen_dev)]
     texts = [documents[row].text for row in excluded]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,12 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.analysis_input import read_filter
 from es_sbert.cli.output import align_columns, print_message
-from es_sbert.errors import require_extra
+from es_sbert.errors import IndexMismatch, UsageError, require_extra
 
 if TYPE_CHECKING:
-    from es_sbert.adaptation.adapt import AdaptResult
     from es_sbert.adaptation.adapt_plan import AdaptSettings
+    from es_sbert.adaptation.adapt_result import AdaptResult
+    from es_sbert.engines.index_state import IndexState
 
 EXIT_NOT_BETTER = 1
 
@@ -38,6 +40,14 @@ EXIT_NOT_BETTER = 1
     ),
     click.option("--name", metavar="NAME", help="Name of the tuned model.  [default: INDEX-tuned]"),
     click.option("--resume", is_flag=True, help="Go on with the run in FOLDER where it was stopped."),
+    click.option(
+        "--migrate",
+        "migrates",
+        is_flag=True,
+        help="If the tuned model is better, move the index to it: es-sbert index migrate with its defaults. If INDEX "
+        "is not an alias, an alias takes its place and it is deleted; you are asked first.",
+    ),
+    click.option("--yes", is_flag=True, help="With --migrate: do not ask before an index is deleted."),
     click.option("--keep", is_flag=True, help="Keep the model in FOLDER/model even if it is not better."),
     shared.json_option,
 )
@@ -45,10 +55,16 @@ EXIT_NOT_BETTER = 1
     "Pairs",
     click.option(
         "--pairs",
-        type=click.Choice(["auto", "title", "sentence"]),
+        type=click.Choice(["auto", "title", "sentence", "passage"]),
         default="auto",
-        help="title: the title finds the text. sentence: the first sentence finds the rest of the text. auto: title "
-        "if a field looks like one.",
+        help="title: the title finds the text. sentence: the first sentence finds the rest of the text. passage: a "
+        "passage finds what follows it. auto: title if a field looks like one, else sentence, or passage if first "
+        "sentences are unfit.",
+    ),
+    click.option(
+        "--generator",
+        metavar="COMMAND",
+        help='Command that writes the queries: it reads {"id", "text"} a line and writes {"id", "query"} a line.',
     ),
     click.option("--title-field", metavar="FIELD", help="Field of the title.  [default: chosen by looking]"),
     click.option(
@@ -136,25 +152,29 @@ EXIT_NOT_BETTER = 1
     shared.retry_seconds_option,
 )
 @shared.connection_options
-def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **options: Any) -> int:
+def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as_json: bool, **options: Any) -> int:
     """Tune a model on the documents of INDEX, without labels.
 
-    Pairs of a query and a text are made of the documents: a title and the text below it, or the first sentence of a
-    text and the rest. The engine and the model find hard negatives. Some queries are held out; at the end, the tuned
-    model and the one that it started from rank the documents for them, and the difference is shown with its 95 %
-    confidence interval. Nothing is written to the index.
+    Pairs of a query and a text are made of the documents: a title and the text below it, the first sentence of a text
+    and the rest, a passage and what follows it, or a query that your --generator writes for a text. The engine and the
+    model find hard negatives. Some queries are held out; at the end, the tuned model and the one that it started from
+    rank the documents for them, and the difference is shown with its 95 % confidence interval. Nothing is written to
+    the index.
 
     If the tuned model is better, it is registered under its name, and the command to migrate the index to it is
-    shown. If it is not, it is deleted (see --keep).
+    shown; with --migrate, it is run. If it is not better, it is deleted (see --keep), and nothing is migrated.
 
-    Exit codes: 0 better, 1 not better, 2 error.
+    Exit codes: 0 better, 1 not better, 2 error; with --migrate also 1 if documents are in the dead-letter file, and
+    130 stopped.
 
     \b
     Examples:
       es-sbert adapt docs -o docs-tuned
       es-sbert adapt docs -o docs-tuned --title-field subject --body-field message
       es-sbert adapt docs -o docs-tuned --queries judged.jsonl
+      es-sbert adapt docs -o docs-tuned --generator 'python generate_queries.py'
       es-sbert adapt docs -o docs-tuned --resume
+      es-sbert adapt docs -o docs-tuned --migrate --yes
     """
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
     from es_sbert.adaptation.adapt import adapt
@@ -162,6 +182,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.cli.analysis_input import engine_retrier
     from es_sbert.diagnostics.index_calibration import read_labelled_queries
+    from es_sbert.index.vector_field import require_index
 
     chosen = shared.select_options(options, AdaptSettings.model_fields)
     settings = AdaptSettings(
@@ -175,9 +196,13 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
         None if evaluated is None else read_labelled_queries(evaluated),
         () if trained is None else read_labelled_queries(trained),
     )
+    if options["yes"] and not migrates:
+        raise UsageError("--yes answers what --migrate asks, and --migrate is missing", "Add --migrate.")
     with shared.open_engine(options) as engine:
         how = shared.select_options(options, ("device", "threads"))
         retrying = engine_retrier(options)
+        if migrates:  # before hours of training
+            _check_migration(retrying(lambda: require_index(engine, index)), settings, yes=options["yes"])
         result = adapt(
             engine,
             settings,
@@ -196,7 +221,53 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, as_json: bool, **o
         click.echo(json.dumps(_result_json(result), indent=2))
     else:
         click.echo("\n".join(result_lines(result, settings)))
-    return 0 if is_better else EXIT_NOT_BETTER
+    if not is_better:
+        return EXIT_NOT_BETTER
+    return _migrate(result, settings, options) if migrates else 0
+
+
+def _check_migration(state: IndexState, settings: AdaptSettings, *, yes: bool) -> None:
+    """Refuse what `es-sbert index migrate` would refuse.
+
+    Raises:
+        IndexMismatch: the index has no vectors of a model, or belongs to a data stream.
+        UsageError: an index would be deleted, and there is no terminal to ask for confirmation.
+    """
+    from es_sbert.index.mapping import vector_fields
+
+    if state.data_stream is not None:
+        raise IndexMismatch(
+            f"{settings.index} belongs to the data stream {state.data_stream}, which cannot be migrated",
+            "Leave --migrate out, and load a new data stream with the tuned model (es-sbert ingest).",
+        )
+    if settings.vector_field not in vector_fields(state.mappings, state.name):
+        raise IndexMismatch(
+            f"{settings.index} has no vector field {settings.vector_field} to migrate",
+            "Leave --migrate out, and load the index with the tuned model (es-sbert ingest), or give --vector-field.",
+        )
+    if settings.index not in state.aliases and not yes and not sys.stdin.isatty():
+        raise UsageError(
+            f"{settings.index} is an index, which --migrate replaces with an alias and deletes, and there is no "
+            "terminal to ask for confirmation",
+            "Add --yes.",
+        )
+
+
+# What `es-sbert index migrate` gets of the options; its other options have their defaults.
+_MIGRATION_OPTIONS = (
+    "url", "sniff", "username", "password_file", "api_key_file", "token_file", "keyring", "ca_certs", "fingerprint",
+    "timeout", "vector_field", "device", "threads", "retry_seconds", "yes",
+)  # fmt: skip
+
+
+def _migrate(result: AdaptResult, settings: AdaptSettings, options: dict[str, Any]) -> int:
+    """Move the index to the tuned model; the exit code of `es-sbert index migrate`."""
+    from es_sbert.cli.index_migrate import migrate
+
+    given = shared.select_options(options, _MIGRATION_OPTIONS)
+    given |= {"alias": settings.index, "model": str(result.model), "replace_index": not result.is_alias}
+    code: int = click.get_current_context().invoke(migrate, **given)
+    return code
 
 
 def default_name(index: str) -> str:
@@ -222,6 +293,7 @@ def _result_json(result: AdaptResult) -> dict[str, Any]:
         "metrics": metrics,
         "trained_pairs": result.trained,
         "base": result.plan.model_name,
+        "pairs": result.plan.pairs,
         "title_field": result.plan.fields.title,
         "body_fields": list(result.plan.fields.body),
         "model": None if result.model is None else str(result.model),

@@ -128,7 +128,7 @@ def distill(
     Raises:
         ModelError: the teacher cannot be opened, or no such student can be made of it.
         UsageError: the model has no more layers than that, a student with layers has no texts, `output` is not empty,
-            or the extra `train` is missing.
+            torchrun has started several processes, or the extra `train` is missing.
         SourceError: there are too few texts, or the STS file is invalid.
         CheckpointInvalid: `resume`, and the run in `output` had other texts, settings or models.
         DeviceError: the device is not available.

@@ -127,8 +127,10 @@ class TrainingTask(nn.Module, ABC):
         """Tokenize the inputs of a data set: a column for each text column, or one for its pairs of texts."""
 
     @abstractmethod
-    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
+    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
         """Make a batch of rows of a data set: tokenized, padded to the longest of the batch, with labels.
+
+        What is random in it depends on the epoch, from 0, and not on earlier batches: a resumed run draws the same.
 
         Called in the main process or in workers of a DataLoader; tensors stay on the CPU. The batch holds what
         `forward` takes: tensors and numbers, in dictionaries and lists.
@@ -193,7 +195,7 @@ class BiEncoderTask(TrainingTask):
             for texts, prompt in zip(examples.texts, prompts, strict=True)
         ]
 
-    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
+    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
         """A batch: `passes`, of all columns together or one a column, each a list of mini-batches as
         `SiameseEncoder.inputs` gives them; `columns`, how many there are; `labels`, if the objective needs them.
         """

@@ -32,6 +32,7 @@ from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DataSpec, DenseSpec, DevSpec, ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder
 from es_sbert.training.trainer import dev_metric_name, dev_score
+from es_sbert.training.training_device import refuse_several_processes
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples, StageData, read_dev
 from es_sbert.training.training_run import RunData, run_with_data
@@ -120,6 +121,11 @@ def distill_model(
     report: Callable[[str], None],
 ) -> Distillation:
     """Make a student of a teacher, train it and export it; see `es_sbert.training.distill`."""
+    refuse_several_processes(
+        "es-sbert distill",
+        "Start it without torchrun. For several GPUs, start es-sbert train with a recipe of the objective "
+        "vector-distillation and model.layers or model.static.",
+    )
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a model", "Give one of letters and digits: --name NAME.")

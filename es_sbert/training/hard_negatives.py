@@ -8,6 +8,7 @@ is lower than the positive's as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -158,7 +159,8 @@ def choose_negatives(
             "Give more documents, or lower hard_negatives.count.",
         )
     candidates = merge_rankings(rankings, *spec.ranks)
-    candidates = keep_below_margin(candidates, positives, queries, documents, spec.margin)
+    margin = -math.inf if spec.margin is None else spec.margin
+    candidates = keep_below_margin(candidates, positives, queries, documents, margin)
     if reranker is not None:
         candidates = [rows[: spec.count * _RERANKED_PER_NEGATIVE] for rows in candidates]
         candidates = keep_below_reranker(candidates, positives, *texts, reranker)
@@ -193,7 +195,13 @@ def relevant_rows(queries: Sequence[str], positives: Sequence[int], documents: S
 
 
 def add_hard_negatives(
-    examples: Examples, spec: HardNegativesSpec | None, cache: Path, device: str, report: Callable[[str], None]
+    examples: Examples,
+    spec: HardNegativesSpec | None,
+    cache: Path,
+    device: str,
+    report: Callable[[str], None],
+    *,
+    one_each: bool = False,
 ) -> Examples:
     """Mine negatives of each pair among the positives of all pairs; unchanged examples if `spec` is None.
 
@@ -203,9 +211,10 @@ def add_hard_negatives(
         cache: File (.npy) of the negatives, so that a resumed run has the same.
         device: Device of the models, as torch names it.
         report: Called with progress messages.
+        one_each: Whether the objective has one negative.
 
     Returns:
-        The examples with `spec.count` more columns.
+        The examples with `spec.count` more columns; with `one_each`, `spec.count` rows of each with one more column.
 
     Raises:
         ModelError: a model cannot be opened.
@@ -229,6 +238,10 @@ def add_hard_negatives(
         reranker = None if spec.reranker is None else _open_reranker(spec.reranker, device)
         save_array(cache, choose_negatives([nearest], relevant, (anchors, documents), vectors, spec, reranker))
     chosen = np.load(cache)  # (pairs, count)
+    if one_each:
+        repeated = [[text for text in column for _ in range(spec.count)] for column in examples.texts]
+        negatives = [documents[row] for row in chosen.flatten().tolist()]
+        return replace(examples, texts=(*repeated, negatives), lines=np.repeat(examples.lines, spec.count))
     columns = [[documents[row] for row in column] for column in chosen.T.tolist()]
     return replace(examples, texts=(*examples.texts, *columns))
 

@@ -329,8 +329,14 @@ _LOSSES: dict[type[ObjectiveSpec], type[Objective]] = {
 }
 
 
+# The loss of denoising is the decoder's (`denoising_task`), which needs more than sentence vectors.
+_DENOISING_SCHEMA = ExampleSchema(("text",))
+
+
 def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
     """The columns and labels that an objective needs, known before the model is opened."""
+    if isinstance(spec, settings.DenoisingSpec):
+        return _DENOISING_SCHEMA
     return replace(
         _LOSSES[type(spec)].schema,
         score_range=spec.range if isinstance(spec, settings.RegressionSpec) else None,
@@ -340,10 +346,10 @@ def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
 
 
 def build_objective(spec: ObjectiveSpec, dimensions: int) -> Objective:
-    """Build an objective; heads take torch's random numbers.
+    """Build an objective over sentence vectors; heads take torch's random numbers.
 
     Args:
-        spec: Settings from the recipe.
+        spec: Settings from the recipe; any but those of denoising, whose loss is its decoder's.
         dimensions: Length of the sentence vectors.
 
     Raises:

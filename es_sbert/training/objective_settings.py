@@ -150,6 +150,23 @@ class MarginDistillationSpec(_ObjectiveSpec):
     scale: PositiveFloat = 1.0
 
 
+class DenoisingSpec(_ObjectiveSpec):
+    """Cross-entropy of a decoder that rebuilds a text from the vector of its remains (Wang et al. 2021, TSDAE).
+
+    Attributes:
+        ratio: Probability that a word is deleted; at least one stays.
+    """
+
+    kind: Literal["denoising"]
+    ratio: float = Field(default=0.6, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _of_whole_vectors(self) -> DenoisingSpec:
+        if self.matryoshka is not None:
+            raise ValueError("the decoder of denoising reads whole vectors: use matryoshka with another objective")
+        return self
+
+
 ObjectiveSpec = Annotated[
     SoftmaxSpec
     | RegressionSpec
@@ -157,6 +174,7 @@ ObjectiveSpec = Annotated[
     | InBatchSpec
     | CoSentSpec
     | VectorDistillationSpec
-    | MarginDistillationSpec,
+    | MarginDistillationSpec
+    | DenoisingSpec,
     Field(discriminator="kind"),
 ]

@@ -20,15 +20,21 @@ from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder, skip_mask_check
 from es_sbert.networks.token_table import TokenTable
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
+from es_sbert.training.denoising_task import DenoisingTask, open_denoising_task
 from es_sbert.training.losses import build_objective, objective_schema
-from es_sbert.training.objective_settings import ObjectiveSpec
+from es_sbert.training.objective_settings import DenoisingSpec, ObjectiveSpec
 from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask, head_labels
 from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
 from es_sbert.training.training_examples import Examples
 
 
 def open_task(
-    spec: ModelSpec, stage: StageSpec, examples: Sequence[Examples], objectives: Sequence[ObjectiveSpec]
+    spec: ModelSpec,
+    stage: StageSpec,
+    examples: Sequence[Examples],
+    objectives: Sequence[ObjectiveSpec],
+    *,
+    seed: int = 0,
 ) -> TrainingTask:
     """Open the model with the stage's objectives; new heads and layers take torch's random numbers.
 
@@ -37,13 +43,18 @@ def open_task(
         stage: The stage.
         examples: Its data sets.
         objectives: The objective of each.
+        seed: Of the words that denoising deletes.
 
     Raises:
         ModelError: the base cannot be opened.
         RecipeInvalid: settings do not apply to the kind of model, or to the base.
     """
     by_name = {each.name: objective for each, objective in zip(examples, objectives, strict=True)}
-    task = (_open_bi_encoder_task if spec.kind is ModelKind.BI_ENCODER else _open_pair_task)(spec, stage, by_name)
+    task: BiEncoderTask | CrossEncoderTask | PolyEncoderTask
+    if spec.kind is ModelKind.BI_ENCODER:
+        task = _open_bi_encoder_task(spec, stage, by_name, seed)
+    else:
+        task = _open_pair_task(spec, stage, by_name)
     max_tokens = task.encoder.model.max_tokens
     if spec.max_tokens is not None and max_tokens < spec.max_tokens:
         raise RecipeInvalid(
@@ -124,8 +135,17 @@ def open_poly_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSp
     return PolyEncoderTask(PolyEncoder(encoder, codes), objectives)
 
 
-def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
+def _open_bi_encoder_task(
+    spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec], seed: int
+) -> BiEncoderTask:
     encoder = open_initial_model(resolve_model(spec.base), spec)
+    prompts = {
+        name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.trained_columns)
+        for (name, objective), data in zip(objectives.items(), stage.data, strict=True)
+    }
+    denoising = {name: objective for name, objective in objectives.items() if isinstance(objective, DenoisingSpec)}
+    if denoising:  # a stage has either all or none
+        return _open_denoising_task(encoder, spec, stage, denoising, prompts, seed)
     different = {id(objective): objective for objective in objectives.values()}
     # Data sets with the same objective share its head.
     built = {key: build_objective(objective, encoder.dimensions) for key, objective in different.items()}
@@ -133,12 +153,31 @@ def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping
     return BiEncoderTask(
         encoder,
         {name: built[id(objective)] for name, objective in objectives.items()},
-        prompts={
-            name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.trained_columns)
-            for (name, objective), data in zip(objectives.items(), stage.data, strict=True)
-        },
+        prompts=prompts,
         mini_batch=stage.mini_batch,
     )
+
+
+def _open_denoising_task(
+    encoder: SiameseEncoder,
+    spec: ModelSpec,
+    stage: StageSpec,
+    objectives: Mapping[str, DenoisingSpec],
+    prompts: Mapping[str, Sequence[str]],
+    seed: int,
+) -> DenoisingTask:
+    if spec.lora is not None:
+        raise RecipeInvalid(
+            "lora cannot apply to the objective denoising, whose decoder has the weights of the encoder",
+            "Leave lora out of the recipe, or use it in a run of its own with another objective.",
+        )
+    task = open_denoising_task(
+        encoder, objectives, seed=seed, dropout=spec.dropout, prompts=prompts, mini_batch=stage.mini_batch
+    )
+    _prepare_transformer(encoder, stage, None)
+    if stage.gradient_checkpointing:
+        task.decoder.network.gradient_checkpointing_enable({"use_reentrant": False})
+    return task
 
 
 def prompts_of_columns(
@@ -159,10 +198,14 @@ def prompts_of_columns(
             f"Add it under model.prompts; there are: {', '.join(prompts) or 'none'}.",
         )
     column_prompts = []
-    for role in objective_schema(objective).roles:
+    schema = objective_schema(objective)
+    for role in schema.roles:
         role_columns = columns.get(role, ())
         prompt = prompts[role_prompts[role]] if role in role_prompts else ""
-        column_prompts += [prompt] * (1 if isinstance(role_columns, str) else len(role_columns))
+        count = 1 if isinstance(role_columns, str) else len(role_columns)
+        if not schema.repeats_last:  # several mined negatives are more rows of one column
+            count = min(count, 1)
+        column_prompts += [prompt] * count
     return column_prompts
 
 

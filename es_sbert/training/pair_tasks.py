@@ -68,7 +68,7 @@ class CrossEncoderTask(TrainingTask):
         first, second = examples.texts
         return [PairColumn(first, second, self.encoder.tokenize)]
 
-    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
+    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
         """`inputs` as the tokenizer pads them, `labels` ``(batch,)``: float32 in [0, 1], or int64 classes.
 
         Raises:
@@ -162,7 +162,7 @@ class PolyEncoderTask(TrainingTask):
     def tokenize_columns(self, examples: Examples) -> list[TokenColumn]:
         return [TokenColumn(texts, self.encoder.tokenize) for texts in examples.texts]
 
-    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
+    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
         """`columns`, each as `SiameseEncoder.inputs` gives it; `labels` ``(batch,)`` float32 for `regression`.
 
         Raises:

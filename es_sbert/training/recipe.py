@@ -19,6 +19,7 @@ from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
 from es_sbert.training.objective_settings import (
+    DenoisingSpec,
     InBatchSpec,
     MarginDistillationSpec,
     ObjectiveSpec,
@@ -56,10 +57,11 @@ class HardNegativesSpec(RecipeSettings):
 
     Attributes:
         model: Name, folder or hub id of the sentence encoder that ranks the positives for each anchor.
-        count: Negatives of a pair.
+        count: Negatives of a pair. Objectives with one negative have a row for each.
         ranks: First and last rank of the candidates, from 1.
         margin: By how much the cosine of a negative must be lower than that of the positive; closer texts are probably
-            relevant too. Where too few candidates remain, random positives of other pairs are added.
+            relevant too. Where too few candidates remain, random positives of other pairs are added. None keeps all,
+            for a teacher that judges them.
         reranker: Folder of a cross-encoder that must score a negative lower than the positive; None for none.
         seed: Seed of the random ones.
     """
@@ -67,7 +69,7 @@ class HardNegativesSpec(RecipeSettings):
     model: str = "all-MiniLM-L6-v2"
     count: PositiveInt = 1
     ranks: tuple[PositiveInt, PositiveInt] = (1, 50)
-    margin: float = Field(default=0.05, ge=0, le=2)
+    margin: float | None = Field(default=0.05, ge=0, le=2)
     reranker: str | None = None
     seed: int = Field(default=1, ge=0)
 
@@ -76,6 +78,18 @@ class HardNegativesSpec(RecipeSettings):
         if self.ranks[0] > self.ranks[1]:
             raise ValueError(f"ranks {list(self.ranks)} do not rise")
         return self
+
+
+class PassagesSpec(RecipeSettings):
+    """Make pairs of texts: a passage of a text as the anchor, the passage that follows it as the positive.
+
+    Attributes:
+        tokens: Most tokens of a passage. Texts are split at ends of paragraphs and sentences, without overlap.
+        seed: Of the choice of the passage.
+    """
+
+    tokens: int = Field(default=64, ge=16)
+    seed: int = Field(default=1, ge=0)
 
 
 class SourceSpec(RecipeSettings):
@@ -133,6 +147,8 @@ class DataSpec(SourceSpec):
         prompts: Role → name of the model's prompt that is put in front of the texts of that column.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
         neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
+        passages: Make pairs of neighbouring passages of the texts in the column `text`, for objectives that take an
+            anchor and a positive.
         hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet, and for a cross-encoder as
             `teacher` of margin-distillation to label (Wang et al. 2022, GPL, arXiv 2112.07577).
     """
@@ -143,15 +159,19 @@ class DataSpec(SourceSpec):
     prompts: dict[str, str] = Field(default_factory=dict)
     objective: ObjectiveSpec | None = None
     neighbours: NeighboursSpec | None = None
+    passages: PassagesSpec | None = None
     hard_negatives: HardNegativesSpec | None = None
 
     @property
     def trained_columns(self) -> dict[str, str | tuple[str, ...]]:
-        """`columns` with those of mined negatives."""
+        """`columns` with those of passages and mined negatives."""
+        columns = self.columns
+        if self.passages is not None:
+            columns = {"anchor": "passage", "positive": "next passage"}
         if self.hard_negatives is None:
-            return self.columns
+            return columns
         mined = tuple(f"negative {number}" for number in range(1, self.hard_negatives.count + 1))
-        return self.columns | {"negative": mined}
+        return columns | {"negative": mined}
 
 
 class DevSpec(SourceSpec):
@@ -235,8 +255,13 @@ class StageSpec(RecipeSettings):
             objective = self.objective_of(data)
             if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
                 raise ValueError(f"{data.source}: neighbours need scores: use objective regression with a teacher")
+            if data.passages:
+                _check_passages(data, objective)
             if data.hard_negatives:
                 _check_hard_negatives(data, objective)
+        are_denoising = {isinstance(self.objective_of(data), DenoisingSpec) for data in self.data}
+        if len(are_denoising) > 1:
+            raise ValueError("the objective denoising has a decoder, other objectives have none: use separate stages")
         return self
 
     @property
@@ -251,6 +276,20 @@ class StageSpec(RecipeSettings):
         return objective
 
 
+def _check_passages(data: DataSpec, objective: ObjectiveSpec) -> None:
+    """Make sure that an objective can use pairs of passages, and that the data are texts.
+
+    Raises:
+        ValueError: it cannot, or they are not.
+    """
+    if not isinstance(objective, InBatchSpec) and data.hard_negatives is None:
+        raise ValueError(
+            f"{data.source}: passages make pairs: use the objective in-batch, or hard_negatives with another"
+        )
+    if set(data.columns) != {"text"}:
+        raise ValueError(f"{data.source}: passages are of one column: columns: {{text: COLUMN}}")
+
+
 def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
     """Make sure that an objective can use mined negatives, and that the data has none.
 
@@ -262,11 +301,6 @@ def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
         raise ValueError(
             f"{data.source}: hard_negatives need the objective in-batch, triplet, or margin-distillation with a "
             "teacher, and no column negative"
-        )
-    assert data.hard_negatives is not None, "only of such data"
-    if data.hard_negatives.count > 1 and not isinstance(objective, InBatchSpec):
-        raise ValueError(
-            f"{data.source}: the objective {objective.kind} has one negative: set hard_negatives.count to 1"
         )
 
 

@@ -226,7 +226,7 @@ class TaskTrainer(Trainer):
 
     def _collate(self, items: list[BatchItem]) -> dict[str, Any]:
         number, rows = items[0].dataset, [item.row for item in items]
-        batch = self._task.collate(self._data.examples[number], rows)
+        batch = self._task.collate(self._data.examples[number], rows, items[0].epoch)
         sizes = process_part_sizes(items[0].joint, self._sampler.processes)
         # An array of rows: a list would be moved to the device number by number.
         return {"number": number, "rows": np.array(rows), "batch": {**batch, "sizes": sizes}}

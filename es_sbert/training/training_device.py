@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from es_sbert.errors import DeviceError
+from es_sbert.errors import DeviceError, UsageError
 
 
 def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
@@ -100,6 +101,21 @@ def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu"
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def refuse_several_processes(command: str, remedy: str) -> None:
+    """Refuse to run in one of several processes that torchrun or a like launcher has started.
+
+    Args:
+        command: What runs in one process only.
+        remedy: What to do.
+
+    Raises:
+        UsageError: there are several.
+    """
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count.isdigit() and int(count) > 1:
+        raise UsageError(f"{command} runs in one process, and torchrun has started {count} (WORLD_SIZE)", remedy)
 
 
 def processes() -> int:

@@ -157,13 +157,16 @@ def check_negatives(texts: Sequence[Sequence[str]], lines: NDArray[np.int64], pr
 _ROWS_REMEDY = "Correct or remove these rows, or assign other columns in the recipe's `columns`."
 
 
-def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Examples:
+def read_examples(
+    spec: DataSpec, shape: ExampleSchema, data_folder: Path, *, trained_roles: Sequence[str] | None = None
+) -> Examples:
     """Read a data set of a recipe and check every row.
 
     Args:
         spec: The data set; a relative path counts from `data_folder`.
         shape: What its objective needs.
         data_folder: The data folder of the run.
+        trained_roles: The roles of the objective, if the data lacks some that are made later, and has others.
 
     Returns:
         The examples, at least one. Scores are mapped linearly from the data's range to the objective's.
@@ -175,11 +178,12 @@ def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Ex
         UsageError: the library that reads the format is not installed.
     """
     name = spec.name or Path(spec.file).name
-    unknown = sorted(set(spec.prompts) - set(shape.roles))
+    roles = shape.roles if trained_roles is None else trained_roles
+    unknown = sorted(set(spec.prompts) - set(roles))
     if unknown:
         raise RecipeInvalid(
             f"{name}: prompts for unknown roles: {', '.join(unknown)}",
-            f"The roles of texts are: {', '.join(shape.roles)}.",
+            f"The roles of texts are: {', '.join(roles)}.",
         )
     return _read_rows(name, spec, shape, data_folder, spec.score_range or shape.score_range)
 
@@ -339,7 +343,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
         RecipeInvalid: roles or names do not fit the objective.
     """
     examples = [
-        read_examples(data, schema.without_negatives() if data.hard_negatives else schema, data_folder)
+        read_examples(data, _given_schema(data, schema), data_folder, trained_roles=schema.roles)
         for data, schema in zip(stage.data, schemas, strict=True)
     ]
     names = [dataset.name for dataset in examples]
@@ -352,6 +356,13 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
         if not isinstance(objective, MarginDistillationSpec):  # a constant margin is a valid target
             _check_labels_differ([each for each, its in zip(examples, objectives, strict=True) if its == objective])
     return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)
+
+
+def _given_schema(data: DataSpec, schema: ExampleSchema) -> ExampleSchema:
+    """What a data set has, where the rest of what its objective needs is made of it."""
+    if data.passages:
+        return ExampleSchema(("text",))
+    return schema.without_negatives() if data.hard_negatives else schema
 
 
 def _check_labels_differ(datasets: Sequence[Examples]) -> None:

@@ -117,7 +117,7 @@ class StageTraining:
             TrainingError, ModelError, OutputError: training failed. Complete checkpoints are kept.
         """
         transformers.set_seed(self.run.recipe.seed)
-        task = open_task(start, self.stage, self.data.examples, self.data.objectives)
+        task = open_task(start, self.stage, self.data.examples, self.data.objectives, seed=self.run.recipe.seed)
         compiled = self.run.recipe.compile
         if compiled:
             compile_transformer(cast(nn.Module, task.encoder))

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
+import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from es_sbert.bundle.local_registry import read_registry
+from tests.conftest import delete_index
 from tests.e2e.cli_support import Cli
 from tests.e2e.test_train_to_search import ANSWERS, QUESTIONS
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.support import STILL, cut_at
+
+# Every other word of a text, backwards. The first time, it fails after 100 texts.
+GENERATOR = """
+import json, os, sys
+is_first = not os.path.exists(__file__ + ".ran")
+open(__file__ + ".ran", "w").close()
+for number, line in enumerate(sys.stdin):
+    if is_first and number == 100:
+        sys.exit(5)
+    row = json.loads(line)
+    print(json.dumps({"id": row["id"], "query": " ".join(row["text"].split()[::-2])}), flush=True)
+"""
+
+
+def indices(url: str, name: str) -> dict[str, Any]:
+    """Index → aliases, mappings and settings, of an index or alias."""
+    with urllib.request.urlopen(f"{url}/{name}", timeout=60) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
 
 
 def write_documents(path: Path) -> None:
@@ -69,14 +93,38 @@ def test_adapt_compares_registers_and_refuses(
     again = cli("adapt", *where, index, *into, *training, "--resume")
     assert again.code == 0, again.err
     assert f"es-sbert index migrate {index} --model ours --replace-index" in again.out
+    unasked = cli("adapt", *where, index, *into, *training, "--resume", "--migrate")
+    assert unasked.code == 2
+    assert "there is no terminal to ask for confirmation" in unasked.err
     other = cli("adapt", *where, index, *into, *training, "--seed", "1", "--resume")
     assert other.code == 2
     assert "started with other settings: seed" in other.err
 
-    # A training that changes nothing.
-    useless = ("--learning-rate", "1e-12", "--held-out", "40", "--device", "cpu", "--pairs", "sentence")
-    refused = cli("adapt", *where, index, "-o", tmp_path / "useless", "--name", "useless", *useless)
+    # A training that changes nothing, on generated queries; the generator fails in the middle.
+    (tmp_path / "generate.py").write_text(GENERATOR)
+    generator = shlex.join([sys.executable, str(tmp_path / "generate.py")])
+    useless = ("--learning-rate", "1e-12", "--held-out", "40", "--device", "cpu", "--generator", generator, "--migrate")
+    useless += ("--yes",)
+    into = ("-o", tmp_path / "useless", "--name", "useless")
+    broken = cli("adapt", *where, index, *into, *useless)
+    assert broken.code == 2
+    assert "ended with exit status 5 after 100 of 240 queries" in broken.err
+    refused = cli("adapt", *where, index, *into, *useless, "--resume")
     assert refused.code == 1, refused.err
+    assert "Queries: generated. Texts: title, text" in refused.err
+    assert "Generating queries for 140 texts" in refused.err
+    trained = [json.loads(line) for line in (tmp_path / "useless/adapt/train.jsonl").read_text().splitlines()]
+    assert all(row["query"] == " ".join(row["text"].split()[::-2]) for row in trained)
     assert "cannot be distinguished from the one that it started from. It was deleted." in refused.out
     assert not (tmp_path / "useless/model").exists()
     assert [model.name for model in read_registry()] == ["ours"]
+    # Nothing was migrated to a model that is not better.
+    assert list(indices(es9_url, index)) == [index]
+
+    into = ("-o", tmp_path / "tuned", "--name", "ours")
+    migrated = cli("adapt", *where, index, *into, *training, "--resume", "--migrate", "--yes")
+    assert migrated.code == 0, migrated.err
+    ((moved, description),) = indices(es9_url, index).items()
+    delete_index(es9_url, moved)
+    assert moved != index
+    assert description["mappings"]["_meta"]["es_sbert"]["fields"]["embedding"]["fingerprint"] == result["fingerprint"]

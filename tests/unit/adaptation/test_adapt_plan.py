@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,8 +12,10 @@ from es_sbert.adaptation.adapt_plan import (
     AdaptInputs,
     AdaptPlan,
     AdaptSettings,
+    _choose_pairs,
     _text_fields,
     first_passages,
+    make_plan,
     training_recipe,
 )
 from es_sbert.adaptation.field_choice import FieldChoice
@@ -19,6 +23,8 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.cli.adapt import default_name
 from es_sbert.diagnostics.index_calibration import LabelledQuery
 from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.errors import UsageError
+from es_sbert.index.document_sample import SampledDocument
 from tests.unit.checkpoints import write_checkpoint
 
 
@@ -35,7 +41,7 @@ from tests.unit.checkpoints import write_checkpoint
 )
 def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, str], expected: dict[str, str]) -> None:
     model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1, prompts=prompts)
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}")
+    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}", "title")
     (stage,) = training_recipe(AdaptSettings(index="docs", name="docs-tuned", negatives=2), plan).stages
     assert stage.data[0].prompts == expected
     assert stage.data[0].columns == {"anchor": "query", "positive": "text", "negative": ("negative1", "negative2")}
@@ -62,6 +68,62 @@ def test_digest_tells_queries_apart() -> None:
     assert AdaptInputs(one).digest() == AdaptInputs(list(one)).digest()
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("model") / "model", hidden=16, heads=2, layers=1)
+
+
+def sampled(first: str, sentences: int) -> list[SampledDocument]:
+    texts = [
+        " ".join(
+            [first.format(number), *(f"Sentence {n} of text {number} says a little more." for n in range(sentences))]
+        )
+        for number in range(20)
+    ]
+    return [SampledDocument((str(number), None), {"body": text}) for number, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("title", "asked", "documents", "chosen"),
+    [
+        ("title", "auto", sampled("All texts begin like this.", 20), "title"),
+        (None, "auto", sampled("Text {} begins like this.", 20), "sentence"),
+        (None, "auto", sampled("All texts begin like this.", 20), "passage"),
+        # Too short for two passages.
+        (None, "auto", sampled("All texts begin like this.", 1), "sentence"),
+        (None, "passage", sampled("Text {} begins like this.", 20), "passage"),
+        (None, "sentence", sampled("All texts begin like this.", 20), "sentence"),
+    ],
+)
+def test_passages_are_chosen_only_where_titles_and_first_sentences_are_unfit(
+    model: Path, title: str | None, asked: str, documents: list[SampledDocument], chosen: str
+) -> None:
+    plan = AdaptPlan(str(model), "model", "hash", FieldChoice(title, ("body",)), "{body}", "title")
+    settings = AdaptSettings(index="docs", name="docs-tuned", pairs=asked)  # type: ignore[arg-type]
+    said: list[str] = []
+    pairs = _choose_pairs(plan, settings, documents, said.append)
+    assert pairs == chosen
+    assert bool(said) == (asked == "auto" and chosen == "passage")
+    assert all("only 5% of them differ" in message for message in said)
+    assert "Texts: body" in replace(plan, pairs=pairs).describe()
+
+
+def test_generator_makes_the_queries(model: Path) -> None:
+    plan = AdaptPlan(str(model), "model", "hash", FieldChoice(None, ("body",)), "{body}", "title")
+    settings = AdaptSettings(index="docs", name="docs-tuned", generator="generate")
+    assert _choose_pairs(plan, settings, [], lambda message: None) == "generated"
+    assert replace(plan, pairs="generated").describe() == "Model: model. Queries: generated. Texts: body"
+    for changes in ({"pairs": "title"}, {"title_field": "title"}):
+        with pytest.raises(UsageError, match="with --generator the queries are generated"):
+            make_plan(Mock(), Mock(), settings.model_copy(update=changes), lambda message: None)
+
+
+def test_title_that_no_pair_uses_is_refused() -> None:
+    settings = AdaptSettings(index="docs", name="docs-tuned", pairs="passage", title_field="title")
+    with pytest.raises(UsageError, match="--pairs passage makes no pairs of titles"):
+        make_plan(Mock(), Mock(), settings, lambda message: None)
+
+
 @pytest.mark.parametrize(
     ("index", "name"),
     [
@@ -77,7 +139,7 @@ def test_default_name_is_one_that_models_may_have(index: str, name: str) -> None
 
 def test_training_reads_whole_sentences_at_the_beginning(tmp_path: Path) -> None:
     model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1, max_tokens=64)
-    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}")
+    plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}", "title")
     sentence = "The cat sleeps on the mat."
     long = " ".join([sentence] * 20)
     passages = first_passages([sentence, long, "", long], plan, 32)

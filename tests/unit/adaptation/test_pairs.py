@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from es_sbert.adaptation.field_choice import FieldChoice
-from es_sbert.adaptation.pair_corpus import PairDocument, build_corpus, split_sentence, strip_heading
+from es_sbert.adaptation.pair_corpus import (
+    PairDocument,
+    PairSource,
+    build_corpus,
+    sentence_problem,
+    split_passage,
+    split_sentence,
+    strip_heading,
+)
 from es_sbert.adaptation.query_split import MIN_HELD_OUT, QueryPair, labelled_pairs, near_duplicates, split_queries
 from es_sbert.diagnostics.index_calibration import LabelledQuery
 from es_sbert.errors import SourceError
@@ -35,7 +43,8 @@ def corpus_of(
     choice: FieldChoice, template: str, *sources: dict[str, object]
 ) -> tuple[list[PairDocument], dict[str, int]]:
     documents = [SampledDocument((str(number), None), source) for number, source in enumerate(sources)]
-    corpus = build_corpus(documents, choice, TextTemplate.parse(template))
+    source: PairSource = "sentence" if choice.title is None else "title"
+    corpus = build_corpus(documents, choice, TextTemplate.parse(template), source)
     return list(corpus.documents), corpus.left_out
 
 
@@ -75,6 +84,30 @@ def test_first_sentence_is_not_in_the_rest() -> None:
     assert split_sentence(repeated) == (None, "It is so: a cat purrs at night. And by day.")
     documents, left_out = corpus_of(FieldChoice(None, ("text",)), "{text}", {"text": "One sentence only"})
     assert (documents[0].query, left_out) == (None, {"with a text of one sentence": 1})
+
+
+def test_passage_is_not_in_the_text_that_it_finds() -> None:
+    sentences = [f"This is sentence number {number} of the text." for number in range(6)]
+    text = " ".join(sentences)
+    spans = [(text.index(sentence), text.index(sentence) + len(sentence)) for sentence in sentences]
+    found = {split_passage(text, spans, f"d{number}") for number in range(50)}
+    assert found == {(sentences[place], " ".join(sentences[place + 1 :])) for place in range(5)}
+    assert split_passage(text, spans[:1], "d") == (None, text)
+    source = [SampledDocument(("d7", None), {"text": text}), SampledDocument(("d8", None), {"text": "A short one."})]
+    choice, template = FieldChoice(None, ("text",)), TextTemplate.parse("{text}")
+    corpus = build_corpus(source, choice, template, "passage", lambda texts: [spans, [(0, 12)]])
+    assert (corpus.documents[0].query, corpus.documents[0].text) == split_passage(text, spans, "d7")
+    assert corpus.documents[0].full_text == text
+    assert corpus.left_out == {"with a text of one passage": 1}
+
+
+def test_first_sentences_that_are_missing_or_alike_are_unfit() -> None:
+    fit = [f"The sentence number {number} comes first. And then another." for number in range(10)]
+    alike = ["This text is under a license. " + text for text in fit]
+    assert sentence_problem(fit) is None
+    assert sentence_problem(alike) == "only 10% of them differ"
+    single = [f"A text of one sentence {number}" for number in range(10)]
+    assert sentence_problem([*fit[:4], *single]) == ("only 29% of the texts have a first sentence with text after it")
 
 
 def documents_of(count: int) -> list[PairDocument]:

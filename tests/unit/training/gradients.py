@@ -16,9 +16,11 @@ from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, skip_mask_check
 from es_sbert.training import callbacks
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
+from es_sbert.training.denoising_task import open_denoising_task
 from es_sbert.training.losses import build_objective
 from es_sbert.training.objective_settings import (
     CoSentSpec,
+    DenoisingSpec,
     InBatchSpec,
     MatryoshkaSpec,
     ObjectiveSpec,
@@ -38,6 +40,7 @@ OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {
     "in-batch": (InBatchSpec(kind="in-batch", symmetric=True), 3),
     "cosent": (CoSentSpec(kind="cosent", matryoshka=MatryoshkaSpec(dimensions=(8, 32))), 2),
     "poly-encoder": (InBatchSpec(kind="in-batch", scale=10.0), 3),
+    "denoising": (DenoisingSpec(kind="denoising"), 1),
 }
 # What is trained, and in which mini-batches.
 CASES = [(name, size) for name in OBJECTIVES for size in (None, 4) if size is None or name != "poly-encoder"]
@@ -78,6 +81,8 @@ def gradients(model: Path, name: str, mini_batch: int | None) -> dict[str, torch
 def _open(model: Path, name: str, mini_batch: int | None) -> TrainingTask:
     spec, _ = OBJECTIVES[name]
     torch.manual_seed(0)
+    if isinstance(spec, DenoisingSpec):
+        return open_denoising_task(open_siamese_encoder(model), {name: spec}, seed=0, mini_batch=mini_batch)
     if name != "poly-encoder":
         return BiEncoderTask(open_siamese_encoder(model), {name: build_objective(spec, 32)}, mini_batch=mini_batch)
     poly = open_poly_encoder_task(ModelSpec(base=str(model), kind=ModelKind.POLY_ENCODER, codes=5), {name: spec})

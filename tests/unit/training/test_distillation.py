@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from es_sbert.adaptation.adapt import adapt
+from es_sbert.adaptation.adapt_plan import AdaptSettings
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import CheckpointInvalid, RecipeInvalid, SourceError, UnsupportedArchitecture, UsageError
+from es_sbert.errors import (
+    CheckpointInvalid,
+    ModelNotFound,
+    RecipeInvalid,
+    SourceError,
+    UnsupportedArchitecture,
+    UsageError,
+)
 from es_sbert.exporters.parity import parity_sentences
 from es_sbert.training import distill
 from es_sbert.training.distillation import Student, distillation_recipe, split_texts
@@ -223,3 +233,19 @@ def test_command_distils_texts_of_files(
         refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
         assert refused.code != 0
         assert message in refused.err
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun starts them: each would write the same student."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="distill runs in one process, and torchrun has started 2") as caught:
+        distill("no-model", tmp_path / "out", ["a text"], layers=1)
+    assert "es-sbert train with a recipe" in caught.value.remedy
+    assert not (tmp_path / "out").exists()
+    settings = AdaptSettings(index="docs", name="docs-tuned")
+    with pytest.raises(UsageError, match="adapt runs in one process"):
+        adapt(Mock(), settings, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(ModelNotFound):
+        distill("no-model", tmp_path / "out", ["a text"], layers=1)

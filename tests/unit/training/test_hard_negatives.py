@@ -10,6 +10,7 @@ import pytest
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+from es_sbert.training import train
 from es_sbert.training.hard_negatives import (
     choose_negatives,
     fill_up,
@@ -93,6 +94,19 @@ def test_negatives_are_the_nearest_that_are_allowed() -> None:
         choose_negatives([ranking[:, :3]], positives, texts, (queries, documents[:3]), spec)
 
 
+def test_without_a_margin_the_nearest_are_negatives_even_nearer_than_the_positive() -> None:
+    random = np.random.default_rng(0)
+    queries, documents = (random.normal(size=(size, 4)).astype(np.float32) for size in (20, 50))
+    ranking, _ = search_exact(queries, documents, 50)
+    positives = [[number] for number in range(20)]
+    texts = [str(number) for number in range(20)], [f"d{number}" for number in range(50)]
+    chosen = choose_negatives(
+        [ranking], positives, texts, (queries, documents), HardNegativesSpec(count=3, margin=None)
+    )
+    for number, rows in enumerate(chosen.tolist()):
+        assert rows == [row for row in ranking[number].tolist() if row != number][:3]
+
+
 def pairs_recipe(model: Path, **data: object) -> dict[str, object]:
     columns = {"anchor": "sentence1", "positive": "sentence2"}
     source = {"path": "train.tsv", "columns": columns, **data}
@@ -109,19 +123,27 @@ def test_run_mines_negatives_once(model: Path, folder: Path, no_pictures: None) 
     assert read_json(folder / "out/training/run.json")["models"].keys() == {str(model)}
 
 
-def test_cross_encoder_labels_mined_negatives(model: Path, folder: Path, no_pictures: None) -> None:
-    """GPL: the cross-encoder's margins are the labels."""
+def test_gpl_recipe_trains_on_margins_of_mined_negatives(model: Path, folder: Path, no_pictures: None) -> None:
+    """The shipped recipe with small models: a row for each negative, and the cross-encoder's margins are the labels."""
     teacher = write_cross_encoder(folder / "teacher", max_tokens=32)
-    mined = {"model": str(model), "ranks": [1, 10], "margin": 0.0}
-    objective = {"kind": "margin-distillation", "teacher": str(teacher), "scale": 5}
-    path = write_recipe(folder, pairs_recipe(model, hard_negatives=mined, objective=objective))
-    train_here(path, folder / "out", keep_checkpoints=True)
-    chosen, margins = (np.load(folder / f"out/training/pairs/{name}-0.npy") for name in ("negatives", "teacher"))
+    data, prompts = "stages.0.data.0", '{query: "find: "}'
+    changes = {
+        "model.base": str(model), "model.max_tokens": "32", "model.prompts": prompts, "export.precisions": "[]",
+        f"{data}.path": "train.tsv", f"{data}.columns": "{anchor: sentence1, positive: sentence2}",
+        f"{data}.prompts": "{anchor: query}", f"{data}.hard_negatives.model": str(model),
+        f"{data}.hard_negatives.count": "2", "stages.0.objective.teacher": str(teacher),
+    }  # fmt: skip
+    gpl = load_recipe("gpl", changes)
+    train(gpl, folder / "out", data_folder=folder, device="cpu", keep_checkpoints=True)
+    (stage,) = read_json(folder / "out/training.json")["stages"]
+    assert (stage["examples"], stage["steps"]) == (256, 8)
+    chosen, margins = (np.load(folder / f"out/training/margins/{name}-0.npy") for name in ("negatives", "teacher"))
     rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
-    anchors, positives = [row[0] for row in rows], [row[1] for row in rows]
+    positives = [row[1] for row in rows]
     first = {normalized_text(text): text for text in reversed(positives)}
     order = list(dict.fromkeys(normalized_text(text) for text in positives))
-    negatives = [first[order[row]] for row in chosen[:, 0]]
+    negatives = [first[order[row]] for row in chosen.flatten()]
+    anchors, positives = ([row[side] for row in rows for _ in range(2)] for side in (0, 1))
     scorer = open_pair_scorer(teacher, name="teacher")
     assert margins == pytest.approx(scorer.score(anchors, positives) - scorer.score(anchors, negatives), abs=1e-5)
 
@@ -131,7 +153,6 @@ def test_cross_encoder_labels_mined_negatives(model: Path, folder: Path, no_pict
     [
         ({"objective": {"kind": "regression"}}, "need the objective in-batch"),
         ({"objective": {"kind": "margin-distillation"}}, "margin-distillation with a teacher"),
-        ({"objective": {"kind": "triplet"}, "hard_negatives": {"count": 2}}, "triplet has one negative"),
         ({"hard_negatives": {"ranks": [5, 2]}}, "do not rise"),
         ({"columns": {"anchor": "a", "positive": "b", "negative": "c"}}, "no column negative"),
     ],

@@ -14,8 +14,8 @@ from es_sbert.training.training_examples import assign_columns
 from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {
-    "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
-    "stsb-regression", "wiki-sections-triplet",
+    "gpl", "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
+    "stsb-regression", "tsdae", "wiki-sections-triplet",
 }  # fmt: skip
 
 
@@ -33,7 +33,17 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
         for data in stage.data:
             objective = data.objective or stage.objective
             assert objective is not None
-            assign_columns(data.path, data.columns, objective_schema(objective))
+            schema = objective_schema(objective)
+            if data.hard_negatives:
+                schema = schema.without_negatives()
+            assign_columns(data.path, data.columns, schema)
+
+
+def test_tsdae_reads_an_index_with_the_settings_of_its_comment() -> None:
+    prefix = "stages.0.data.0"
+    overrides = parse_overrides([f"{prefix}.path=null", f"{prefix}.index=docs", f"{prefix}.columns.text=body"])
+    (data,) = load_recipe("tsdae", overrides).stages[0].data
+    assert (data.index, data.path, data.columns) == ("docs", None, {"text": "body"})
 
 
 def test_defaults_are_the_paper_settings(tmp_path: Path) -> None:
@@ -62,7 +72,7 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         (
             "stages.0.seed",
             1,
-            "hard_negatives and stages.N.data.N.neighbours and the recipe itself$",
+            "neighbours and stages.N.data.N.passages and the recipe itself$",
         ),
         ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
         ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),

@@ -1,0 +1,57 @@
+"""The result of a run of `es-sbert adapt`, and how it is kept in the run's folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from es_sbert.adaptation.adapt_plan import AdaptPlan
+from es_sbert.adaptation.field_choice import FieldChoice
+from es_sbert.adaptation.model_comparison import ModelComparison
+from es_sbert.engines.rest import Json
+from es_sbert.evaluation.significance import PairedDifference
+
+
+@dataclass(frozen=True)
+class AdaptResult:
+    """A finished run.
+
+    Attributes:
+        comparison: The stock model and the tuned one.
+        model: Folder of the tuned model; None if it was not better and has been deleted.
+        fingerprint: Of the tuned model.
+        plan: What was chosen.
+        trained: Number of pairs that it was trained on.
+        is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
+    """
+
+    comparison: ModelComparison
+    model: Path | None
+    fingerprint: str
+    plan: AdaptPlan
+    trained: int
+    is_alias: bool
+
+
+def result_json(result: AdaptResult) -> Json:
+    """Content of `result.json`."""
+    comparison: Json = asdict(result.comparison)
+    return {
+        "verdict": result.comparison.verdict,
+        "comparison": comparison,
+        "fingerprint": result.fingerprint,
+        "trained": result.trained,
+    }
+
+
+def read_result(path: Path) -> AdaptResult | None:
+    """The result of a finished run, without what is known anew; None if the run is not finished."""
+    if not path.is_file():
+        return None
+    found = orjson.loads(path.read_bytes())
+    own = found["comparison"]
+    comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
+    plan = AdaptPlan("", "", "", FieldChoice(None, ()), "", "sentence")
+    return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)

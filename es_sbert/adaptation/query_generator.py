@@ -1,0 +1,200 @@
+"""Queries that a command of the user's choice generates for texts: a language model, a service, a script.
+
+The command reads one JSON object a line on standard input, {"id": …, "text": …}, and writes one a line on standard
+output, {"id": …, "query": …}, in any order. Its standard error is that of es-sbert. Each query is kept as soon as it
+arrives, so that an interrupted run asks only for the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO
+
+import orjson
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.training.training_errors import translate_disk_errors
+
+# Between two messages of how many queries have arrived.
+_REPORT_SECONDS = 30.0
+_JOIN_SECONDS = 5.0
+_FORMAT = 'one object a line on standard output, {"id": "the id of the text", "query": "a query"}'
+# Characters of a line that are shown.
+_SHOWN = 80
+
+
+def generate_queries(
+    command: str, texts: Mapping[str, str], path: Path, report: Callable[[str], None]
+) -> dict[str, str]:
+    """The query of each text; those that an earlier call has kept are not generated again.
+
+    Args:
+        command: Program and arguments, as in a shell; no shell runs it.
+        texts: Id → text.
+        path: Where queries are kept, JSON Lines.
+        report: Called with progress messages.
+
+    Returns:
+        Id → query without surrounding white space; empty if the command has none for the text.
+
+    Raises:
+        UsageError: the command cannot be started.
+        SourceError: it failed, or wrote something else than a query for each text. What arrived before is kept.
+        OutputError: the queries cannot be written.
+    """
+    known = _read_kept(path)
+    missing = {identifier: text for identifier, text in texts.items() if identifier not in known}
+    if missing:
+        kept = f"; {len(texts) - len(missing):,} are kept from before" if len(missing) < len(texts) else ""
+        report(f"Generating queries for {len(missing):,} texts with {command}{kept}")
+        known |= _Generation(command, missing, path, report).run()
+    return {identifier: known[identifier] for identifier in texts}
+
+
+def _read_kept(path: Path) -> dict[str, str]:
+    """The queries in a file. A line that was cut short is removed, so that others can be appended."""
+    if not path.is_file():
+        return {}
+    whole, _, cut = path.read_bytes().rpartition(b"\n")
+    if cut:
+        with translate_disk_errors(path.parent):
+            path.write_bytes(whole + b"\n" if whole else b"")
+    rows = map(orjson.loads, whole.splitlines())
+    return {row["id"]: row["query"] for row in rows}
+
+
+class _Generation:
+    """One run of the command; arguments as for `generate_queries`, with the texts that have no query yet."""
+
+    def __init__(self, command: str, texts: Mapping[str, str], path: Path, report: Callable[[str], None]) -> None:
+        self._command, self._texts, self._path, self._report = command, texts, path, report
+        self._queries: dict[str, str] = {}
+
+    def run(self) -> dict[str, str]:
+        """Id → query of all texts."""
+        process = self._start()
+        assert process.stdin is not None, "a pipe"
+        assert process.stdout is not None, "a pipe"
+        feeder = threading.Thread(target=_feed, args=(process.stdin, self._texts), name="feed generator", daemon=True)
+        feeder.start()
+        try:
+            unended = self._receive(process.stdout)
+            status = process.wait()
+        finally:
+            if process.poll() is None:  # interrupted, or its output was refused
+                _kill(process)
+            process.stdout.close()
+            feeder.join(_JOIN_SECONDS)  # it may wait for a process that the command has left behind
+        if status:
+            self._refuse_status(status)
+        if unended is not None:
+            self._keep(*unended)
+        self._check_complete()
+        return self._queries
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        remedy = "Give a program and its arguments as in a shell, such as --generator 'python generate.py'."
+        try:
+            arguments = shlex.split(self._command)
+        except ValueError as error:
+            raise UsageError(f"the generator {self._command!r} is not a command: {error}", remedy) from error
+        if not arguments:
+            raise UsageError("the generator is empty", remedy)
+        try:
+            # In a session of its own, so that the processes of the command can be ended with it.
+            return subprocess.Popen(
+                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=sys.platform != "win32"
+            )
+        except OSError as error:
+            raise UsageError(f"the generator {arguments[0]} cannot be started: {error.strerror}", remedy) from error
+
+    def _receive(self, output: Iterable[bytes]) -> tuple[int, bytes] | None:
+        """Keep all queries. A last line that does not end is returned with its number: the command may have failed."""
+        told = time.monotonic()
+        for number, line in enumerate(output, 1):
+            if not line.endswith(b"\n"):
+                return number, line
+            self._keep(number, line)
+            if time.monotonic() - told > _REPORT_SECONDS:
+                told = time.monotonic()
+                self._report(f"{len(self._queries):,} of {len(self._texts):,} queries are generated")
+        return None
+
+    def _keep(self, number: int, line: bytes) -> None:
+        if not line.strip():
+            return
+        identifier, query = self._parse(number, line)
+        if identifier in self._queries:  # the first one counts
+            return
+        self._queries[identifier] = query
+        with translate_disk_errors(self._path.parent), self._path.open("ab") as kept:
+            kept.write(orjson.dumps({"id": identifier, "query": query}) + b"\n")
+
+    def _parse(self, number: int, line: bytes) -> tuple[str, str]:
+        """Id and query of a line."""
+        where = f"line {number:,} of the generator's output"
+        shown = line[:_SHOWN].decode("utf-8", "replace").strip()
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise SourceError(
+                f"{where} is not JSON: {shown}", f"Write {_FORMAT}, and logs to standard error."
+            ) from error
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("query"), str):
+            raise SourceError(f"{where} lacks an id or a query: {shown}", f"Write {_FORMAT}; both are strings.")
+        if row["id"] not in self._texts:
+            raise SourceError(
+                f"{where} has the id {row['id']!r}, which the generator was not given",
+                "Write the id of the text that the query is for, unchanged.",
+            )
+        return row["id"], " ".join(row["query"].split())
+
+    def _refuse_status(self, status: int) -> None:
+        ended = f"exit status {status}" if status > 0 else f"signal {-status}"
+        raise SourceError(
+            f"the generator ended with {ended} after {len(self._queries):,} of {len(self._texts):,} queries",
+            "See what it wrote to standard error, and run es-sbert again with --resume: queries that have arrived are "
+            "kept.",
+        )
+
+    def _check_complete(self) -> None:
+        if not self._queries:
+            raise SourceError("the generator wrote no query", f"For each line that it reads, write {_FORMAT}.")
+        missing = [identifier for identifier in self._texts if identifier not in self._queries]
+        if missing:
+            raise SourceError(
+                f"the generator wrote no query for {len(missing):,} of {len(self._texts):,} texts, such as that of the "
+                f"id {missing[0]!r}",
+                'Write a line for each text, with "query": "" if it has none. --resume asks only for those that are '
+                "missing.",
+            )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a command and the processes that it has started."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _feed(pipe: IO[bytes], texts: Mapping[str, str]) -> None:
+    """Write all texts to the command. If it ends early, its exit status and output say why."""
+    with contextlib.suppress(OSError):
+        for identifier, text in texts.items():
+            pipe.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
+            # A command that answers line by line gets its first line at once.
+            pipe.flush()
+    with contextlib.suppress(OSError):
+        pipe.close()
