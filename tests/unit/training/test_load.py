@@ -15,7 +15,7 @@ from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {
     "gpl", "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
-    "stsb-regression", "tsdae", "wiki-sections-triplet",
+    "stsb-cosent", "stsb-regression", "tsdae", "wiki-sections-triplet",
 }  # fmt: skip
 
 
