@@ -1,10 +1,13 @@
-"""nDCG@10 of vectors cut to fewer dimensions: of a model, and of the model rotated by `es-sbert model rotate`.
+"""nDCG@10 of shorter vectors: cut to fewer dimensions, rotated by `es-sbert model rotate`, and stored as bytes.
 
     python -m benchmarks.short_vectors --data DATA [--set cisi --set arguana-rebuilt] [--model NAME]
 
 DATA as in `benchmarks.retrieval`, whose documents, queries and measures are used; all rankings are exact, in memory.
 The axes are found in the documents of the collection itself, and in those of the other collections; queries and
 judgements have no part in it. `--other NAME` adds a model whose vectors are cut as they are. --cache keeps vectors.
+
+The second table compares vectors of int8 with the same vectors as floats: by a scale for each vector, as es-sbert
+stores them, and by one scale for all, which cuts off the largest components.
 
 With --url, the vectors of the first collection are also loaded into an engine, as they are and rotated, and
 `es-sbert index advise` measures their layouts with the collection's queries.
@@ -29,10 +32,11 @@ from benchmarks.flat_then_graph import load
 from benchmarks.retrieval import Collection, Run, evaluate, read_collection
 from es_sbert.analysis.dimension_reduction import fit_rotation
 from es_sbert.config import EngineSettings
-from es_sbert.diagnostics.index_advice import AdviceRequest, advice_lines, advise
+from es_sbert.diagnostics.index_advice import AdviceRequest, K, advice_lines, advise, query_recalls
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
+from es_sbert.index.byte_vectors import quantize_vectors
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 
 DEPTH = 100
@@ -87,6 +91,54 @@ def measured_rows(
             yield [name, label, f"{ndcg(collection, documents @ rotation.T, queries @ rotation.T):.2f}", *cells]
 
 
+ONE_SCALE = 0.9999  # quantile of the components that one scale for all vectors makes 127
+
+
+def quantize_by_one_scale(documents: Vectors, queries: Vectors) -> tuple[Vectors, Vectors, float]:
+    """Whole numbers by one scale, taken from the documents, and the share of their components that is cut off."""
+    scale = 127 / np.quantile(np.abs(documents), ONE_SCALE)
+    stored, asked = (
+        np.clip(np.rint(scale * vectors), -127, 127).astype(np.float32) for vectors in (documents, queries)
+    )
+    return stored, asked, float((np.abs(scale * documents) > 127.5).mean())
+
+
+def cosine_matrix(documents: Vectors, queries: Vectors) -> NDArray[np.float64]:
+    """*Shape:* ``(queries, documents)``."""
+    unit, asked = (
+        vectors.astype(np.float64) / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (documents, queries)
+    )
+    cosines: NDArray[np.float64] = asked @ unit.T
+    return cosines
+
+
+def byte_rows(
+    collections: dict[str, Collection],
+    embedded: dict[str, tuple[Vectors, Vectors]],
+    axes: dict[str, NDArray[np.float32]],
+    lengths: tuple[int, ...],
+) -> Iterator[list[Any]]:
+    """Rows of each collection, whole and cut, not rotated and rotated by the axes of its own documents."""
+    for name, collection in collections.items():
+        documents, queries = embedded[name]
+        whole = documents.shape[1]
+        for label, rotation in (("", np.eye(whole, dtype=np.float32)), (", rotated", axes[name])):
+            for length in (whole, *lengths):
+                short = [vectors @ rotation[:length].T for vectors in (documents, queries)]
+                unit, asked = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in short)
+                exact = cosine_matrix(unit, asked)
+                cells: list[str] = []
+                *one_scale, cut_off = quantize_by_one_scale(unit, asked)
+                for stored, query in ([quantize_vectors(vectors).astype(np.float32) for vectors in short], one_scale):
+                    error = cosine_matrix(stored, query) - exact
+                    found = np.argpartition(-(exact + error), K - 1, axis=1)[:, :K].tolist()
+                    recall = float(np.mean(query_recalls(exact, found)))
+                    root_mean_square = float(np.sqrt((error**2).mean()))
+                    cells += [f"{ndcg(collection, stored, query):.2f}", f"{recall:.4f}", f"{root_mean_square:.4f}"]
+                plain = f"{ndcg(collection, unit, asked):.2f}"
+                yield [name, f"{length}{label}", plain, *cells, f"{100 * cut_off:.3f} %"]
+
+
 def advised_lines(url: str, documents: Vectors, queries: Vectors) -> list[str]:
     """What `es-sbert index advise` says of an index of these vectors, with these queries."""
     with closing(connect(EngineSettings(url=url, timeout=600))) as engine:
@@ -130,6 +182,9 @@ def main(
     dimensions = next(iter(embedded.values()))[0].shape[1]
     click.echo(f"{model or 'the default model'}, fp32; {json.dumps(machine())}\n")
     click.echo(table(["collection", "rotation", f"{dimensions} dimensions", *map(str, lengths)], rows))
+    names = ["collection", "dimensions", "float nDCG@10", "byte nDCG@10", f"recall@{K}", "cosine error (RMS)"]
+    names += ["one scale: nDCG@10", f"recall@{K}", "cosine error (RMS)", "cut off"]
+    click.echo("\n" + table(names, list(byte_rows(collections, embedded, axes, lengths))))
     if url is not None:
         name, (documents, queries) = next(iter(embedded.items()))
         for rotation in (np.eye(dimensions, dtype=np.float32), axes[name]):

@@ -361,7 +361,7 @@ class TextCollectionBuilder:
             if meta is not None and meta.get("fingerprint") != self._vector.meta.fingerprint:
                 self.skipped.add(other_model_reason(self._vector), hit["_id"])
                 continue
-            stored = read_stored_vectors(find_field(source, self._vector.name), 0)
+            stored = read_stored_vectors(find_field(source, self._vector.name), 0, self._vector.meta.element_type)
             vectors = np.stack([vector for _, _, vector in stored])
             if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
                 self.skipped.add("its vector is zero or holds a value that is not finite", hit["_id"])

@@ -42,8 +42,8 @@ from es_sbert.config import DEFAULT_MODEL
     click.option(
         "--min-cosine",
         type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
-        default=0.999,
-        help="Cosine with the model's own vector from which on a stored vector counts as the model's.",
+        help="Cosine with the model's own vector from which on a stored vector counts as the model's.  [default: "
+        "0.999; of bytes less, by what rounding takes]",
     ),
     click.option(
         "--share",

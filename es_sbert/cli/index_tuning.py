@@ -211,7 +211,9 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
     "Options",
     click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
     click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
-    click.option("--element-type", help="Of the whole vectors: float or bfloat16.  [default: that of NAME, or float]"),
+    click.option(
+        "--element-type", help="Of the whole vectors: float, bfloat16 or byte.  [default: that of NAME, or float]"
+    ),
     click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbours of a graph's node."),
     click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
     shared.json_option,

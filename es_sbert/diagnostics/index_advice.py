@@ -34,8 +34,10 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError
+from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values, read_stored_vectors
 from es_sbert.index.mapping import (
+    BYTE_TYPES,
     OVERSAMPLE,
     ElementType,
     IndexType,
@@ -262,11 +264,18 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
         for index_type in supported_index_types(info)
         if index_type.endswith("hnsw") or vectors <= FLAT_MOST_VECTORS
     ]
-    return [
+    layouts = [
         VectorLayout(*combination)
         for combination in itertools.product(sorted(set(lengths), reverse=True), elements, types)
-        if not is_unsupported(combination[2], combination[0])
+        if not is_unsupported(combination[2], combination[0], combination[1])
     ]
+    if not layouts:
+        raise UsageError(
+            f"{info.label} has none of these layouts: vectors of byte take the index types {' and '.join(BYTE_TYPES)}, "
+            "those of int4 an even number of dimensions, and those of bbq at least 64",
+            "Leave --dimensions, --element-type or --index-type out.",
+        )
+    return layouts
 
 
 def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, queries: Vectors | None) -> VectorSample:
@@ -310,7 +319,7 @@ def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> I
         hits = {hit["_id"]: hit["_source"] for hit in engine.search(field.index, body)["hits"]["hits"]}
         for document_id in page:
             if field.name in hits.get(document_id, {}):  # unless it was deleted since
-                yield read_stored_vectors(hits[document_id][field.name], 0)
+                yield read_stored_vectors(hits[document_id][field.name], 0, field.meta.element_type)
 
 
 def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Doubles:
@@ -511,14 +520,15 @@ def _measure_layout(
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:
-    """The sampled documents with nothing but vectors of unit length."""
+    """The sampled documents with nothing but their vectors, of unit length or as bytes."""
     cut = sample.vectors[:, : meta.dimensions]
-    cut = np.asarray(cut / np.linalg.norm(cut, axis=1, keepdims=True), np.float32)
-    for begin, end in itertools.pairwise([*sample.starts, len(cut)]):
+    unit = np.asarray(cut / np.linalg.norm(cut, axis=1, keepdims=True), np.float32)
+    stored = to_element_type(unit, meta.element_type)
+    for begin, end in itertools.pairwise([*sample.starts, len(stored)]):
         if meta.passages is None:
-            yield {_FIELD: bulk_vector_value(info, cut[begin])}
+            yield {_FIELD: bulk_vector_value(info, stored[begin])}
         else:
-            yield {_FIELD: chunk_values(info, sample.spans[begin:end], cut[begin:end])}
+            yield {_FIELD: chunk_values(info, sample.spans[begin:end], stored[begin:end])}
 
 
 def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) -> tuple[list[list[int]], list[float]]:
@@ -530,10 +540,9 @@ def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) 
     engine_type = engine.info.engine_type
     method = choose_method(engine_type, meta, exact=False)
     oversample = OVERSAMPLE.get(IndexType(meta.index_type))
-    has_passages = meta.passages is not None
+    options: Json = {"oversample": oversample, "passages": meta.passages is not None, "element_type": meta.element_type}
     bodies = [
-        search_body(engine_type, method, VectorQuery(_FIELD, query, K, oversample=oversample, passages=has_passages))
-        | {"_source": False}
+        search_body(engine_type, method, VectorQuery(_FIELD, query, K, **options)) | {"_source": False}
         for query in queries
     ]
     for body in bodies[:20]:  # the first searches read the index from disk

@@ -33,6 +33,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.multi_get import batched
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
+from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, format_vector_field_option
@@ -334,6 +335,8 @@ class IndexCalibrator:
             wanted = self._labelled(queries, left_out)
         report(f"embedding {len(wanted.queries):,} queries, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
+        # As they are searched with: those of bytes are rounded.
+        vectors = np.asarray(to_element_type(vectors, self.field.meta.element_type), np.float32)
         return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors, k), documents, len(sampled), k)
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
@@ -361,7 +364,7 @@ class IndexCalibrator:
                 if made_by != meta.fingerprint:
                     left_out["documents whose vector is of another model"] += 1
                     continue
-                stored = read_stored_vectors(find_field(found, name), 0)
+                stored = read_stored_vectors(find_field(found, name), 0, meta.element_type)
                 vectors = np.stack([vector for _, _, vector in stored])
                 if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
                     left_out["documents whose vector is zero or not finite"] += 1

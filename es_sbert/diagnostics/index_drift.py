@@ -87,7 +87,8 @@ def _draw(engine: Engine, field: VectorField, index: str, query: Json, count: in
         for hit in page:
             ids.append(hit["_id"])
             texts.append(_text_of(template, hit["_source"]))
-            vectors.append(read_stored_vectors(find_field(hit["_source"], field.name), 0)[0][2])
+            stored = find_field(hit["_source"], field.name)
+            vectors.append(read_stored_vectors(stored, 0, field.meta.element_type)[0][2])
         if len(page) < _PAGE:
             break
     found = np.array(vectors, dtype=np.float32).reshape(len(vectors), field.meta.dimensions)  # (documents, dimensions)

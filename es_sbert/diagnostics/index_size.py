@@ -6,6 +6,7 @@ Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's 
 |---|---|---|
 | float32 vector | 4·D | Lucene99FlatVectorsFormat (`.vec`); kept by every type, for rescoring and merging |
 | bfloat16 vector | 2·D | ES93GenericFlatVectorsFormat, in its place with `element_type: bfloat16` |
+| byte vector | D | Lucene99FlatVectorsFormat, with `element_type: byte` |
 | int8 | D + correction | Lucene99ScalarQuantizedVectorsFormat: 4; Lucene104's (Elasticsearch 9.4+): 16 |
 | int4 | ⌈D/2⌉ + correction | the same formats |
 | bbq | ⌈D/8⌉ + 14 | ES816BinaryQuantizedVectorsFormat: three floats and a short |
@@ -32,6 +33,7 @@ from es_sbert.index.mapping import (
     IndexType,
     and_query,
     has_vector_query,
+    is_element_type_of,
     parse_element_type,
     supported_index_types,
     vector_path,
@@ -42,8 +44,8 @@ from es_sbert.messages import size_text
 DEFAULT_M = 16  # neighbours of a node, the engines' default
 # Bytes that a node's neighbours take at m = 16, between what random and what clustered vectors need (docs/results.md).
 GRAPH_BYTES = 48
-# Characters of a number of a vector as JSON text, comma included.
-_CHARACTERS_PER_NUMBER = 11.5
+# Characters of a number of a vector as JSON text, comma included; those of bytes have sign and two digits or one.
+_CHARACTERS_PER_NUMBER = {ElementType.FLOAT: 11.5, ElementType.BFLOAT16: 11.5, ElementType.BYTE: 3.4}
 _OPTIMIZED_FORMAT_SINCE = (9, 4, 0)
 
 
@@ -54,7 +56,7 @@ class VectorIndexSize:
     Attributes:
         index_type: Of the field.
         element_type: Of the whole vectors.
-        vectors: Whole vectors (float32 or bfloat16), on disk.
+        vectors: Whole vectors (float32, bfloat16 or bytes), on disk.
         quantized: Their copy in fewer bits, on disk; 0 where there is none.
         graph: The graph, on disk; 0 where there is none.
         source: The vector's second copy inside `_source`, on disk.
@@ -104,7 +106,7 @@ def estimate_size(
     vectors = count * element_type.size * dimensions
     quantized = count * _quantized_bytes(info, index_type, dimensions)
     graph = round(count * GRAPH_BYTES * m / DEFAULT_M) if index_type.endswith("hnsw") else 0
-    source = round(count * _source_bytes(info, index_type, dimensions))
+    source = round(count * _source_bytes(info, index_type, dimensions, element_type))
     memory = graph + (quantized or vectors)
     return VectorIndexSize(index_type, element_type, vectors, quantized, graph, source, memory)
 
@@ -121,13 +123,15 @@ def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -
     return sizes.get(index_type.partition("_")[0], 0)
 
 
-def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> float:
+def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int, element_type: ElementType) -> float:
     """Bytes of one vector inside `_source`, as numbers in JSON text.
 
     Elasticsearch 9.2+ takes vectors out of it; OpenSearch 3 does in an index that has graphs (`index.knn`).
     """
     is_derived = info.derives_vectors_in_source and index_type is not IndexType.FLAT
-    return 0.0 if info.excludes_vectors_from_source or is_derived else _CHARACTERS_PER_NUMBER * dimensions
+    if info.excludes_vectors_from_source or is_derived:
+        return 0.0
+    return _CHARACTERS_PER_NUMBER[element_type] * dimensions
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ def size_report(
     sizes = tuple(
         estimate_size(engine.info, index_type, documents, dimensions, m, numbers)
         for index_type in supported_index_types(engine.info)
-        if not is_unsupported(index_type, dimensions)
+        if not is_unsupported(index_type, dimensions, numbers)
     )
     if real is not None and numbers is not stored_type:
         real = None  # what other numbers take says nothing about the estimate
@@ -245,10 +249,11 @@ def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json |
     return engine.count(index, query) if field.meta.passages is None else count_chunks(engine, index, field.name, query)
 
 
-def is_unsupported(index_type: IndexType, dimensions: int) -> bool:
-    """Whether an index type cannot hold vectors of this length."""
+def is_unsupported(index_type: IndexType, dimensions: int, element_type: ElementType = ElementType.FLOAT) -> bool:
+    """Whether an index type cannot hold vectors of this length, or of these numbers."""
     too_short = index_type.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS
-    return too_short or (index_type.startswith("int4") and dimensions % 2 == 1)
+    is_odd = index_type.startswith("int4") and dimensions % 2 == 1
+    return too_short or is_odd or not is_element_type_of(element_type, index_type)
 
 
 def size_lines(report: SizeReport) -> list[str]:

@@ -30,8 +30,8 @@ _COLORS = {
 def layout_plot(advice: IndexAdvice) -> str:
     """The plot as an SVG file.
 
-    Circles are float, squares bfloat16; a label is the number of dimensions, a bar the 95 % interval, and a ring the
-    recommended layout. Memory has a logarithmic scale.
+    Circles are float, squares bfloat16, triangles byte; a label is the number of dimensions, a bar the 95 % interval,
+    and a ring the recommended layout. Memory has a logarithmic scale.
 
     Raises:
         ValueError: no layout was measured.
@@ -106,8 +106,10 @@ def _point(row: LayoutMeasurement, x: float, y: Scale, *, recommended: bool) -> 
     yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{base:.1f}" stroke="{color}"/>'
     if row.layout.element_type is ElementType.FLOAT:
         yield f'<circle cx="{x:.1f}" cy="{center:.1f}" r="5" fill="{color}"/>'
-    else:
+    elif row.layout.element_type is ElementType.BFLOAT16:
         yield f'<rect x="{x - 5:.1f}" y="{center - 5:.1f}" width="10" height="10" fill="{color}"/>'
+    else:
+        yield f'<path d="M{x - 6:.1f} {center + 5:.1f}h12l-6 -11z" fill="{color}"/>'
     if recommended:
         yield f'<circle cx="{x:.1f}" cy="{center:.1f}" r="10" fill="none" stroke="#000000" stroke-width="2"/>'
     below = row.layout.element_type is not ElementType.FLOAT
@@ -122,7 +124,14 @@ def _legend(rows: Sequence[LayoutMeasurement]) -> Iterator[str]:
         yield _text(left + 12, top + 20 * number + 4, str(index_type))
     below = top + 20 * len(used) + 10
     for number, line in enumerate(
-        ("number: dimensions", "circle: float", "square: bfloat16", "bar: 95 % interval", "ring: recommended")
+        (
+            "number: dimensions",
+            "circle: float",
+            "square: bfloat16",
+            "triangle: byte",
+            "bar: 95 % interval",
+            "ring: recommended",
+        )
     ):
         yield _text(left - 5, below + 18 * number, line, color="#555555")
 

@@ -293,7 +293,7 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
     source = engine.info.source_with_vectors(_vector_paths(field))
     hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]
     # Use the first chunk of a document.
-    vectors = {hit["_id"]: read_stored_vectors(hit["_source"][field.name], 0)[0][2] for hit in hits}
+    vectors = {hit["_id"]: _read_vectors(field, hit)[0] for hit in hits}
     if not vectors:
         remedy = "Embed its documents first: `es-sbert ingest`."
         raise IndexMismatch(f"no document of {field.index} has a vector in {field.name}", remedy)
@@ -367,6 +367,7 @@ def _search_all(
             num_candidates=max(count, setting.num_candidates),
             oversample=setting.oversample,
             passages=field.meta.passages is not None,
+            element_type=field.meta.element_type,
         )
         body = search_body(engine.info.engine_type, SearchMethod.KNN, query) | {"_source": False}
         begin = time.perf_counter()
@@ -381,12 +382,18 @@ def _vector_paths(field: VectorField) -> list[str]:
     return [field.name, vector_path(field.name, field.meta)]
 
 
+def _read_vectors(field: VectorField, hit: Json) -> list[Vectors]:
+    """The vectors of a hit, each *shape* ``(dimensions,)``."""
+    stored = read_stored_vectors(hit["_source"][field.name], 0, field.meta.element_type)
+    return [vector for _, _, vector in stored]
+
+
 def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
     """Ids, first rows and vectors of all documents that have one."""
     query = has_vector_query(field.name, field.meta)
     paths = _vector_paths(field)
     for _, page, _ in scan_index(engine, field.index, query=query, source_includes=paths, page=_PAGE, vectors=True):
-        own = [[vector for _, _, vector in read_stored_vectors(hit["_source"][field.name], 0)] for hit in page]
+        own = [_read_vectors(field, hit) for hit in page]
         rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
         yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])
 

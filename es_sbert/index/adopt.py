@@ -45,10 +45,12 @@ from es_sbert.index.document_vectors import (
     text_hash,
 )
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
+from es_sbert.index.mapping import ElementType, VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import fields_hint, mapping_field_names
 from es_sbert.index.vector_field import VectorField, check_field_model
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+
+_MIN_COSINE = 0.999
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class AdoptionSettings:
     Attributes:
         sample: Documents that are embedded and compared before anything is written.
         seed: Which documents those are.
-        min_cosine: Cosine from which on a vector counts as the model's.
+        min_cosine: Cosine from which on a vector counts as the model's; None for the default, see `least_cosine`.
         share: Share of the sample that must have such a vector.
         all_documents: Whether the other documents are compared too, each before it is adopted.
         dry_run: Whether nothing is written.
@@ -67,11 +69,23 @@ class AdoptionSettings:
 
     sample: int = 300
     seed: int = 0
-    min_cosine: float = 0.999
+    min_cosine: float | None = None
     share: float = 0.99
     all_documents: bool = False
     dry_run: bool = False
     retry_seconds: float = 300.0
+
+    def least_cosine(self, adoptable: AdoptableField) -> float:
+        """Cosine from which on a vector of the field counts as the model's.
+
+        By default 0.999. Of bytes less by twice what rounding takes of vectors of unit length times 127, as other
+        programs write them: a step is 1/127, its mean square error 1/12 of its square, and half of the sum over all
+        dimensions is what the cosine loses.
+        """
+        if self.min_cosine is not None:
+            return self.min_cosine
+        is_rounded = adoptable.element_type is ElementType.BYTE
+        return _MIN_COSINE - (adoptable.dimensions / (12 * 127**2) if is_rounded else 0.0)
 
 
 def adopt_vectors(
@@ -168,9 +182,10 @@ def check_sample(
     sample = read_sample(engine, adoptable, query, settings.sample, settings.seed)
     if not sample.documents:
         raise _no_text_error(adoptable, sample.without_text, sample.unreadable)
-    compared = list(compare_vectors(encoder, sample.documents, adoptable.name))
+    compared = list(compare_vectors(encoder, sample.documents, adoptable.name, adoptable.element_type))
     limit = encoder.input_limit("document")
-    return SampleCheck(compared, settings.min_cosine, settings.share, sample.without_text, sample.unreadable, limit)
+    least = settings.least_cosine(adoptable)
+    return SampleCheck(compared, least, settings.share, sample.without_text, sample.unreadable, limit)
 
 
 def _nothing_to_adopt_error(adoptable: AdoptableField, with_vector: int) -> IndexMismatch:
@@ -267,6 +282,8 @@ class MetadataWriter:
         name, state, template = self._adoptable.name, self._adoptable.state, self._adoptable.template
         known = {one.key: one for one in failing}
         # First of all: a run that is interrupted must not leave them to the next one, whose sample may miss them.
+        least = self._settings.least_cosine(self._adoptable)
+        compare = partial(compare_vectors, self._encoder, vector_field=name, element_type=self._adoptable.element_type)
         for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
             self._write_page(TextPage.of(list(found.values()), template).documents, known)
         read = 0
@@ -283,8 +300,8 @@ class MetadataWriter:
             self.counts.without_text += page.without_text
             self.counts.unreadable += page.unreadable
             others = [document for document in page.documents if document.key not in known]
-            compared = compare_vectors(self._encoder, others, name) if self._settings.all_documents else ()
-            self._write_page(others, {one.key: one for one in compared if one.cosine < self._settings.min_cosine})
+            compared = compare(others) if self._settings.all_documents else ()
+            self._write_page(others, {one.key: one for one in compared if one.cosine < least})
             before, read = read, read + len(hits)
             if read < waiting and 10 * read // waiting > 10 * before // waiting:
                 self._report(f"{read:,} of {waiting:,}")

@@ -19,7 +19,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.document_vectors import read_vector, row_cosines
-from es_sbert.index.mapping import document_meta_field, random_order_query
+from es_sbert.index.mapping import ElementType, document_meta_field, random_order_query
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, field_text, find_field
 
 
@@ -195,7 +195,7 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
     return TextPage.of(list(found.values()), adoptable.template)
 
 
-def read_hit_vector(hit: Json, vector_field: str) -> Vectors:
+def read_hit_vector(hit: Json, vector_field: str, element_type: ElementType) -> Vectors:
     """The stored vector of a hit. *Shape:* ``(dimensions,)``.
 
     Raises:
@@ -209,11 +209,11 @@ def read_hit_vector(hit: Json, vector_field: str) -> Vectors:
             f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
             "OTHER --text-field FIELD`.",
         )
-    return read_vector(value)
+    return read_vector(value, element_type)
 
 
 def compare_vectors(
-    encoder: Encoder, documents: Sequence[TextDocument], vector_field: str
+    encoder: Encoder, documents: Sequence[TextDocument], vector_field: str, element_type: ElementType
 ) -> Iterator[ComparedDocument]:
     """Embed the texts, and compare the vectors with those that the documents have.
 
@@ -223,7 +223,7 @@ def compare_vectors(
     if not documents:
         return
     encoded = encoder.encode_details([document.text for document in documents], "document")
-    stored = np.stack([read_hit_vector(document.hit, vector_field) for document in documents])
+    stored = np.stack([read_hit_vector(document.hit, vector_field, element_type) for document in documents])
     cosines = row_cosines(stored, encoded.vectors)
     for document, cosine, truncated in zip(documents, cosines.tolist(), encoded.truncated.tolist(), strict=True):
         yield ComparedDocument(document.key, cosine, truncated)
@@ -279,7 +279,9 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
         if 2 * len(documents) < len(hits) or not documents:
             continue
         made = encoder.encode([document.text for document in documents], kind)
-        stored = np.stack([read_hit_vector(document.hit, adoptable.name) for document in documents])
+        stored = np.stack(
+            [read_hit_vector(document.hit, adoptable.name, adoptable.element_type) for document in documents]
+        )
         median = float(np.median(row_cosines(stored, made)))
         if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
             best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)

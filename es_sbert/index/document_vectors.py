@@ -19,7 +19,15 @@ from es_sbert.encoder.batching import Vectors, slice_by_size
 from es_sbert.encoder.joined_text import value_breaks
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
-from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
+from es_sbert.index.byte_vectors import StoredVectors, to_element_type
+from es_sbert.index.mapping import (
+    CHUNK_END,
+    CHUNK_START,
+    CHUNK_VECTOR,
+    ElementType,
+    VectorFieldMeta,
+    document_meta_field,
+)
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, has_value
 from es_sbert.io.text_formats import dump_object
 
@@ -97,46 +105,51 @@ def is_vector_current(meta: Mapping[str, Any] | None, text: str, fingerprint: st
 _BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
 
 # A vector, or the list that will hold its numbers.
-QueryVector = Vectors | list[float]
+QueryVector = StoredVectors | list[float]
 # Value of a vector field in a document: a vector, or chunk objects with one vector each.
-FieldValue = str | Vectors | list[dict[str, Any]]
+FieldValue = str | StoredVectors | list[dict[str, Any]]
 
 
-def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
+def vector_value(info: EngineInfo, vector: StoredVectors) -> str | list[float]:
     """One vector as a JSON value for a document or a bulk action.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32.
+        vector: *Shape:* ``(dimensions,)`` float32 or int8.
 
     Returns:
-        Base64 where the engine takes it, which spares it the parsing of numbers; else a list.
+        Of float32: base64 where the engine takes it, which spares it the parsing of numbers; else a list.
     """
-    return _encode_base64(vector) if info.supports_base64_vectors else to_float_list(vector)
+    return _encode_base64(vector) if _is_sent_as_base64(info, vector) else to_float_list(vector)
 
 
-def to_wire_order(info: EngineInfo, vectors: Vectors) -> Vectors:
+def to_wire_order(info: EngineInfo, vectors: StoredVectors) -> StoredVectors:
     """Vectors in the byte order in which the engine takes them.
 
     `bulk_vector_value` takes them in any order. Many at once are converted faster than one by one.
     """
-    return vectors.astype(_BIG_ENDIAN_FLOAT32) if info.supports_base64_vectors else vectors
+    return vectors.astype(_BIG_ENDIAN_FLOAT32) if _is_sent_as_base64(info, vectors) else vectors
 
 
-def bulk_vector_value(info: EngineInfo, vector: Vectors) -> str | Vectors:
+def bulk_vector_value(info: EngineInfo, vector: StoredVectors) -> str | StoredVectors:
     """As `vector_value`, for bodies that orjson writes: where numbers are sent, it writes the array itself.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32.
+        vector: *Shape:* ``(dimensions,)`` float32 or int8.
     """
-    return _encode_base64(vector) if info.supports_base64_vectors else vector
+    return _encode_base64(vector) if _is_sent_as_base64(info, vector) else vector
 
 
-def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Vectors) -> list[dict[str, Any]]:
+def _is_sent_as_base64(info: EngineInfo, vectors: StoredVectors) -> bool:
+    # Lists of int8 are hardly longer than their base64, and all engines and versions take and return them.
+    return info.supports_base64_vectors and vectors.dtype != np.int8
+
+
+def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: StoredVectors) -> list[dict[str, Any]]:
     """The passages of a document, for bodies that orjson writes.
 
     Args:
         spans: First character of each passage in the document's text, and the one after its last.
-        vectors: *Shape:* ``(passages, dimensions)`` float32.
+        vectors: *Shape:* ``(passages, dimensions)`` float32 or int8.
     """
     return [
         {CHUNK_START: start, CHUNK_END: end, CHUNK_VECTOR: bulk_vector_value(info, vector)}
@@ -144,12 +157,17 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Ve
     ]
 
 
-def to_bulk_value(info: EngineInfo, value: Any) -> FieldValue:
-    """The value of a vector field as read from the engine, in the form in which it is written."""
+def to_bulk_value(info: EngineInfo, value: Any, element_type: ElementType) -> FieldValue:
+    """The value of a vector field as read from the engine, in the form in which it is written: the same numbers."""
+
+    def written(stored: Any) -> str | StoredVectors:
+        vector = read_vector(stored, element_type)
+        return bulk_vector_value(info, vector.astype(np.int8) if element_type is ElementType.BYTE else vector)
+
     chunks = _stored_chunks(value)
     if chunks is None:
-        return bulk_vector_value(info, read_vector(value))
-    return [{**chunk, CHUNK_VECTOR: bulk_vector_value(info, read_vector(chunk[CHUNK_VECTOR]))} for chunk in chunks]
+        return written(value)
+    return [{**chunk, CHUNK_VECTOR: written(chunk[CHUNK_VECTOR])} for chunk in chunks]
 
 
 def _stored_chunks(value: Any) -> list[dict[str, Any]] | None:
@@ -163,41 +181,54 @@ def to_float_list(vector: QueryVector) -> list[float]:
     """A vector as numbers with as few digits as float32 needs: half the characters of Python's own.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32. A list is returned unchanged.
+        vector: *Shape:* ``(dimensions,)`` float32 or int8, which gives whole numbers. A list is returned unchanged.
     """
     if isinstance(vector, list):
         return vector
-    encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
+    dtype = np.int8 if vector.dtype == np.int8 else np.float32
+    encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=dtype), option=orjson.OPT_SERIALIZE_NUMPY)
     numbers: list[float] = orjson.loads(encoded)
     return numbers
 
 
-def _encode_base64(vector: Vectors) -> str:
+def _encode_base64(vector: StoredVectors) -> str:
     wire = np.ascontiguousarray(vector, dtype=_BIG_ENDIAN_FLOAT32)
     return binascii.b2a_base64(wire.data, newline=False).decode("ascii")
 
 
-def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors]]:
+def read_stored_vectors(
+    value: Any, length: int, element_type: ElementType = ElementType.FLOAT
+) -> list[tuple[int, int, Vectors]]:
     """All vectors of a vector field of a document, as read from the engine.
 
     Args:
         length: Of the document's text: the end of a vector of the whole text.
+        element_type: Of the field.
 
     Returns:
         First character and the one after the last of each vector's text, and the vector ``(dimensions,)``.
     """
     chunks = _stored_chunks(value)
     if chunks is None:
-        return [(0, length, read_vector(value))]
-    return [(int(chunk[CHUNK_START]), int(chunk[CHUNK_END]), read_vector(chunk[CHUNK_VECTOR])) for chunk in chunks]
+        return [(0, length, read_vector(value, element_type))]
+    return [
+        (int(chunk[CHUNK_START]), int(chunk[CHUNK_END]), read_vector(chunk[CHUNK_VECTOR], element_type))
+        for chunk in chunks
+    ]
 
 
-def read_vector(value: str | list[float]) -> Vectors:
+def read_vector(value: str | list[float], element_type: ElementType = ElementType.FLOAT) -> Vectors:
     """The inverse of `vector_value`, for both shapes.
 
+    Args:
+        element_type: Of the field. In one of bytes, other programs write hexadecimal digits too, and Elasticsearch
+            before 9.2 gives them back.
+
     Returns:
-        *Shape:* ``(dimensions,)`` float32.
+        *Shape:* ``(dimensions,)`` float32; of bytes whole numbers from -128 to 127.
     """
+    if isinstance(value, str) and element_type is ElementType.BYTE:
+        return np.frombuffer(bytes.fromhex(value), dtype=np.int8).astype(np.float32)
     if isinstance(value, str):
         wire: NDArray[np.float32] = np.frombuffer(base64.b64decode(value, validate=True), dtype=_BIG_ENDIAN_FLOAT32)
         return wire.astype(np.float32)
@@ -427,7 +458,7 @@ class EmbeddingProvenance(NamedTuple):
 def build_field_value(
     info: EngineInfo,
     chunked: ChunkedText,
-    vectors: Vectors,
+    vectors: StoredVectors,
     tokens: Sequence[int],
     max_tokens: int,
     provenance: EmbeddingProvenance,
@@ -436,7 +467,7 @@ def build_field_value(
 
     Args:
         info: The engine, for the form of a vector.
-        vectors: *Shape:* ``(chunks, dimensions)`` float32.
+        vectors: *Shape:* ``(chunks, dimensions)`` float32; or int8, already as the field takes them.
         tokens: Of each chunk, special tokens included, before truncation.
         max_tokens: Tokens that the model reads of a chunk.
     """
@@ -450,6 +481,7 @@ def build_field_value(
         passages=None if chunked.spans is None else len(chunked.spans),
     )
     spans = chunked.spans
+    vectors = to_element_type(vectors, chunked.target.meta.element_type)
     value = bulk_vector_value(info, vectors[0]) if spans is None else chunk_values(info, spans, vectors)
     return VectorFieldValue(chunked.target.field, value, meta)
 

@@ -22,7 +22,7 @@ class IndexOptions(TypedDict, total=False):
         text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
         text_template: Template of the text in their place, e.g. `{title}. {body}`.
         index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
-        element_type: How the engine stores a number of a vector: `float` (default) or `bfloat16`.
+        element_type: How the engine stores a number of a vector: `float` (default), `bfloat16` or `byte`.
         passages: Split texts into passages of this many tokens, each with an embedding.
         passage_overlap: Tokens that neighbouring passages share; by default an eighth of a passage.
         shards, replicas: Of a new index; `ensure_vector_field` takes them.

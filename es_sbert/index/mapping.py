@@ -12,6 +12,7 @@
 |---|---|---|
 | `float` | float32; the default | both |
 | `bfloat16` | the upper half of a float32, rounded: cosines to about three digits | Elasticsearch, from 9.3 |
+| `byte` | int8, see `es_sbert/index/byte_vectors.py`; only `hnsw` and `flat` | both (OpenSearch: Lucene's) |
 """
 
 from __future__ import annotations
@@ -60,11 +61,12 @@ class ElementType(StrEnum):
 
     FLOAT = "float"
     BFLOAT16 = "bfloat16"
+    BYTE = "byte"
 
     @property
     def size(self) -> int:
         """Bytes of a number."""
-        return 4 if self is ElementType.FLOAT else 2
+        return {ElementType.FLOAT: 4, ElementType.BFLOAT16: 2, ElementType.BYTE: 1}[self]
 
 
 class VectorFieldMeta(BaseModel):
@@ -76,7 +78,8 @@ class VectorFieldMeta(BaseModel):
         dimensions: Length of a vector.
         similarity: Always `cosine`.
         index_type: `hnsw`, `int8_hnsw`, `flat`, ….
-        element_type: `float` or `bfloat16`: how the engine stores a number of a vector. Vectors are sent as float32.
+        element_type: `float`, `bfloat16` or `byte`: how the engine stores a number of a vector. Vectors are sent as
+            float32, those of a `byte` field as int8.
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
         passages: How texts are cut; None where a document has one vector, of what the model reads of its text.
         min_cosine: Minimum cosine of semantic queries through the gateway, as `es-sbert index calibrate --save`
@@ -154,6 +157,8 @@ OPENSEARCH_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.FLAT)
 OPENSEARCH_2_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW)
 MAX_DIMENSIONS = {EngineType.ELASTICSEARCH: 4096, EngineType.OPENSEARCH: 16_000}
 BBQ_MIN_DIMENSIONS = 64
+# Bytes cannot be quantized once more.
+BYTE_TYPES = (IndexType.HNSW, IndexType.FLAT)
 
 
 def supported_index_types(info: EngineInfo) -> tuple[IndexType, ...]:
@@ -163,11 +168,13 @@ def supported_index_types(info: EngineInfo) -> tuple[IndexType, ...]:
     return OPENSEARCH_2_TYPES if info.needs_index_knn else OPENSEARCH_TYPES
 
 
-def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
-    """An index type by name, checked against what the engine takes for vectors of this length.
+def parse_index_type(
+    text: str, info: EngineInfo, dimensions: int, element_type: ElementType = ElementType.FLOAT
+) -> IndexType:
+    """An index type by name, checked against what the engine takes for vectors of this length and element type.
 
     Raises:
-        UsageError: unknown, paid, or not for this engine or number of dimensions.
+        UsageError: unknown, paid, or not for this engine, number of dimensions or element type.
     """
     if text == "bbq_disk":
         raise UsageError(
@@ -203,12 +210,24 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
             f"{index_type} needs at least {BBQ_MIN_DIMENSIONS} dimensions, the model has {dimensions}",
             "Use int8_hnsw or hnsw.",
         )
+    if not is_element_type_of(element_type, index_type):
+        raise UsageError(
+            f"the index type {index_type} quantizes vectors of floats, and vectors of the element type {element_type} "
+            "are stored as bytes",
+            f"Use --index-type hnsw with --element-type {element_type}, or --element-type float with --index-type "
+            f"{index_type}.",
+        )
     return index_type
+
+
+def is_element_type_of(element_type: ElementType, index_type: IndexType) -> bool:
+    """Whether a field of this index type may hold vectors of this element type."""
+    return element_type is not ElementType.BYTE or index_type in BYTE_TYPES
 
 
 def supported_element_types(info: EngineInfo) -> tuple[ElementType, ...]:
     """The element types that the engine has and es-sbert writes."""
-    return tuple(ElementType) if info.supports_bfloat16 else (ElementType.FLOAT,)
+    return tuple(ElementType) if info.supports_bfloat16 else (ElementType.FLOAT, ElementType.BYTE)
 
 
 def parse_element_type(text: str, info: EngineInfo) -> ElementType:
@@ -217,12 +236,16 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
     Raises:
         UsageError: unknown, or not for this engine.
     """
-    if text in ("byte", "bit"):
-        raise UsageError(
-            f"es-sbert does not write vectors of the element type {text}",
-            "Use the index type int8_hnsw or bbq_hnsw: searches then read one byte or one bit per dimension, and "
-            "rescoring still has the whole numbers.",
+    if text in ("bit", "binary"):
+        remedy = (
+            "Use the element type byte, or shorter vectors (`--dimensions`); `es-sbert index advise` measures both."
         )
+        if info.engine_type is EngineType.ELASTICSEARCH:
+            remedy = (
+                "Use the index type bbq_hnsw, which every license includes: searches read one bit per dimension, and "
+                "rescoring has the whole numbers."
+            )
+        raise UsageError(f"es-sbert does not write vectors of the element type {text}", remedy)
     try:
         element_type = ElementType(text)
     except ValueError:
@@ -230,7 +253,7 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
     if element_type not in supported_element_types(info):
         raise UsageError(
             f"{info.label} has no vectors of {element_type} that es-sbert could write",
-            "It takes Elasticsearch 9.3 or newer; leave --element-type out for float.",
+            "It takes Elasticsearch 9.3 or newer; leave --element-type out for float, or use byte.",
         )
     return element_type
 
@@ -368,6 +391,8 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
             vector["element_type"] = str(meta.element_type)
     else:
         vector["dimension"] = meta.dimensions
+        if meta.element_type is not ElementType.FLOAT:
+            vector["data_type"] = str(meta.element_type)
         if meta.index_type == IndexType.FLAT:
             del vector["method"]
             vector["space_type"] = "cosinesimil"
@@ -436,7 +461,8 @@ def mapped_element_type(engine_type: EngineType, field: Json) -> str:
     """Element type of a vector field's mapping in the engine's words."""
     field = vector_property(field)
     name = "element_type" if engine_type is EngineType.ELASTICSEARCH else "data_type"
-    return str(field.get(name) or ElementType.FLOAT)
+    # OpenSearch returns it in capitals.
+    return str(field.get(name) or ElementType.FLOAT).lower()
 
 
 def check_field_name(vector_field: str) -> None:

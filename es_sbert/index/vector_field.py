@@ -33,6 +33,7 @@ from es_sbert.index.mapping import (
     document_meta_field,
     has_vector_query,
     index_body,
+    is_element_type_of,
     mapped_dimensions,
     mapped_element_type,
     mapped_similarity,
@@ -137,12 +138,13 @@ class FieldRequest:
         """
         check_field_name(self.name)
         index_type = self.index_type or self.new_index_type or DEFAULT_INDEX_TYPE
+        element_type = parse_element_type(self.element_type or ElementType.FLOAT, engine.info)
         return VectorFieldMeta(
             fingerprint=self.fingerprint,
             model=self.model_name,
             dimensions=self.dimensions,
-            index_type=parse_index_type(index_type, engine.info, self.dimensions),
-            element_type=parse_element_type(self.element_type or ElementType.FLOAT, engine.info),
+            index_type=parse_index_type(index_type, engine.info, self.dimensions, element_type),
+            element_type=element_type,
             text=self.text,
             passages=self.passages,
         )
@@ -586,7 +588,8 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
 def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index_type: str) -> Json | None:
     """The change of the mapping that gives a vector field another index type; None if it has that type."""
     field = vector_field_from_state(engine, state, vector_field)
-    before, after = IndexType(field.meta.index_type), parse_index_type(index_type, engine.info, field.meta.dimensions)
+    meta, before = field.meta, IndexType(field.meta.index_type)
+    after = parse_index_type(index_type, engine.info, meta.dimensions, meta.element_type)
     if before is after:
         return None
     where = f"{state.name}.{vector_field}"
@@ -594,7 +597,8 @@ def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index
     if engine.info.engine_type is not EngineType.ELASTICSEARCH:
         refusal = f"{engine.info.label} cannot change the index type of {where}, which is {before}"
     elif after not in ALLOWED_CHANGES[before]:
-        possible = ", ".join(ALLOWED_CHANGES[before]) or "none"
+        allowed = [each for each in ALLOWED_CHANGES[before] if is_element_type_of(meta.element_type, each)]
+        possible = ", ".join(allowed) or "none"
         refusal = f"Elasticsearch cannot change {where} from {before} to {after} in place (from {before}: {possible})"
     if refusal is not None:
         raise IndexMismatch(
@@ -602,7 +606,7 @@ def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index
         )
     mapped = vector_property(state.mappings["properties"][vector_field])
     changed = mapped | {"index_options": changed_index_options(mapped["index_options"], after)}
-    meta = field.meta.changed(index_type=after)
+    meta = meta.changed(index_type=after)
     mapping_meta = merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)
     property = changed if meta.passages is None else chunks_property(changed)
     return {"_meta": mapping_meta, "properties": {vector_field: property}}

@@ -17,6 +17,7 @@ from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import EngineError
+from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingProvenance,
@@ -24,6 +25,7 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     build_field_value,
     bulk_bodies,
+    targets_to_fill,
     to_wire_order,
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
@@ -212,7 +214,11 @@ class LoadPipeline:
         yield from window.plan.actions
         info, targets, embedded_at = self._context.engine.info, self._context.targets, self._context.clock.now()
         all_tokens, limit = window.texts.tokens.tolist(), window.texts.max_tokens  # (texts,)
-        all_vectors = to_wire_order(info, all_vectors)
+        # Of all texts at once, in the form that each field takes.
+        converted = {
+            element_type: to_wire_order(info, to_element_type(all_vectors, element_type))
+            for element_type in {target.meta.element_type for target in targets_to_fill(targets)}
+        }
         failed = set(np.flatnonzero(~embedded).tolist())
         next_row = 0
         for task, chunks in zip(window.plan.embed, window.chunks, strict=True):
@@ -228,7 +234,8 @@ class LoadPipeline:
             for chunk in chunks:
                 rows = slice(row, row + chunk.vector_count)
                 row = rows.stop
-                tokens, vectors = all_tokens[rows], all_vectors[rows]  # (texts of the chunk[, dimensions])
+                vectors = converted[chunk.target.meta.element_type][rows]  # (texts of the chunk, dimensions)
+                tokens = all_tokens[rows]  # (texts of the chunk,)
                 fields.append(build_field_value(info, chunk, vectors, tokens, limit, provenance))
                 if max(tokens) > limit:
                     lost_tokens += sum(max(0, count - limit) for count in tokens)

@@ -291,7 +291,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
     if not has_vector:
         return [f"the vector in {field} is missing"]
     try:
-        stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
+        stored = [vector for _, _, vector in read_stored_vectors(value, 0, target.meta.element_type)]
         if len(stored) != len(wanted[0]):
             return [f"{field} has {len(stored)} passages and not {len(wanted[0])}"]
         cosine = float(row_cosines(np.stack(stored), np.stack(wanted[0])).min())

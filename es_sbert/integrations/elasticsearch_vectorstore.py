@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 
 
 class AsyncEmbeddingService:
@@ -17,16 +18,16 @@ class AsyncEmbeddingService:
         AsyncVectorStore(client, index="docs", embedding_service=AsyncEmbeddingService(encoder), …)
 
     Args:
-        encoder: An open encoder; it stays the caller's to close.
+        encoder: An open encoder, or for a field of bytes `ByteEmbeddings`; it stays the caller's to close.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder | ByteEmbeddings) -> None:
         self._encoder = encoder
 
-    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]] | list[list[int]]:
         """One vector a text, in their order; see `Encoder.embed_documents`."""
         return await self._encoder.aembed_documents(texts)
 
-    async def embed_query(self, query: str) -> list[float]:
+    async def embed_query(self, query: str) -> list[float] | list[int]:
         """The vector of a text to search for; see `Encoder.embed_query`."""
         return await self._encoder.aembed_query(query)

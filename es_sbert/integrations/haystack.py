@@ -6,9 +6,13 @@ import asyncio
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
+
 from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError, require_extra
+from es_sbert.index.byte_vectors import quantize_vectors
 
 require_extra("haystack", "haystack")
 from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402  (after what says how to get it)
@@ -20,8 +24,11 @@ class _Embedder:
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
         device, precision, runtime, threads: See `Encoder`.
+        element_type: `byte` for stores over a vector field of bytes: vectors of whole numbers from -127 to 127, since
+            engines refuse others there; `float` for all other fields.
 
     Raises:
+        UsageError: another element type.
         ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded.
     """
 
@@ -32,7 +39,11 @@ class _Embedder:
         precision: str = "auto",
         runtime: str = "auto",
         threads: int | None = None,
+        element_type: str = "float",
     ) -> None:
+        if element_type not in ("float", "byte"):
+            raise UsageError(f"there is no element type {element_type!r} here", "Use float or byte.")
+        self.element_type = element_type
         self.model = model
         self.device = device
         self.precision = precision
@@ -78,8 +89,15 @@ class _Embedder:
         return made
 
     def _settings(self) -> dict[str, Any]:
-        names = ("model", "device", "precision", "runtime", "threads")
+        names = ("model", "device", "precision", "runtime", "threads", "element_type")
         return {name: getattr(self, name) for name in names}
+
+    def _numbers(self, vectors: Vectors) -> list[Any]:
+        """Vectors as lists. Haystack declares their numbers as floats."""
+        if self.element_type == "byte":
+            vectors = quantize_vectors(vectors).astype(np.float32)
+        numbers: list[Any] = vectors.tolist()
+        return numbers
 
     def _about(self) -> dict[str, Any]:
         info = self.encoder.info
@@ -96,6 +114,7 @@ class SbertTextEmbedder(_Embedder):
 
     Args:
         model, device, precision, runtime, threads: See `Encoder`.
+        element_type: `byte` for stores over a vector field of bytes.
     """
 
     _kind = "query"
@@ -110,7 +129,9 @@ class SbertTextEmbedder(_Embedder):
         Raises:
             UsageError: not one string.
         """
-        return {"embedding": self.encoder.embed_query(text), "meta": self._about()}
+        if not isinstance(text, str):
+            raise UsageError(f"the query is a {type(text).__name__}, not a string", "Give one string.")
+        return {"embedding": self._numbers(self.encoder.encode(text, "query")), "meta": self._about()}
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     async def run_async(self, text: str) -> dict[str, Any]:
@@ -128,6 +149,7 @@ class SbertDocumentEmbedder(_Embedder):
 
     Args:
         model, device, precision, runtime, threads: See `Encoder`.
+        element_type: `byte` for stores over a vector field of bytes.
         meta_fields_to_embed: Names in `Document.meta` whose values are embedded in front of the content.
         embedding_separator: Between those values and the content.
     """
@@ -143,9 +165,10 @@ class SbertDocumentEmbedder(_Embedder):
         threads: int | None = None,
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
+        element_type: str = "float",
     ) -> None:
         # By name: @component replaces the class, and super() would look for the original one.
-        _Embedder.__init__(self, model, device, precision, runtime, threads)
+        _Embedder.__init__(self, model, device, precision, runtime, threads, element_type)
         self.meta_fields_to_embed = meta_fields_to_embed or []
         self.embedding_separator = embedding_separator
 
@@ -171,7 +194,7 @@ class SbertDocumentEmbedder(_Embedder):
         encoded = self.encoder.encode_details([self._text(document) for document in documents], "document")
         embedded = [
             replace(document, embedding=vector)
-            for document, vector in zip(documents, encoded.vectors.tolist(), strict=True)
+            for document, vector in zip(documents, self._numbers(encoded.vectors), strict=True)
         ]
         return {"documents": embedded, "meta": self._about() | {"truncated": int(encoded.truncated.sum())}}
 

@@ -28,6 +28,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
+from es_sbert.index.byte_vectors import quantization_loss
 from es_sbert.index.document_vectors import action_metadata, if_unchanged, read_stored_vectors, row_cosines
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
 from es_sbert.index.text_template import TextTemplate
@@ -558,15 +559,16 @@ def _verify_vectors(
         if value is None:
             continue
         text = template.render(hit["_source"])
-        for start, end, vector in read_stored_vectors(value, len(text)):
+        for start, end, vector in read_stored_vectors(value, len(text), meta.element_type):
             ids.append(hit["_id"])
             texts.append(text[start:end])
             vectors.append(vector)
     if not ids:
         return 0
     expected = encoder.encode(texts, "document")  # (vectors, dimensions)
-    for document_id, cosine in zip(ids, row_cosines(np.stack(vectors), expected), strict=True):
-        if cosine < _MIN_COSINE:
+    cosines = row_cosines(np.stack(vectors), expected)  # (vectors,)
+    for document_id, cosine, loss in zip(ids, cosines, quantization_loss(expected, meta.element_type), strict=True):
+        if cosine < _MIN_COSINE - 2 * loss:
             which = f"the vector of the document {document_id!r} in {name}"
             how = f"{which} is not the one that {encoder.info.model} gives (cosine {cosine:.4f})"
             raise _mismatch_error(context, how)

@@ -395,21 +395,23 @@ def _new_vector_fields(
     Where neither model nor types change, vectors of the other fields are copied as they are.
     """
     stored = vector_fields(source.mappings, source.name)
-    old = stored[wanted.vector_field]
+    old, info = stored[wanted.vector_field], engine.info
     has_types = wanted.index_type in (None, old.index_type) and wanted.element_type in (None, old.element_type)
     same = old.fingerprint == model.fingerprint and has_types
-    return {
-        name: meta.changed(
-            fingerprint=model.fingerprint,
-            model=model.model,
-            dimensions=model.dimensions,
-            index_type=parse_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
-            element_type=parse_element_type(wanted.element_type or meta.element_type, engine.info),
-            text=wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
-        )
-        for name, meta in stored.items()
-        if (name == wanted.vector_field if same else meta.fingerprint == old.fingerprint)
-    }
+    new = {}
+    for name, meta in stored.items():
+        if name == wanted.vector_field if same else meta.fingerprint == old.fingerprint:
+            element_type = parse_element_type(wanted.element_type or meta.element_type, info)
+            index_type = wanted.index_type or meta.index_type
+            new[name] = meta.changed(
+                fingerprint=model.fingerprint,
+                model=model.model,
+                dimensions=model.dimensions,
+                index_type=parse_index_type(index_type, info, model.dimensions, element_type),
+                element_type=element_type,
+                text=wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
+            )
+    return new
 
 
 def _migrated_fields(target: IndexState, state: MigrationState) -> dict[str, VectorFieldMeta]:

@@ -341,6 +341,7 @@ def build_vector_queries(
                 min_cosine=params.min_cosine,
                 boost=params.boosts.get(name, 1.0),
                 inner_hits=name,
+                element_type=scope.element_type(name),
             )
         )
     return queries
@@ -405,7 +406,9 @@ def read_document_vectors(
                 f"document {id!r} of {place} has no vector in {name}",
                 f"Embed it first: `es-sbert ingest --index {place}`.",
             )
-        vectors[name] = mean_direction([vector for _, _, vector in read_stored_vectors(document[name], 0)])
+        element_type = scope.field_meta(name, place).element_type
+        stored = read_stored_vectors(document[name], 0, element_type)
+        vectors[name] = mean_direction([vector for _, _, vector in stored])
     return place, vectors
 
 

@@ -41,7 +41,8 @@ class Hit:
 
     Attributes:
         id: The document's id.
-        cosine: Cosine of query and document vector, -1 to 1, from float32 vectors; of several fields the largest.
+        cosine: Cosine of query and document vector, -1 to 1, from float32 vectors, in a field of bytes from the stored
+            numbers and the rounded query; of several fields the largest.
         score: The engine's `_score`.
         source: The document, without its vector.
         index: The concrete index it came from.

@@ -25,7 +25,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.derived_fields import nested_objects
-from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query
+from es_sbert.index.mapping import OVERSAMPLE, ElementType, IndexType, VectorFieldMeta, and_query
 from es_sbert.index.vector_field import (
     VectorField,
     check_field_model,
@@ -59,7 +59,7 @@ def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> 
     usual = OVERSAMPLE.get(IndexType(meta.index_type))
     if requested is not None and usual is None:
         raise UsageError(
-            f"{meta.index_type} compares float32 vectors, so there is nothing to oversample", "Leave oversample out."
+            f"{meta.index_type} compares the whole vectors, so there is nothing to oversample", "Leave oversample out."
         )
     return usual if requested is None else requested
 
@@ -142,11 +142,15 @@ class SearchScope:
 
     @cached_property
     def groups(self) -> tuple[SearchScope, ...]:
-        """The fields by index type, alias filter and minimum cosine: those of a group can be searched by one query."""
-        groups: dict[tuple[str, bytes, float | None], list[VectorField]] = {}
+        """The fields by index type, whether they hold bytes, alias filter and minimum cosine.
+
+        Those of a group can be searched by one query.
+        """
+        groups: dict[tuple[str, bool, bytes, float | None], list[VectorField]] = {}
         for searched in self.fields:
             alias_filter = orjson.dumps(self.filters.get(searched.index))
-            key = searched.meta.index_type, alias_filter, searched.meta.min_cosine
+            has_bytes = searched.meta.element_type is ElementType.BYTE
+            key = searched.meta.index_type, has_bytes, alias_filter, searched.meta.min_cosine
             groups.setdefault(key, []).append(searched)
         return tuple(SearchScope(tuple(group), self.filters) for group in groups.values())
 
@@ -154,6 +158,11 @@ class SearchScope:
         """What the mapping says about a field; in which of the indices matters for the text alone."""
         wanted = [field.meta for field in self.fields if field.name == name]
         return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), wanted[0])
+
+    def element_type(self, name: str) -> ElementType:
+        """Element type of the vectors to search for: `byte` if one of the indices has it, which all others take too."""
+        types = [field.meta.element_type for field in self.fields if field.name == name]
+        return ElementType.BYTE if ElementType.BYTE in types else types[0]
 
     def nested_path(self, index: str, name: str) -> str | None:
         """The innermost `nested` object that a field of an index is in; None if it is in none."""

@@ -7,7 +7,11 @@ the cosine:
 |---|---|
 | kNN on both engines, rescored with float32 vectors or not | (1 + cos) / 2 |
 | exact on Elasticsearch: `cosineSimilarity(…) + 1.0` | 1 + cos |
-| exact on OpenSearch: `knn_score` with `cosinesimil` | (1 + cos) / 2 |
+| exact on OpenSearch: `knn_score` with `cosinesimil`; of bytes: a Painless script | (1 + cos) / 2 |
+
+Of vectors of the element type `byte`, the cosine is that of the numbers that the index stores with those of the query,
+which are quantized too. OpenSearch's `knn_score` gives 1 + cos for such a field, in
+one search with (1 + cos) / 2 for the fields of floats of other indices; the script gives the same for both.
 
 What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch 2.19.1 and 3.6.0 (`tests/engine`):
 
@@ -33,12 +37,12 @@ from enum import StrEnum
 import numpy as np
 import orjson
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
+from es_sbert.index.byte_vectors import StoredVectors, to_element_type
 from es_sbert.index.document_vectors import QueryVector, to_float_list
-from es_sbert.index.mapping import CHUNK_VECTOR, chunk_inner_hits
+from es_sbert.index.mapping import CHUNK_VECTOR, ElementType, chunk_inner_hits
 
 
 class SearchMethod(StrEnum):
@@ -114,7 +118,7 @@ def check_k(k: int) -> None:
         )
 
 
-def check_query_vector(vector: Vectors) -> None:
+def check_query_vector(vector: StoredVectors) -> None:
     """Refuse a vector that has no cosine with others.
 
     Args:
@@ -133,6 +137,15 @@ def check_query_vector(vector: Vectors) -> None:
         )
 
 
+def query_numbers(vector: QueryVector, element_type: ElementType) -> list[float]:
+    """A vector to search for as the engine takes it: whole numbers for a field of bytes, as engines refuse fractions.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)``. A list is returned unchanged.
+    """
+    return vector if isinstance(vector, list) else to_float_list(to_element_type(vector, element_type))
+
+
 @dataclass(frozen=True)
 class VectorQuery:
     """A search for the nearest vectors.
@@ -140,7 +153,7 @@ class VectorQuery:
     Attributes:
         field: The vector field.
         vector: *Shape:* ``(dimensions,)`` float32. A list is a placeholder: it is
-            inserted unchanged, and may be filled in later.
+            inserted unchanged, and may be filled in later; for a field of bytes, with whole numbers.
         k: How many hits.
         filter: Query in the engine's language that every hit must match, or None.
         num_candidates: Vectors that each shard looks at more closely; more is slower and misses less.
@@ -156,6 +169,7 @@ class VectorQuery:
         knn_parameters: Further parameters of the engine's own kNN query.
         nested_parameters: With passages: parameters of the `nested` query that replace the usual ones.
         passage_query_name: With passages: the `_name` of the query inside `nested`, which matches passages.
+        element_type: Of the field: the numbers of the vector are sent as whole numbers to a field of bytes.
     """
 
     field: str
@@ -171,6 +185,7 @@ class VectorQuery:
     knn_parameters: Json = dataclasses.field(default_factory=dict)
     nested_parameters: Json = dataclasses.field(default_factory=dict)
     passage_query_name: str | None = None
+    element_type: ElementType = ElementType.FLOAT
 
     def __post_init__(self) -> None:
         check_k(self.k)
@@ -195,6 +210,11 @@ class VectorQuery:
     def path(self) -> str:
         """Full name of the field that holds the numbers."""
         return f"{self.field}.{CHUNK_VECTOR}" if self.passages else self.field
+
+    @property
+    def numbers(self) -> list[float]:
+        """The vector as the engine takes it."""
+        return query_numbers(self.vector, self.element_type)
 
     @property
     def candidates(self) -> int:
@@ -249,7 +269,7 @@ def _knn_section(query: VectorQuery) -> Json:
 def _elasticsearch_knn(query: VectorQuery) -> Json:
     knn: Json = {
         "field": query.path,
-        "query_vector": to_float_list(query.vector),
+        "query_vector": query.numbers,
         "k": query.k,
         "num_candidates": query.candidates,
     }
@@ -286,7 +306,7 @@ def _exact_count(query: VectorQuery, clause: Json) -> Json:
 
 def _opensearch_clause(query: VectorQuery) -> Json:
     knn: Json = {
-        "vector": to_float_list(query.vector),
+        "vector": query.numbers,
         "k": query.oversampled_k,
         "method_parameters": {"ef_search": max(query.candidates, query.oversampled_k)},
         "ignore_unmapped": True,
@@ -320,7 +340,7 @@ def _has_vector(query: VectorQuery) -> Json:
 
 
 def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) -> Json:
-    """Documents, or those of passages, scored by the cosine of their float32 vectors, from the minimum up."""
+    """Documents, or those of passages, scored by the cosine of their stored vectors, from the minimum up."""
     script = _script(engine_type, query)
     if query.min_cosine is not None:
         # `min_score` is compared after all boosts, also those of outer queries, unless constant_score is between them.
@@ -348,11 +368,14 @@ def _boost(query: VectorQuery) -> Json:
 
 
 def _script(engine_type: EngineType, query: VectorQuery) -> Json:
-    vector = to_float_list(query.vector)
+    vector = query.numbers
     if engine_type is EngineType.ELASTICSEARCH:
         # Nothing in the field's name may end the string.
         field = query.path.replace("\\", "\\\\").replace("'", "\\'")
         return {"source": f"cosineSimilarity(params.q, '{field}') + 1.0", "params": {"q": vector}}
+    if query.element_type is ElementType.BYTE:
+        source = "(1.0 + cosineSimilarity(params.q, doc[params.field])) / 2.0"
+        return {"source": source, "params": {"field": query.path, "q": vector}}
     params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
     return {"lang": "knn", "source": "knn_score", "params": params}
 

@@ -19,11 +19,18 @@ from es_sbert.gateway.proxy.incoming_request import credential_headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
-from es_sbert.index.document_vectors import QueryVector, to_float_list
+from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import IndexType, and_query, chunk_inner_hits, vector_path
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_scope import SearchScope
-from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, cosine_from_score, vector_clause
+from es_sbert.search.vector_query import (
+    MAX_K,
+    SearchMethod,
+    VectorQuery,
+    cosine_from_score,
+    query_numbers,
+    vector_clause,
+)
 
 # What hits must match; None where the engine itself keeps the k nearest documents of all shards.
 Filters = Sequence[Json] | None
@@ -70,6 +77,7 @@ def semantic_clause(
         knn_parameters=_native_parameters(engine_type, semantic),
         nested_parameters={member: value for member, value in nested.items() if member != "_name"},
         passage_query_name=passage_name,
+        element_type=semantic.element_type,
     )
     clause = knn_clause(
         engine_type, semantic.target, query, counts, semantic.oversample, calibrated=semantic.calibrated
@@ -146,6 +154,7 @@ def knn_clause(
             query,
             # Vectors that are not quantized need no rescoring.
             oversample=usual if usual is None or oversample is None else oversample or None,
+            element_type=part.element_type(target.name),
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
             min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
         )
@@ -195,7 +204,7 @@ def knn_section(semantic: SemanticQuery, section: Json, vector: QueryVector, inn
     target, meta = semantic.target, semantic.target.meta
     section = {name: value for name, value in section.items() if name != "query_vector_builder"}
     indices = [index for part in target.groups for index in part.indices]
-    section |= {"field": vector_path(target.name, meta), "query_vector": to_float_list(vector)}
+    section |= {"field": vector_path(target.name, meta), "query_vector": query_numbers(vector, semantic.element_type)}
     section["filter"] = combine_filters(semantic.filter, index_filter(indices))
     oversample = target.groups[0].oversample(target.name)
     if oversample is not None:

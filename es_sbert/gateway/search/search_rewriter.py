@@ -44,8 +44,8 @@ from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.document_vectors import to_float_list
-from es_sbert.search.vector_query import check_query_vector
+from es_sbert.index.mapping import ElementType
+from es_sbert.search.vector_query import check_query_vector, query_numbers
 
 NO_VECTORS_HINT = (
     "The indices searched have no vectors of es-sbert, so the gateway passed the query through unchanged. For semantic "
@@ -59,8 +59,9 @@ _STEP_BYTES = 1024 * 1024
 # Indices with unknown mappings, for which only native semantic queries can be passed through.
 _UNREADABLE_INDICES = ResolvedIndices({}, {}, ordinary=False)
 
-# A vector depends on the model's fingerprint and the text.
+# A vector depends on the model's fingerprint and the text; its numbers also on the field's element type.
 _VectorKey = tuple[str, str]
+_NumbersKey = tuple[_VectorKey, ElementType]
 
 
 @dataclass(frozen=True)
@@ -103,22 +104,22 @@ class _CollectedQueries:
 
     queries: list[tuple[SemanticQuery, Filters]] = field(default_factory=list)
     vectors: dict[_VectorKey, Vectors] = field(default_factory=dict)
-    lists: dict[_VectorKey, list[float]] = field(default_factory=dict)
+    lists: dict[_NumbersKey, list[float]] = field(default_factory=dict)
     cutoffs: CutoffCosines = field(default_factory=dict)
 
     def add(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], None]:
         self.queries.append((semantic, filters))
-        return self.lists.setdefault(_vector_key(semantic), []), None
+        return self.lists.setdefault(_numbers_key(semantic), []), None
 
     def fill_vectors(self) -> None:
         """Write the vectors' numbers into the rewritten body."""
-        for key, numbers in self.lists.items():
+        for (key, element_type), numbers in self.lists.items():
             check_query_vector(self.vectors[key])
-            numbers[:] = to_float_list(self.vectors[key])
+            numbers[:] = query_numbers(self.vectors[key], element_type)
 
     def lookup(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], float | None]:
         cutoff = None if filters is None else self.cutoffs.get(cutoff_key(semantic, filters))
-        return self.lists[_vector_key(semantic)], cutoff
+        return self.lists[_numbers_key(semantic)], cutoff
 
 
 class SearchRewriter:
@@ -278,7 +279,7 @@ class SearchRewriter:
             preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
             context = replace(context, options={**context.options, "preference": preference})
         collected.cutoffs = await self._cutoff.cosines(
-            cut_off, lambda semantic: lists[_vector_key(semantic)], body, context
+            cut_off, lambda semantic: lists[_numbers_key(semantic)], body, context
         )
         if collected.cutoffs:
             rewritten = await offloaded_rewrite(indices, context.mode, collected.lookup, check, True)
@@ -387,6 +388,10 @@ class SearchRewriter:
 
 def _vector_key(semantic: SemanticQuery) -> _VectorKey:
     return semantic.target.meta.fingerprint, semantic.text
+
+
+def _numbers_key(semantic: SemanticQuery) -> _NumbersKey:
+    return _vector_key(semantic), semantic.element_type
 
 
 def _contains_any(raw: bytes, marks: Sequence[bytes]) -> bool:

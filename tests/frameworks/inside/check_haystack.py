@@ -24,6 +24,7 @@ from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.index.byte_vectors import quantize_vectors
 from es_sbert.integrations.haystack import SbertDocumentEmbedder, SbertTextEmbedder
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
 from tests.model_kinds import KINDS, write_model_kinds
@@ -90,6 +91,20 @@ def test_meta_fields_are_prepended(tiny: str) -> None:
     embedder.close()
 
 
+def test_vectors_for_a_field_of_bytes_are_whole_numbers(tiny: str) -> None:
+    text, documents = SbertTextEmbedder(tiny, element_type="byte"), SbertDocumentEmbedder(tiny, element_type="byte")
+    with Encoder(tiny) as encoder:
+        query = text.run("a man")["embedding"]
+        [document] = documents.run([Document(content="a man plays")])["documents"]
+        assert query == quantize_vectors(encoder.encode("a man", "query")).tolist()
+        assert document.embedding == quantize_vectors(encoder.encode(["a man plays"], "document"))[0].tolist()
+    assert {type(number) for number in query} == {float}
+    text.close()
+    documents.close()
+    with pytest.raises(UsageError, match="no element type 'int8'"):
+        SbertTextEmbedder(tiny, element_type="int8")
+
+
 def test_async_run_equals_run(tiny: str) -> None:
     text, documents = SbertTextEmbedder(tiny), SbertDocumentEmbedder(tiny)
     assert asyncio.run(text.run_async("a man")) == text.run("a man")
@@ -115,7 +130,7 @@ def test_closed_component_reloads(tiny: str) -> None:
 @pytest.mark.parametrize(
     "component",
     [
-        SbertTextEmbedder("m", device="cpu", precision="fp32", threads=2),
+        SbertTextEmbedder("m", device="cpu", precision="fp32", threads=2, element_type="byte"),
         SbertDocumentEmbedder("m", "cpu", "fp32", 2, meta_fields_to_embed=["title"], embedding_separator=" "),
     ],
 )

@@ -35,7 +35,7 @@ from es_sbert.index.vector_field import VectorField
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 4, 3), "http://localhost:9200")
 ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
-FLOAT, BFLOAT16 = ElementType.FLOAT, ElementType.BFLOAT16
+FLOAT, BFLOAT16, BYTE = ElementType.FLOAT, ElementType.BFLOAT16, ElementType.BYTE
 
 
 def field(index_type: str = "hnsw", model: str = "mine", dimensions: int = 384, **meta: Any) -> VectorField:
@@ -67,9 +67,10 @@ def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
 
 def test_all_combinations_of_an_engine_are_measured() -> None:
     found = layouts_to_measure(ES9, 384, 1_000, AdviceRequest())
-    assert len(found) == len(set(found)) == 4 * 2 * 8
+    # Bytes are not quantized once more: a graph and none.
+    assert len(found) == len(set(found)) == 4 * (2 * 8 + 2)
     assert {layout.dimensions for layout in found} == {384, 256, 128, 64}
-    assert {layout.element_type for layout in layouts_to_measure(ES8, 384, 1_000, AdviceRequest())} == {FLOAT}
+    assert {layout.element_type for layout in layouts_to_measure(ES8, 384, 1_000, AdviceRequest())} == {FLOAT, BYTE}
     assert {layout.index_type for layout in layouts_to_measure(OPENSEARCH, 384, 1_000, AdviceRequest())} == {
         IndexType.HNSW,
         IndexType.INT8_HNSW,
@@ -81,7 +82,7 @@ def test_types_without_a_graph_are_for_small_indices_or_named() -> None:
     large = layouts_to_measure(ES9, 384, FLAT_MOST_VECTORS + 1, AdviceRequest())
     assert all(layout.index_type.endswith("hnsw") for layout in large)
     named = layouts_to_measure(ES9, 384, 10**9, AdviceRequest(index_types=("flat",), dimensions=(384,)))
-    assert named == [VectorLayout(384, FLOAT, IndexType.FLAT), VectorLayout(384, BFLOAT16, IndexType.FLAT)]
+    assert named == [VectorLayout(384, each, IndexType.FLAT) for each in (FLOAT, BFLOAT16, BYTE)]
 
 
 def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
@@ -94,7 +95,8 @@ def test_types_that_cannot_hold_so_few_dimensions_are_left_out() -> None:
     [
         (AdviceRequest(dimensions=(385,)), "the vectors have 384 dimensions, not 385"),
         (AdviceRequest(index_types=("tree",)), "there is no index type 'tree'"),
-        (AdviceRequest(element_types=("byte",)), "does not write vectors of the element type byte"),
+        (AdviceRequest(element_types=("bit",)), "does not write vectors of the element type bit"),
+        (AdviceRequest(element_types=("byte",), index_types=("bbq_hnsw",)), "has none of these layouts"),
         (AdviceRequest(element_types=("half",)), "there is no element type 'half'"),
     ],
 )
@@ -124,6 +126,10 @@ def test_element_type_that_the_engine_lacks_is_refused() -> None:
          "es-sbert index migrate docs --model mine@128 --index-type int8_hnsw --element-type bfloat16"),
         (ES9, field(element_type="bfloat16"), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
          "es-sbert index change-type docs --index-type int8_hnsw --force-merge"),
+        (OPENSEARCH, field("int8_hnsw"), VectorLayout(384, BYTE, IndexType.HNSW),
+         "es-sbert index migrate docs --index-type hnsw --element-type byte"),
+        (ES9, field("flat", element_type="byte"), VectorLayout(384, BYTE, IndexType.HNSW),
+         "es-sbert index change-type docs --index-type hnsw --force-merge"),
         (ES9, field(), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
          "es-sbert index migrate docs --index-type int8_hnsw --element-type bfloat16"),
         (ES9, replace(field(model="a b"), name="v"), VectorLayout(128, FLOAT, IndexType.HNSW),

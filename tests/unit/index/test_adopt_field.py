@@ -11,6 +11,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
+from es_sbert.index.adopt import AdoptionSettings
 from es_sbert.index.adopt_field import AdoptableField, check_plain_field
 from es_sbert.index.mapping import ElementType, IndexType
 from es_sbert.index.text_template import TextTemplate
@@ -52,6 +53,18 @@ def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> 
     assert (found.index_type, found.dimensions, found.where) == (index_type, 384, "docs.vector")
     meta = found.meta("f" * 32, "model")
     assert (meta.index_type, meta.dimensions, meta.text, meta.model) == (index_type, 384, "{body}", "model")
+
+
+def test_byte_vectors_are_recognized() -> None:
+    # OpenSearch returns the name in capitals.
+    for info, mapping in ((ELASTICSEARCH, DENSE | {"element_type": "byte"}), (OPENSEARCH, KNN | {"data_type": "BYTE"})):
+        found = look(info, mapping)
+        assert (found.element_type, found.index_type) == (ElementType.BYTE, IndexType.HNSW)
+        assert found.meta("f" * 32, "model").element_type is ElementType.BYTE
+        # Of unit vectors times 127, as others write them, rounding takes more than of es-sbert's.
+        assert 0.996 < AdoptionSettings().least_cosine(found) < 0.998
+        assert AdoptionSettings(min_cosine=0.9).least_cosine(found) == 0.9
+    assert AdoptionSettings().least_cosine(look(ELASTICSEARCH, DENSE)) == 0.999
 
 
 def test_bfloat16_vectors_are_recognized() -> None:
@@ -107,7 +120,6 @@ def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **o
         ({"similarity": "l2_norm"}, "compares vectors by l2_norm"),
         ({"similarity": "dot_product"}, "compares vectors by dot_product"),
         ({"index": False}, "`index: false`"),
-        ({"element_type": "byte"}, "vectors of byte"),
         ({"element_type": "bit"}, "vectors of bit"),
         ({"index_options": {"type": "bbq_disk"}}, "the index type bbq_disk"),
     ],
@@ -123,7 +135,8 @@ def test_elasticsearch_field_with_wrong_similarity_is_rejected(change: Json, mes
         ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, "the engine's own choice"),
         (KNN | {"mode": "on_disk"}, "the engine's own choice"),
         (KNN | {"method": KNN["method"] | {"engine": "faiss"}}, "the index type hnsw of faiss"),
-        (KNN | {"data_type": "byte"}, "vectors of byte"),
+        (KNN | {"data_type": "binary"}, "vectors of binary"),
+        (KNN | {"data_type": "byte", "space_type": "l2", "method": KNN["method"] | {"space_type": "l2"}}, "by l2"),
         (with_encoder({"name": "pq"}), "the encoder pq"),
     ],
 )

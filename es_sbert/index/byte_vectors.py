@@ -1,0 +1,74 @@
+"""Vectors of int8 in place of float32, for fields of the element type `byte`.
+
+A cosine does not depend on how long the two vectors are, so each vector has a scale of its own: its largest component
+becomes 127 or -127, and the others are rounded. es-sbert compares by cosine only, and maps its fields so.
+
+One scale for all vectors of a field would have to be chosen before the first of them is known. If it is too large,
+components are cut off; if it is too small, most of the 255 numbers are never used. It would have to suit vectors that
+are cut or rotated, and every program that writes to the field would need it. With a scale of its own no component of a
+vector is cut off, and loads, searches and indices have nothing to agree on.
+
+What is lost is rounding: half a step of largest / 127 a component at most. `benchmarks/short_vectors.py` measures it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.encoder.batching import Vectors
+from es_sbert.index.mapping import ElementType
+
+Bytes = NDArray[np.int8]
+# What is written: numbers of float32, or int8.
+StoredVectors = Vectors | Bytes
+_LARGEST = 127
+
+
+def quantize_vectors(vectors: Vectors) -> Bytes:
+    """The int8 vectors of nearly the same directions.
+
+    Args:
+        vectors: Finite numbers. *Shape:* ``(…, dimensions)`` float32.
+
+    Returns:
+        *Shape:* ``(…, dimensions)`` int8, from -127 to 127; a zero vector stays zero.
+    """
+    wide = np.asarray(vectors, dtype=np.float64)
+    largest = np.abs(wide).max(axis=-1, keepdims=True, initial=0.0)
+    scaled = np.divide(wide, largest, out=np.zeros_like(wide), where=largest > 0)
+    quantized: Bytes = np.rint(scaled * _LARGEST).astype(np.int8)
+    return quantized
+
+
+def to_element_type(vectors: StoredVectors, element_type: ElementType) -> StoredVectors:
+    """Vectors as a field of this element type takes them: int8 for `byte`, otherwise float32.
+
+    Vectors of int8 are returned unchanged: engines take them for fields of floats too.
+
+    Args:
+        vectors: *Shape:* ``(…, dimensions)``.
+    """
+    if element_type is not ElementType.BYTE or vectors.dtype == np.int8:
+        return vectors
+    return quantize_vectors(np.asarray(vectors, dtype=np.float32))
+
+
+def quantization_loss(vectors: Vectors, element_type: ElementType) -> NDArray[np.float64]:
+    """How far the cosine of each vector with what is stored of it is below 1; 0 for floats.
+
+    Args:
+        vectors: *Shape:* ``(rows, dimensions)`` float32.
+
+    Returns:
+        *Shape:* ``(rows,)``.
+    """
+    if element_type is not ElementType.BYTE:
+        return np.zeros(len(vectors))
+    exact, stored = np.asarray(vectors, np.float64), quantize_vectors(vectors).astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(stored, axis=1)
+    products = (exact * stored).sum(axis=1)
+    # A zero vector has no cosine: it loses nothing.
+    cosines = np.divide(products, lengths, out=np.ones(len(vectors)), where=lengths > 0)
+    loss: NDArray[np.float64] = np.maximum(0.0, 1.0 - cosines)
+    return loss
