@@ -279,7 +279,12 @@ def training_recipe(settings: AdaptSettings, plan: AdaptPlan) -> Recipe:
         "epochs": settings.epochs,
         "batch": settings.batch,
         "learning_rate": settings.learning_rate,
-        "dev": {"task": "pairs", "path": "dev.jsonl", "columns": columns},
+        "dev": {
+            "task": "pairs",
+            "path": "dev.jsonl",
+            "columns": columns,
+            "prompts": {role: kinds[role] for role in columns},
+        },
         "checkpoints_per_epoch": _CHECKPOINTS_PER_EPOCH,
     }
     return Recipe.model_validate(

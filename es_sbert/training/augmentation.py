@@ -173,7 +173,7 @@ def add_teacher_vectors(
     assert isinstance(objective, VectorDistillationSpec), "the recipe's validator has made sure of it"
     if not cache.exists():
         _save_teacher_vectors(cache, dev.texts[0], objective, device, report)
-    return replace(dev, gold=np.load(cache, mmap_mode="r"), kind=objective.teacher_prompt)
+    return replace(dev, gold=np.load(cache, mmap_mode="r"), kinds=(objective.teacher_prompt,))
 
 
 def _save_teacher_vectors(

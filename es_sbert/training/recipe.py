@@ -183,10 +183,21 @@ class DevSpec(SourceSpec):
             (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1); `vectors`: mean
             cosine to the vectors of the stage's teacher (text), for a stage of vector distillation.
         columns: As for training data.
+        prompts: Role → which of the model's prompts is put in front of the texts of that column, as `ingest` and
+            `search` do. Models without prompts leave the texts as they are.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"] = "sts"
     columns: dict[str, str]
+    prompts: dict[str, Literal["query", "document"]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _prompts_of_columns(self) -> Self:
+        if unknown := sorted(self.prompts.keys() - self.columns.keys()):
+            raise ValueError(f"prompts are for the roles in columns, not for {', '.join(unknown)}")
+        if self.prompts and self.task == "vectors":
+            raise ValueError("texts of the task vectors have the prompt of the teacher: set teacher_prompt instead")
+        return self
 
 
 class LoraSpec(RecipeSettings):
@@ -395,6 +406,9 @@ class Recipe(RecipeSettings):
             raise ValueError(f"stages need different names, not {', '.join(names)}")
         if self.test is not None and self.test.task == "vectors":
             raise ValueError("test.task vectors has no teacher: use it for the dev set of a stage")
+        measured = [*(stage.dev for stage in self.stages), self.test]
+        if self.model.kind is not ModelKind.BI_ENCODER and any(one is not None and one.prompts for one in measured):
+            raise ValueError(f"prompts of dev and test are for bi-encoders, not for a {self.model.kind}")
         return self
 
 

@@ -71,7 +71,8 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
     """
     scores: NDArray[np.floating]
     if isinstance(model, SentenceEmbedder):
-        vectors = [model.embed(texts, data.kind) for texts in data.texts]
+        kinds = data.kinds or (None,) * len(data.texts)
+        vectors = [model.embed(texts, kind) for texts, kind in zip(data.texts, kinds, strict=True)]
         if data.task == "triplet":
             return triplet_accuracy(*vectors)[distance]
         if data.task == "pairs":

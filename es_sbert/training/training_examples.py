@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.io.tables import RowErrors, Table, read_table
 from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec
@@ -274,13 +275,13 @@ class DevData:
         gold: Scores (`sts`, float32) or classes (`duplicates`, int64) of *shape* ``(examples,)``; vectors of the
             teacher (`vectors`, float32) of *shape* ``(examples, dimensions)``, None before it has embedded the texts;
             None for the tasks whose columns define the right text.
-        kind: Which of the model's prompts to put in front of the texts.
+        kinds: Which of the model's prompts to put in front of the texts of each role; empty for none.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"]
     texts: tuple[list[str], ...]
     gold: NDArray[np.float32] | NDArray[np.int64] | None
-    kind: Literal["query", "document"] | None = None
+    kinds: tuple[PromptKind | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.texts[0])
@@ -312,7 +313,8 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
             f"{path}: all {len(examples)} positives are one text, which is always the first among them",
             "Name another dev set, or raise its limit.",
         )
-    return DevData(spec.task, examples.texts, gold)
+    kinds = tuple(map(spec.prompts.get, _DEV_SCHEMAS[spec.task].roles)) if spec.prompts else ()
+    return DevData(spec.task, examples.texts, gold, kinds)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, 
     plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}", "title")
     (stage,) = training_recipe(AdaptSettings(index="docs", name="docs-tuned", negatives=2), plan).stages
     assert stage.data[0].prompts == expected
+    assert stage.dev is not None
+    assert stage.dev.prompts == {"anchor": "query", "positive": "document"}
     assert stage.data[0].columns == {"anchor": "query", "positive": "text", "negative": ("negative1", "negative2")}
 
 

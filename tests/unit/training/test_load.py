@@ -168,3 +168,22 @@ def test_recipes_are_frozen(tmp_path: Path) -> None:
     loaded = Recipe.model_validate(recipe(tmp_path))
     with pytest.raises(ValueError, match="frozen"):
         loaded.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "message"),
+    [
+        ("dev", {"prompts": {"query": "query"}}, "prompts are for the roles in columns, not for query"),
+        ("dev", {"prompts": {"sentence1": "clustering"}}, "dev.prompts.sentence1"),
+        ("test", {"prompts": {"sentence1": "query"}}, "prompts of dev and test are for bi-encoders"),
+    ],
+)
+def test_prompts_of_dev_and_test_are_checked(tmp_path: Path, key: str, settings: dict[str, Any], message: str) -> None:
+    its = recipe(tmp_path)
+    if key == "test":
+        its["model"]["kind"] = "cross-encoder"
+        its["test"] = its["stages"][0]["dev"] | settings
+    else:
+        its["stages"][0]["dev"] |= settings
+    with pytest.raises(RecipeInvalid, match=message):
+        load_recipe(str(write_recipe(tmp_path, its)))

@@ -121,7 +121,7 @@ class Fixed:
         self._vectors = vectors
 
     def embed(self, texts: list[str], kind: str | None = None) -> np.ndarray:
-        return np.array([self._vectors[text] for text in texts], dtype=np.float32)
+        return np.array([self._vectors[f"{kind}: {text}" if kind else text] for text in texts], dtype=np.float32)
 
 
 class Scorer:
@@ -145,6 +145,14 @@ def test_dev_scores_by_hand() -> None:
     stretched = DevData("triplet", (["x"], ["long"], ["near"]), None)
     assert dev_score(MODEL, stretched) == 100
     assert dev_score(MODEL, stretched, Similarity.EUCLIDEAN) == 0
+
+
+def test_dev_texts_get_the_prompts_of_their_roles() -> None:
+    prompted = Fixed({"query: x": [1, 0], "query: y": [0, 1], "document: a": [1, 0.1], "document: b": [0, 1]})
+    data = DevData("pairs", (["x", "y"], ["a", "b"]), None, ("query", "document"))
+    assert dev_score(prompted, data) == 100
+    one_role = Fixed({"query: x": [1, 0], "query: y": [0, 1], "a": [0, 1], "b": [1, 0]})
+    assert dev_score(one_role, replace(data, kinds=("query", None))) == 50
 
 
 def test_cross_encoders_are_measured_by_their_scores() -> None:

@@ -44,7 +44,13 @@ def test_triplets_and_pairs_have_no_gold(tmp_path: Path) -> None:
     assert data.texts == (["1"], ["2"], ["3"])
     assert data.gold is None
     del columns["negative"]
-    assert len(read_dev(dev(tmp_path, "a\tp\n1\t2\n3\t4\n", task="pairs", columns=columns), tmp_path).texts) == 2
+    pairs = dev(tmp_path, "a\tp\n1\t2\n3\t4\n", task="pairs", columns=columns)
+    assert len(read_dev(pairs, tmp_path).texts) == 2
+    assert read_dev(pairs, tmp_path).kinds == ()
+    assert read_dev(pairs.model_copy(update={"prompts": {"positive": "document"}}), tmp_path).kinds == (
+        None,
+        "document",
+    )
 
 
 @pytest.mark.parametrize(
