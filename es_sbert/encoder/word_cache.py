@@ -59,9 +59,10 @@ class WordCache:
             TypeError, UnicodeEncodeError: a text is not valid Unicode.
         """
         split = [text.split(" ") for text in texts]
+        words_of_all = set().union(*split)
         known = self._known
-        ids_of = known.__getitem__
-        missing = [word for word in set().union(*split) if word not in known]
+        rare: dict[str, bytes] = {}
+        missing = list(words_of_all.difference(known))
         if missing:
             encodings = self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
             found = {
@@ -70,8 +71,14 @@ class WordCache:
             }
             if len(known) + len(found) > _MAX_WORDS:
                 # Begin anew. Other threads go on with the words that they have.
-                known = self._known = {word: known[word] for word in set().union(*split) if word in known}
+                known = self._known = {word: known[word] for word in words_of_all if word in known}
             known.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
             rare = {word: ids for word, ids in found.items() if len(word) > _MAX_CHARACTERS}
-            ids_of = ChainMap(known, rare).__getitem__ if rare else known.__getitem__
-        return [np.frombuffer(b"".join(map(ids_of, words)), dtype=np.int64) for words in split]
+
+        def join(words: list[str]) -> bytes:
+            try:
+                return b"".join(map(known.__getitem__, words))
+            except KeyError:  # a word that is not kept
+                return b"".join(map(ChainMap(known, rare).__getitem__, words))
+
+        return [np.frombuffer(join(words), dtype=np.int64) for words in split]
