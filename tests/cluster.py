@@ -17,6 +17,7 @@ import pytest
 
 from es_sbert.engines.local import RunningEngine, start_cluster, start_node, stop_cluster, stop_engine
 from es_sbert.engines.local.server_health import port_is_free
+from es_sbert.engines.local.server_process import transport_port
 from tests.conftest import build_of, free_ports
 from tests.memory import folder_in_memory
 
@@ -154,7 +155,8 @@ class OwnCluster(Cluster):
         for number in numbers:
             self._frozen.discard(number)
             stop_engine(self.nodes[number])  # nothing is left to stop, but its exit status must be collected
-            while not port_is_free(self.nodes[number].port):
+            port = self.nodes[number].port
+            while not (port_is_free(port) and port_is_free(transport_port(port))):
                 time.sleep(0.05)
 
     def stop(self, number: int) -> None:
