@@ -255,7 +255,12 @@ class SentenceModel(BaseModel, frozen=True):
         """
         if kind is None:
             return self.prompts.get(self.default_prompt, "") if self.default_prompt else ""
-        return next((self.prompts[name] for name in PROMPT_NAMES[kind] if name in self.prompts), "")
+        name = self.prompt_name(kind)
+        return "" if name is None else self.prompts[name]
+
+    def prompt_name(self, kind: PromptKind) -> str | None:
+        """Name of the prompt for inputs of this kind, which may be empty; None where the model has none."""
+        return next((name for name in PROMPT_NAMES[kind] if name in self.prompts), None)
 
 
 def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Collection[str] = ()) -> SentenceModel:

@@ -52,23 +52,3 @@ def to_element_type(vectors: StoredVectors, element_type: ElementType) -> Stored
     if element_type is not ElementType.BYTE or vectors.dtype == np.int8:
         return vectors
     return quantize_vectors(np.asarray(vectors, dtype=np.float32))
-
-
-def quantization_loss(vectors: Vectors, element_type: ElementType) -> NDArray[np.float64]:
-    """How far the cosine of each vector with what is stored of it is below 1; 0 for floats.
-
-    Args:
-        vectors: *Shape:* ``(rows, dimensions)`` float32.
-
-    Returns:
-        *Shape:* ``(rows,)``.
-    """
-    if element_type is not ElementType.BYTE:
-        return np.zeros(len(vectors))
-    exact, stored = np.asarray(vectors, np.float64), quantize_vectors(vectors).astype(np.float64)
-    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(stored, axis=1)
-    products = (exact * stored).sum(axis=1)
-    # A zero vector has no cosine: it loses nothing.
-    cosines = np.divide(products, lengths, out=np.ones(len(vectors)), where=lengths > 0)
-    loss: NDArray[np.float64] = np.maximum(0.0, 1.0 - cosines)
-    return loss

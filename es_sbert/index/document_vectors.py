@@ -19,7 +19,7 @@ from es_sbert.encoder.batching import Vectors, slice_by_size
 from es_sbert.encoder.joined_text import value_breaks
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
-from es_sbert.index.byte_vectors import StoredVectors, to_element_type
+from es_sbert.index.byte_vectors import StoredVectors, quantize_vectors, to_element_type
 from es_sbert.index.mapping import (
     CHUNK_END,
     CHUNK_START,
@@ -265,6 +265,21 @@ def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         cosines: NDArray[np.float64] = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     return np.clip(np.nan_to_num(cosines, nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
+
+
+def quantization_loss(vectors: Vectors, element_type: ElementType) -> NDArray[np.float64]:
+    """How far the cosine of each vector with what is stored of it is below 1; 0 for floats and for zero vectors.
+
+    Args:
+        vectors: *Shape:* ``(rows, dimensions)`` float32.
+
+    Returns:
+        *Shape:* ``(rows,)``.
+    """
+    if element_type is not ElementType.BYTE:
+        return np.zeros(len(vectors))
+    loss = 1 - row_cosines(quantize_vectors(vectors).astype(np.float32), vectors)
+    return np.where(np.any(vectors, axis=1), loss, 0.0)
 
 
 def action_metadata(hit: Json) -> Json:

@@ -28,8 +28,13 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
-from es_sbert.index.byte_vectors import quantization_loss
-from es_sbert.index.document_vectors import action_metadata, if_unchanged, read_stored_vectors, row_cosines
+from es_sbert.index.document_vectors import (
+    action_metadata,
+    if_unchanged,
+    quantization_loss,
+    read_stored_vectors,
+    row_cosines,
+)
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates

@@ -206,10 +206,10 @@ def distillation_recipe(
         texts: How many texts it is trained on.
         base: The model that the student starts from, by the name to open it with; None for the teacher.
     """
-    prompts = _student_prompts(teacher, base)
+    start = teacher if base is None else _with_prompts(base, teacher)
     data = []
-    for kind in _prompt_kinds(teacher, prompts, student):
-        prompt = _prompt_name(prompts, kind)
+    for kind in _prompt_kinds(teacher, start, student):
+        prompt = start.prompt_name(kind)
         data.append(
             DataSpec(
                 path=_TEXTS,
@@ -233,7 +233,7 @@ def distillation_recipe(
     return Recipe(
         name=name,
         description=f"Distilled from {teacher.name}",
-        model=_model_spec(teacher, student, base, prompts),
+        model=_model_spec(teacher, student, base, start.prompts),
         stages=(stage,),
         precision=student.precision,
         seed=student.seed,
@@ -265,29 +265,22 @@ def _learning_rate(student: Student) -> float:
     return 1e-4 if student.layers is None else 5e-4
 
 
-def _student_prompts(teacher: SentenceModel, base: SentenceModel | None) -> dict[str, str]:
-    """The prompts of a student: those of its base, and those of the teacher for kinds that the base has none for."""
-    if base is None:
-        return teacher.prompts
+def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
+    """A base with the prompts of the teacher for kinds that it has none for."""
     prompts = dict(base.prompts)
     for kind in PROMPT_NAMES:
         if teacher.prompt(kind) and not base.prompt(kind):
-            name = _prompt_name(prompts, kind) or _prompt_name(teacher.prompts, kind)
+            name = base.prompt_name(kind) or teacher.prompt_name(kind)
             assert name is not None, "the teacher has a prompt of this kind"
             prompts[name] = teacher.prompt(kind)
-    return prompts
+    return base.model_copy(update={"prompts": prompts})
 
 
-def _prompt_name(prompts: dict[str, str], kind: PromptKind) -> str | None:
-    return next((name for name in PROMPT_NAMES[kind] if name in prompts), None)
-
-
-def _prompt_kinds(teacher: SentenceModel, prompts: dict[str, str], student: Student) -> tuple[PromptKind, ...]:
+def _prompt_kinds(teacher: SentenceModel, start: SentenceModel, student: Student) -> tuple[PromptKind, ...]:
     """Which kinds of texts the student learns: both where it or its teacher puts different prompts in front."""
     if student.prompt is not None:
         return (student.prompt,)
-    own = [prompts.get(_prompt_name(prompts, kind) or "", "") for kind in PROMPT_NAMES]
-    differs = teacher.prompt("query") != teacher.prompt("document") or own[0] != own[1]
+    differs = any(model.prompt("query") != model.prompt("document") for model in (teacher, start))
     return ("document", "query") if differs and not student.static else ("document",)
 
 

@@ -12,10 +12,11 @@ from hypothesis.extra.numpy import arrays
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.byte_vectors import quantization_loss, quantize_vectors, to_element_type
+from es_sbert.index.byte_vectors import quantize_vectors, to_element_type
 from es_sbert.index.document_vectors import (
     bulk_vector_value,
     chunk_values,
+    quantization_loss,
     read_stored_vectors,
     read_vector,
     row_cosines,
