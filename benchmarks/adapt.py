@@ -26,15 +26,18 @@ from typing import Any
 import click
 
 from benchmarks.acceptance import delete, ingest
-from benchmarks.common import machine, read_jsonl, read_tsv, table
+from benchmarks.common import machine, read_jsonl, table
 from es_sbert.adaptation.adapt import adapt
 from es_sbert.adaptation.adapt_plan import AdaptSettings
 from es_sbert.adaptation.adapt_result import AdaptResult
-from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
+from es_sbert.adaptation.model_comparison import ModelComparison
 from es_sbert.config import EngineSettings
-from es_sbert.diagnostics.index_calibration import LabelledQuery
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
+from es_sbert.evaluation.beir_files import read_beir_folder
+from es_sbert.evaluation.comparison import compare_reports
+from es_sbert.evaluation.evaluated_models import close_model, open_model
+from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection
+from es_sbert.evaluation.task_runner import run_task
 
 SETS = ("stdlib", "cisi", "arguana-rebuilt", "agentset-msmarco", "short-docs")
 ROOT = Path(__file__).parents[1]
@@ -52,17 +55,6 @@ def documents(data: Path, name: str, limit: int) -> Iterator[dict[str, Any]]:
         for row in islice(read_jsonl(data / "retrieval" / name / "corpus.jsonl.gz"), limit):
             title = row.get("title")
             yield {"id": row["_id"], "text": row["text"]} | ({"title": title} if title else {})
-
-
-def judged_queries(folder: Path) -> list[LabelledQuery]:
-    """The test queries of a set in the BEIR layout, with their relevant documents."""
-    relevant: dict[str, list[str]] = {}
-    for row in read_tsv(folder / "qrels/test.tsv.gz"):
-        query, document, grade = row.values()
-        if int(grade) > 0:
-            relevant.setdefault(query, []).append(document)
-    texts = {row["_id"]: row["text"] for row in read_jsonl(folder / "queries.jsonl.gz")}
-    return [LabelledQuery(texts[query], tuple(ids)) for query, ids in relevant.items()]
 
 
 def run(
@@ -90,23 +82,36 @@ def run(
             seconds = time.monotonic() - began
         finally:
             delete(url, index)
-        judged = compare_on_judged(folder, output, result, threads) if (folder / "qrels").is_dir() else None
-        return result, judged, seconds
+        if not (folder / "qrels").is_dir():
+            return result, None, seconds
+        lines = map(json.loads, (output / "adapt/documents.jsonl").read_text().splitlines())
+        collection = judged_part(folder, {document["id"]: document["full_text"] for document in lines})
+        return result, compare_on_judged(collection, result.plan.model, str(output / "model"), threads), seconds
 
 
-def compare_on_judged(folder: Path, output: Path, result: AdaptResult, threads: int) -> ModelComparison:
-    """Both models on the judged queries of a set, ranking the texts that the index embeds."""
-    corpus = [json.loads(line) for line in (output / "adapt/documents.jsonl").read_text().splitlines()]
-    rows = {document["id"]: row for row, document in enumerate(corpus)}
-    found = [(query.text, [rows[id] for id in query.ids if id in rows]) for query in judged_queries(folder)]
-    queries = [(text, relevant) for text, relevant in found if relevant]
-    metrics = []
-    for model in (result.plan.model, str(output / "model")):
-        with Encoder(model, device="cpu", precision="fp32", threads=threads) as encoder:
-            asked = encoder.encode([text for text, _ in queries], "query")
-            texts = encoder.encode([document["full_text"] for document in corpus], "document")
-        metrics.append(query_metrics(asked, texts, [relevant for _, relevant in queries]))
-    return compare_metrics(metrics[0], metrics[1], len(corpus), seed=0)
+def judged_part(folder: Path, texts: dict[str, str]) -> RetrievalCollection:
+    """A collection in the BEIR layout, cut to the documents of an index and the queries that they are relevant to.
+
+    Args:
+        texts: Id → text that the index embeds.
+    """
+    whole = read_beir_folder(folder)
+    kept = {
+        query: {id: grade for id, grade in found.items() if id in texts} for query, found in whole.judgements.items()
+    }
+    judgements = {query: grades for query, grades in kept.items() if any(grade > 0 for grade in grades.values())}
+    return RetrievalCollection(whole.name, texts, {query: whole.queries[query] for query in judgements}, judgements)
+
+
+def compare_on_judged(collection: RetrievalCollection, stock: str, tuned: str, threads: int) -> ModelComparison:
+    """Both models on the judged queries of a collection; queries that are documents leave themselves out."""
+    reports = []
+    for name in (tuned, stock):
+        model = open_model(name, backend="onnx", device="cpu", precision="fp32", threads=threads)
+        reports.append(run_task(model, EvaluationTask.RETRIEVAL, [collection]))
+        close_model(model)
+    found = compare_reports(reports[0], reports[1], (tuned, stock)).differences[collection.name]
+    return ModelComparison(len(collection.documents), found["ndcg@10"], found["recall@10"])
 
 
 def rows_of(name: str, kind: str, compared: ModelComparison, *more: str) -> list[list[str]]:

@@ -1,6 +1,7 @@
 """Quality and speed of students that `es-sbert distill` makes of a teacher.
 
-    python -m benchmarks.students --data DATA --work WORK [--texts N] [--layers N …] [--write]
+    python -m benchmarks.students --data DATA --work WORK [--teacher MODEL] [--texts N] [--layers N …] [--base MODEL …]
+        [--write]
     python -m benchmarks.students --kept --write
 
 DATA holds `sts/`, `nli/nli-train.tsv.gz`, `retrieval/SET/` in the BEIR layout and `ingest/short-docs.jsonl.gz`.
@@ -8,11 +9,13 @@ Students are trained on sentences of NLI and short documents of at most 20 words
 sentences of STSb dev and test. They are kept in WORK: a run that was interrupted resumes there, and a student that is
 finished is measured only. The settings of the training are those of `es-sbert distill`, unless options say otherwise.
 
-STSb is Spearman's ρ × 100 on its test set; retrieval ranks all documents by cosine. Speeds are texts a second through
+STSb is Spearman's ρ × 100 on its test set; retrieval ranks all documents by cosine: by the student's vectors of both,
+and by the student's vectors of the queries and the teacher's of the documents. Speeds are texts a second through
 `Encoder.encode_stream`, as `es-sbert ingest` runs it, on documents that differ. All models are open at the same time
 and take turns; ratios are those of the same round.
 
---write keeps the run in `benchmarks/results/students/KIND.json` and writes its table into docs/results.md.
+--write keeps the run in `benchmarks/results/students/KIND.json`, in place of that of the same teacher, and writes the
+tables into docs/results.md.
 """
 
 from __future__ import annotations
@@ -41,8 +44,10 @@ from benchmarks.kept_runs import (
     write_kind,
     write_section,
 )
-from benchmarks.model_choice import ndcg
+from benchmarks.model_choice import ranking_quality
+from benchmarks.retrieval import Collection, read_collection
 from es_sbert.bundle.bundle import is_encoder_bundle
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.training import distill
 
@@ -54,6 +59,7 @@ _MAX_WORDS = 20  # of a training text
 # Of a round: several windows, so that texts are tokenized while others are embedded.
 _SPEED_TEXTS, _STATIC_TEXTS = 12_000, 60_000
 UNTRAINED, STATIC = "static, untrained", "static"
+_WITH_GOALS = "all-MiniLM-L6-v2"
 
 
 def training_texts(data: Path, count: int) -> list[str]:
@@ -72,12 +78,13 @@ def training_texts(data: Path, count: int) -> list[str]:
     return [text for text in kept if 0 < len(text.split()) <= _MAX_WORDS][:count]
 
 
-def students(layers: Sequence[int]) -> dict[str, dict[str, Any]]:
+def students(layers: Sequence[int], bases: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Name of each student → arguments of `distill`."""
     return {
         STATIC: {},
         UNTRAINED: {"texts": ()},
         **{layer_name(number): {"layers": number} for number in layers},
+        **{f"from {base}": {"base": base} for base in bases},
     }
 
 
@@ -88,7 +95,7 @@ def layer_name(layers: int) -> str:
 
 def make_student(name: str, teacher: str, texts: Sequence[str], work: Path, options: dict[str, Any]) -> Path:
     """The folder of a student, trained if it is not there."""
-    folder = work / name.replace(", ", "-").replace(" ", "-")
+    folder = work / f"{name} of {Path(teacher).name}".replace(", ", "-").replace(" ", "-")
     if not is_encoder_bundle(folder):
         resume = (folder / "training/run.json").exists()
         arguments = {"texts": texts, "resume": resume, **options}
@@ -120,25 +127,43 @@ def speeds(
     return found
 
 
-def measure(encoder: Encoder, data: Path, sets: Sequence[str]) -> dict[str, Any]:
-    """Quality of one model, and what it is."""
+def measure(
+    encoder: Encoder, collections: dict[str, Collection], of_teacher: dict[str, Vectors], data: Path
+) -> dict[str, Any]:
+    """Quality of one model, and what it is.
+
+    Args:
+        of_teacher: The teacher's vectors of the documents of each collection.
+    """
     rows = sts_rows(data)
     pairs = [row["sentence1"] for row in rows] + [row["sentence2"] for row in rows]
+    alone, with_teacher = {}, {}
+    for name, collection in collections.items():
+        questions = encoder.encode(list(collection.queries.values()), "query")
+        alone[name] = ranking_quality(collection, document_vectors(encoder, collection), questions)
+        with_teacher[name] = ranking_quality(collection, of_teacher[name], questions)
     return {
         "variant": encoder.info.variant,
         "sts": sts_correlation(encoder.encode(pairs), [float(row["score"]) for row in rows]),
-        "retrieval": {one: ndcg(encoder, data / "retrieval" / one) for one in sets},
+        "retrieval": alone,
+        "teachers_documents": with_teacher,
     }
 
 
+def document_vectors(encoder: Encoder, collection: Collection) -> Vectors:
+    """A model's vectors of the documents of a collection."""
+    return encoder.encode([document["text"] for document in collection.documents], "document")
+
+
 def kept() -> dict[str, Any]:
-    """Kind of processor → its run, best kind first."""
+    """Kind of processor → teacher → its run, best kind first."""
     return read_kinds(RESULTS)
 
 
-def section(runs: dict[str, Any]) -> str:
-    """The tables of all kinds of processors."""
-    return "\n\n".join(run_text(kind, run) for kind, run in runs.items()) or "No processor has been measured."
+def section(kinds: dict[str, Any]) -> str:
+    """The tables of all kinds of processors and all teachers."""
+    texts = [run_text(kind, run) for kind, runs in kinds.items() for run in runs.values()]
+    return "\n\n".join(texts) or "No processor has been measured."
 
 
 def run_text(kind: str, run: dict[str, Any]) -> str:
@@ -146,12 +171,15 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
     models: dict[str, dict[str, Any]] = run["models"]
     own = models[run["teacher"]]["speeds"]
     sets = list(models[run["teacher"]]["retrieval"])
-    header = ["model", "STSb ρ", *(f"nDCG@10, {one}" for one in sets), "texts/s", "× teacher", "variant"]
+    rankings = {f"nDCG@10, {one}": ("retrieval", one) for one in sets}
+    if "teachers_documents" in models[run["teacher"]]:
+        rankings |= {f"{one}, documents by the teacher": ("teachers_documents", one) for one in sets}
+    header = ["model", "STSb ρ", *rankings, "texts/s", "× teacher", "variant"]
     rows = [
         [
             name,
             f"{figures['sts']:.2f}",
-            *(f"{figures['retrieval'][one]:.1f}" for one in sets),
+            *(f"{figures[ranking][one]:.1f}" for ranking, one in rankings.values()),
             spread(figures["speeds"]),
             spread([speed / teacher for speed, teacher in zip(figures["speeds"], own, strict=True)], 2),
             figures["variant"],
@@ -160,18 +188,20 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
     ]
     how = ", ".join(f"{option} {value}" for option, value in run["options"].items()) or "the default settings"
     learned = f"The static student learned from {run['texts']:,} texts"
-    if run["layers"]:
-        learned += f", those with layers from the first {run['layer_texts']:,} of them, with {how}"
+    if run["layers"] or run.get("bases"):
+        learned += f", the transformers from the first {run['layer_texts']:,} of them, with {how}"
     about = (
         f"{processor_text(run['processor'])}; {run['date']}, commit {run['commit']}, {run['rounds']} rounds, median "
         f"(min–max). {load_text(run['load'], [])} The teacher is {run['teacher']}. {learned}."
     )
-    goals = "\n".join(f"- {goal}" for goal in find_goals(run))
-    return f"{KINDS[kind]}: {about}\n\n{table(header, rows)}\n\n{goals}"
+    goals = "".join(f"\n- {goal}" for goal in find_goals(run))
+    return f"{KINDS[kind]}: {about}\n\n{table(header, rows)}" + (goals and f"\n{goals}")
 
 
 def find_goals(run: dict[str, Any]) -> list[Goal]:
-    """What students should reach, of all-MiniLM-L6-v2."""
+    """What students of all-MiniLM-L6-v2 should reach; none for other teachers."""
+    if run["teacher"] != _WITH_GOALS:
+        return []
     models: dict[str, dict[str, Any]] = run["models"]
     three, static, own = models.get(layer_name(3)), models.get(STATIC), models[run["teacher"]]["speeds"]
     ratio = None
@@ -191,15 +221,16 @@ def find_goals(run: dict[str, Any]) -> list[Goal]:
 @click.command()
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Folder of the students.")
-@click.option("--teacher", default="all-MiniLM-L6-v2", show_default=True)
+@click.option("--teacher", default=_WITH_GOALS, show_default=True)
 @click.option("--layers", type=click.IntRange(min=1), multiple=True, default=(3,), show_default=True)
-@click.option("--static-only", is_flag=True, help="Make no student with layers.")
+@click.option("--base", "bases", multiple=True, help="Also make a student that starts from this model. Repeatable.")
+@click.option("--static-only", is_flag=True, help="Make static students only.")
 @click.option("--texts", "count", type=click.IntRange(min=100), default=400_000, show_default=True)
 @click.option("--set", "sets", multiple=True, default=("cisi",), show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--layer-texts", type=click.IntRange(min=100), help="Of students with layers.  [default: all]")
-@click.option("--epochs", type=float, help="Of students with layers.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of the training of students with layers.")
+@click.option("--layer-texts", type=click.IntRange(min=100), help="Of students that are not static.  [default: all]")
+@click.option("--epochs", type=float, help="Of students that are not static.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of their training.")
 @click.option("--write", is_flag=True, help="Keep the run, and write its table into docs/results.md.")
 @click.option("--kept", "only_kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
 def main(
@@ -207,6 +238,7 @@ def main(
     work: Path | None,
     teacher: str,
     layers: Sequence[int],
+    bases: Sequence[str],
     static_only: bool,
     count: int,
     sets: Sequence[str],
@@ -223,26 +255,29 @@ def main(
         if data is None or work is None:
             raise click.UsageError("Give --data FOLDER and --work FOLDER, or --kept.")
         texts = training_texts(data, count)
-        layers = () if static_only else layers
+        layers, bases = ((), ()) if static_only else (layers, bases)
         fewer = texts[:layer_texts]
         given = {name: value for name, value in (("epochs", epochs), ("precision", precision)) if value is not None}
         models: dict[str, str | Path] = {teacher: teacher}
-        for name, options in students(layers).items():
-            if "layers" in options:
-                models[name] = make_student(name, teacher, fewer, work, {**options, **given})
-            else:
+        for name, options in students(layers, bases).items():
+            if name in (STATIC, UNTRAINED):
                 models[name] = make_student(name, teacher, texts, work, options)
+            else:
+                models[name] = make_student(name, teacher, fewer, work, {**options, **given})
         processor = this_processor()
         run: dict[str, Any] = {**conditions(processor), "rounds": rounds, "teacher": teacher, "texts": len(texts)}
-        run |= {"layers": list(layers), "layer_texts": len(fewer), "options": given, "models": {}}
+        run |= {"layers": list(layers), "bases": list(bases), "layer_texts": len(fewer), "options": given, "models": {}}
         with ExitStack() as stack:
             opened = {name: stack.enter_context(Encoder(model)) for name, model in models.items()}
             found = speeds(opened, data, rounds, lambda line: click.echo(line, err=True))
+            collections = {name: read_collection(data / "retrieval" / name) for name in sets}
+            of_teacher = {name: document_vectors(opened[teacher], one) for name, one in collections.items()}
             for name, encoder in opened.items():
-                run["models"][name] = {**measure(encoder, data, sets), "speeds": found[name]}
+                run["models"][name] = {**measure(encoder, collections, of_teacher, data), "speeds": found[name]}
         click.echo(run_text(processor.kind, run))
         if write:
-            write_kind(RESULTS, processor.kind, rounded_numbers(run))
+            runs = kept().get(processor.kind, {})
+            write_kind(RESULTS, processor.kind, {**runs, teacher: rounded_numbers(run)})
     if write:
         write_section(PAGE, NAME, section(kept()), maker=MAKER)
     elif only_kept:

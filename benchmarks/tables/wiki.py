@@ -22,6 +22,8 @@ def rows(lab: Lab) -> models.Rows:
         ("InferSent (BiLSTM-max, word2vec)", lambda: (f"infersent:{models.infersent(lab)}", ())),
         (f"{base}, before", lambda: (base, onnx)),
         (f"{base}, after one epoch of triplets", lambda: (models.wiki(lab), onnx)),
+        ("e5-small-v2, before", lambda: (models.fetched(lab, "e5-small-v2"), onnx)),
+        (f"e5-small-v2, after {models.WIKI_EPOCHS} epochs of triplets", lambda: (models.wiki_from_e5(lab), onnx)),
     ]
 
 
