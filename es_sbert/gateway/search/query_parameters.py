@@ -7,6 +7,7 @@ parameters that the gateway applies; any other one is an error, as it is for the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from es_sbert.engines.rest import Json
@@ -81,9 +82,10 @@ def check_parameters(kind: str, where: str, parameters: Iterable[str]) -> None:
     known = _PARAMETERS[kind]
     for name in parameters:
         if name not in known:
+            near = get_close_matches(name, known, 1)
             raise BadRequest(
                 f"{where} has the parameter {name!r}, which the gateway does not support in a semantic query",
-                f"Remove it. Supported are {', '.join(sorted(known))}.",
+                f"{f'Did you mean {near[0]}?' if near else 'Remove it.'} Supported are {', '.join(sorted(known))}.",
             )
 
 

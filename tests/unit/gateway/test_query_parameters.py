@@ -218,6 +218,20 @@ def test_other_parameters_are_refused_by_name(query: Json, reason: str) -> None:
         Rewriting().query(query)
 
 
+@pytest.mark.parametrize(
+    ("query", "remedy"),
+    [
+        (match(min_cosin=0.3), "Did you mean min_cosine? Supported are "),
+        (knn(num_candidate=10), "Did you mean num_candidates? Supported are "),
+        (knn(truncation="END"), "Remove it. Supported are "),
+    ],
+)
+def test_nearest_parameter_is_named(query: Json, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Rewriting().query(query)
+    assert caught.value.remedy.startswith(remedy)
+
+
 def test_defaults_that_clients_send_are_accepted() -> None:
     """Java's high-level clients write every parameter with its default."""
     defaults = {
