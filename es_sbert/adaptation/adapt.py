@@ -117,11 +117,10 @@ class Adaptation:
         Args:
             state: The index.
         """
-        path = self.work / "result.json"
-        if (known := read_result(path)) is not None:
+        path, plan = self.work / "result.json", self.plan(state)
+        if (known := read_result(path, plan)) is not None:
             self._report(f"{self.folder} is finished: there is nothing to resume")
-            return replace(known, plan=self.plan(state))
-        plan = self.plan(state)
+            return known
         corpus = self.add_queries(plan, self.read_corpus(plan))
         split = self.split(corpus)
         self.write_examples(plan, corpus, split)

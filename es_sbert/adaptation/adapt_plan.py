@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics
 from es_sbert.adaptation.pair_corpus import PairSource, SplitPassages, build_corpus, document_text, sentence_problem
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
-from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, read_sentence_model
+from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.diagnostics.index_calibration import LabelledQuery
 from es_sbert.encoder.tokenizer import SentenceTokenizer
@@ -263,14 +263,15 @@ def _text_fields(properties: Json, ours: Collection[str]) -> list[str]:
 
 def training_recipe(settings: AdaptSettings, plan: AdaptPlan) -> Recipe:
     """The recipe of the training; its data are `train.jsonl` and `dev.jsonl` of the run's folder."""
-    names = {kind: _prompt_name(Path(plan.model), kind) for kind in PROMPT_NAMES}
+    model = read_sentence_model(Path(plan.model), plan.model_name)
     kinds: dict[str, PromptKind] = {"anchor": "query", "positive": "document", "negative": "document"}
     negatives = [f"negative{number}" for number in range(1, settings.negatives + 1)]
     columns = {"anchor": "query", "positive": "text"}
     data = {
         "path": "train.jsonl",
         "columns": columns | ({"negative": negatives} if negatives else {}),
-        "prompts": {role: name for role, kind in kinds.items() if (name := names[kind]) is not None},
+        # An empty prompt needs no name; it hides the prompts of other names (see `SentenceModel.prompt_name`).
+        "prompts": {role: model.prompt_name(kind) for role, kind in kinds.items() if model.prompt(kind)},
     }
     stage = {
         "name": "pairs",
@@ -309,9 +310,3 @@ def first_passages(texts: Sequence[str], plan: AdaptPlan, tokens: int) -> list[s
     model = read_sentence_model(Path(plan.model), plan.model_name)
     split = SentenceTokenizer(model).make_chunker(min(tokens, model.input_limit("document")), 0, "document")
     return [text[spans[0][0] : spans[0][1]] if spans else text for text, spans in zip(texts, split(texts), strict=True)]
-
-
-def _prompt_name(model: Path, kind: PromptKind) -> str | None:
-    """Name of the model's prompt for texts of a kind; None if it has none."""
-    prompts = read_sentence_model(model, model.name).prompts
-    return next((name for name in PROMPT_NAMES[kind] if prompts.get(name)), None)

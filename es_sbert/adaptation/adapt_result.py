@@ -8,7 +8,6 @@ from pathlib import Path
 import orjson
 
 from es_sbert.adaptation.adapt_plan import AdaptPlan
-from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.model_comparison import ModelComparison
 from es_sbert.engines.rest import Json
 from es_sbert.evaluation.significance import PairedDifference
@@ -46,12 +45,16 @@ def result_json(result: AdaptResult) -> Json:
     }
 
 
-def read_result(path: Path) -> AdaptResult | None:
-    """The result of a finished run, without what is known anew; None if the run is not finished."""
+def read_result(path: Path, plan: AdaptPlan) -> AdaptResult | None:
+    """The result of a finished run, with no folder of its model; None if the run is not finished.
+
+    Args:
+        path: `result.json` of the run.
+        plan: The plan of the run, which has a file of its own.
+    """
     if not path.is_file():
         return None
     found = orjson.loads(path.read_bytes())
     own = found["comparison"]
     comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
-    plan = AdaptPlan("", "", "", FieldChoice(None, ()), "", "sentence")
     return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)

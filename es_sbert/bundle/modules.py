@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -101,6 +102,26 @@ class WeightedLayers(BaseModel, frozen=True):
 
 # A module that makes a vector of a vector.
 VectorModule = Dense | LayerNorm | Normalize
+
+
+def drop_inner_normalize(modules: Sequence[VectorModule]) -> tuple[VectorModule, ...]:
+    """The modules without each Normalize that a later one makes superfluous; vectors stay the same but for rounding.
+
+    Between the two are only products with a matrix, by Dense modules without bias and activation, whose results are as
+    many times longer as their inputs. A model that is cut to fewer dimensions or rotated (`appended_modules.py`) then
+    has Dense modules, and Normalize at the end.
+    """
+    kept: list[VectorModule] = []
+    is_scaled_later = False
+    for module in reversed(modules):
+        if isinstance(module, Normalize):
+            if is_scaled_later:
+                continue
+            is_scaled_later = True
+        elif not (isinstance(module, Dense) and module.activation is Activation.IDENTITY and not module.bias):
+            is_scaled_later = False
+        kept.append(module)
+    return tuple(reversed(kept))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,14 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.analysis_input import read_filter
-from es_sbert.cli.output import align_columns, print_message
+from es_sbert.cli.output import align_columns, print_message, require_terminal
 from es_sbert.errors import IndexMismatch, UsageError, require_extra
 
 if TYPE_CHECKING:
     from es_sbert.adaptation.adapt_plan import AdaptSettings
     from es_sbert.adaptation.adapt_result import AdaptResult
-    from es_sbert.engines.index_state import IndexState
+    from es_sbert.engines.engine import Engine
+    from es_sbert.engines.retry import Retrier
 
 EXIT_NOT_BETTER = 1
 
@@ -182,7 +182,6 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.cli.analysis_input import engine_retrier
     from es_sbert.diagnostics.index_calibration import read_labelled_queries
-    from es_sbert.index.vector_field import require_index
 
     chosen = shared.select_options(options, AdaptSettings.model_fields)
     settings = AdaptSettings(
@@ -201,8 +200,8 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
     with shared.open_engine(options) as engine:
         how = shared.select_options(options, ("device", "threads"))
         retrying = engine_retrier(options)
-        if migrates:  # before hours of training
-            _check_migration(retrying(lambda: require_index(engine, index)), settings, yes=options["yes"])
+        if migrates:
+            _check_migration(engine, settings, retrying, yes=options["yes"])
         result = adapt(
             engine,
             settings,
@@ -226,31 +225,26 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
     return _migrate(result, settings, options) if migrates else 0
 
 
-def _check_migration(state: IndexState, settings: AdaptSettings, *, yes: bool) -> None:
-    """Refuse what `es-sbert index migrate` would refuse.
+def _check_migration(engine: Engine, settings: AdaptSettings, retrying: Retrier, *, yes: bool) -> None:
+    """Refuse what `es-sbert index migrate` would refuse after hours of training.
 
     Raises:
-        IndexMismatch: the index has no vectors of a model, or belongs to a data stream.
-        UsageError: an index would be deleted, and there is no terminal to ask for confirmation.
+        IndexMissing, IndexMismatch, UsageError, AccessDenied: see `check_migratable`; or an index would be deleted, and
+            there is no terminal to ask for confirmation.
     """
-    from es_sbert.index.mapping import vector_fields
+    from es_sbert.index.vector_field import require_index
+    from es_sbert.migration.prepare_migration import MigrationRequest, check_migratable
 
-    if state.data_stream is not None:
-        raise IndexMismatch(
-            f"{settings.index} belongs to the data stream {state.data_stream}, which cannot be migrated",
-            "Leave --migrate out, and load a new data stream with the tuned model (es-sbert ingest).",
+    state = retrying(lambda: require_index(engine, settings.index))
+    replace_index = settings.index not in state.aliases
+    if replace_index and not yes:
+        require_terminal(f"{settings.index} is an index, which --migrate replaces with an alias and deletes")
+    try:
+        check_migratable(
+            engine, MigrationRequest(settings.index, settings.vector_field, replace_index=replace_index), retrying
         )
-    if settings.vector_field not in vector_fields(state.mappings, state.name):
-        raise IndexMismatch(
-            f"{settings.index} has no vector field {settings.vector_field} to migrate",
-            "Leave --migrate out, and load the index with the tuned model (es-sbert ingest), or give --vector-field.",
-        )
-    if settings.index not in state.aliases and not yes and not sys.stdin.isatty():
-        raise UsageError(
-            f"{settings.index} is an index, which --migrate replaces with an alias and deletes, and there is no "
-            "terminal to ask for confirmation",
-            "Add --yes.",
-        )
+    except (IndexMismatch, UsageError) as error:
+        raise type(error)(error.message, f"{error.remedy} Or leave --migrate out.") from None
 
 
 # What `es-sbert index migrate` gets of the options; its other options have their defaults.

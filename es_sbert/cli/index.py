@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements, tune_hybrid
 from es_sbert.cli.index_migrate import migrate
 from es_sbert.cli.index_tuning import calibrate, estimate, recall
-from es_sbert.cli.output import print_message, print_report
+from es_sbert.cli.output import print_message, print_report, require_terminal
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
 from es_sbert.messages import pluralize, size_text
@@ -308,11 +307,8 @@ def _declare_written_field(name: str, field: str, options: dict[str, Any], *, ye
     from es_sbert.analysis.field_writer import ForeignValues, declare_written_field
     from es_sbert.messages import escape_unprintable
 
-    if not yes and not sys.stdin.isatty():
-        raise UsageError(
-            f"values of {field} may be overwritten later, and there is no terminal to ask for confirmation",
-            "Add --yes.",
-        )
+    if not yes:
+        require_terminal(f"values of {field} may be overwritten later")
 
     asked: list[ForeignValues] = []
 

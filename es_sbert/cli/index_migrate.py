@@ -13,7 +13,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
-from es_sbert.cli.output import print_message
+from es_sbert.cli.output import print_message, require_terminal
 
 if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
@@ -94,8 +94,8 @@ def migrate(alias: str, rollback: bool, drop: bool, yes: bool, quiet: bool, **op
         reason = "--replace-index deletes the old index in the swap, so late writes could not be copied any more"
         raise UsageError(reason, "Leave --no-block-writes out.")
     text = parse_text_options(options["text_fields"], options["text_template"])
-    if (drop or replace_index) and not yes and not sys.stdin.isatty():
-        raise UsageError("an index would be deleted, and nobody is there to be asked", "Add --yes.")
+    if (drop or replace_index) and not yes:
+        require_terminal("an index would be deleted")
     question = f"Delete the index {alias} once the new one is ready?"
     if replace_index and not yes and not click.confirm(question, err=True):
         return 0

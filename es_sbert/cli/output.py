@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from es_sbert.errors import OutputError
+from es_sbert.errors import OutputError, UsageError
 from es_sbert.filesystem import is_stream, open_output
 
 if TYPE_CHECKING:
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 def print_message(message: str) -> None:
     """Print a message on stderr, for commands without --log-format."""
     click.echo(message, err=True)
+
+
+def require_terminal(consequence: str) -> None:
+    """Refuse to go on if there is no terminal to ask for confirmation.
+
+    Args:
+        consequence: What must be confirmed, as the beginning of a sentence.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{consequence}, and there is no terminal to ask for confirmation", "Add --yes.")
 
 
 def print_report(report: Json, lines: Iterable[str], *, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from es_sbert.index.mapping import (
     check_field_name,
     mapped_dimensions,
     mapped_element_type,
+    mapped_index_type,
     mapped_similarity,
     mapping_addition,
     plain_vector_fields,
@@ -145,7 +146,7 @@ def check_plain_field(
             f"Embed the documents into another field: `es-sbert ingest --index {state.name} --vector-field OTHER`.",
         )
     require_index_knn(info, state, copy_remedy(vector_field))
-    index_type = _index_type(info, state, property)
+    index_type = mapped_index_type(info.engine_type, state.settings, property)
     problem = _mapping_problem(info, property)
     if problem is not None or not isinstance(index_type, IndexType):
         problem = problem or f"has the index type {index_type}, which es-sbert does not search"
@@ -249,21 +250,3 @@ def _mapping_problem(info: EngineInfo, property: Json) -> str | None:
     if similarity != wanted:
         return f"compares vectors by {similarity}, es-sbert by their cosine (`{parameter}: {wanted}`)"
     return None
-
-
-def _index_type(info: EngineInfo, state: IndexState, property: Json) -> IndexType | str:
-    """The index type, or the description of one that es-sbert does not know."""
-    if info.engine_type is EngineType.ELASTICSEARCH:
-        name = str(property.get("index_options", {}).get("type", IndexType.HNSW))
-        return IndexType(name) if name in list(IndexType) else name
-    method = property.get("method")
-    if state.settings.get("index.knn") != "true":
-        return IndexType.FLAT
-    if method is None or "mode" in property or "compression_level" in property:
-        return "of the engine's own choice (a mapping without `method`, or with `mode` or `compression_level`)"
-    if (method.get("name"), method.get("engine")) != ("hnsw", "lucene"):
-        return f"{method.get('name')} of {method.get('engine')}"
-    encoder = method.get("parameters", {}).get("encoder", {}).get("name")
-    if encoder not in (None, "flat", "sq"):
-        return f"hnsw of lucene with the encoder {encoder}"
-    return IndexType.INT8_HNSW if encoder == "sq" else IndexType.HNSW

@@ -15,6 +15,7 @@ from es_sbert.index.mapping import (
     and_query,
     document_meta_field,
     has_vector_query,
+    mapped_index_type,
     plain_vector_fields,
     vector_fields,
 )
@@ -27,7 +28,8 @@ class FieldSummary:
 
     Attributes:
         name: The field.
-        meta: What the mapping says about it.
+        meta: What `_meta` says about it; the index type is that of the mapping, or the description of one that es-sbert
+            does not search.
         vectors: Documents with a vector in it.
         current: Of these, documents whose vector is of the field's model.
         truncated: Documents whose text was longer than the model reads.
@@ -110,7 +112,12 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         engine.refresh(state.name)
     count = partial(engine.count, state.name)
     fields = []
-    for name, meta in vector_fields(state.mappings, state.name).items():
+    properties = state.mappings.get("properties", {})
+    for name, stored in vector_fields(state.mappings, state.name).items():
+        meta = stored
+        if name in properties:
+            index_type = mapped_index_type(engine.info.engine_type, state.settings, properties[name])
+            meta = stored.changed(index_type=str(index_type))
         meta_field = document_meta_field(name)
         exists = has_vector_query(name, meta)
         current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
@@ -118,7 +125,6 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         passages = None if meta.passages is None else count_chunks(engine, state.name, name)
         fields.append(FieldSummary(name, meta, count(exists), count(current), count(truncated), passages))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
-    properties = state.mappings.get("properties", {})
     store_size = None
     with suppress(AccessDenied):
         store_size = engine.store_size(state.name)

@@ -465,6 +465,37 @@ def mapped_element_type(engine_type: EngineType, field: Json) -> str:
     return str(field.get(name) or ElementType.FLOAT).lower()
 
 
+def mapped_index_type(engine_type: EngineType, settings: Mapping[str, str], field: Json) -> IndexType | str:
+    """Index type of a vector field's mapping; the description of one that es-sbert does not search.
+
+    Args:
+        settings: Flat settings of the index.
+    """
+    field = vector_property(field)
+    if engine_type is EngineType.ELASTICSEARCH:
+        # Elasticsearch names no type in the mapping only where it is hnsw: for bytes, and in indices older than 8.14.
+        name = str(field.get("index_options", {}).get("type", IndexType.HNSW))
+        return IndexType(name) if name in list(IndexType) else name
+    if settings.get("index.knn") != "true":
+        return IndexType.FLAT
+    method = field.get("method")
+    # These two are what a graph of float32 has anyway.
+    is_compressed = field.get("mode", "in_memory") != "in_memory" or field.get("compression_level", "1x") != "1x"
+    if method is None or is_compressed:
+        return "of the engine's own choice (a mapping without `method`, or with `mode` or `compression_level`)"
+    kind = f"{method.get('name')} of {method.get('engine')}"
+    encoder = method.get("parameters", {}).get("encoder", {"name": "flat"})
+    if kind == "hnsw of lucene" and encoder.get("name") == "flat":
+        return IndexType.HNSW
+    # Before 3.6, seven bits are the default and the only choice. One bit, which 3.6 has, cannot be searched: a node of
+    # 3.6.0 dies of it.
+    bits = encoder.get("parameters", {}).get("bits", 7 if kind == "hnsw of lucene" else None)
+    if kind == "hnsw of lucene" and (encoder.get("name"), bits) == ("sq", 7):
+        return IndexType.INT8_HNSW
+    of_bits = "" if bits is None else f" of {bits} {'bit' if bits == 1 else 'bits'}"
+    return kind if encoder.get("name") == "flat" else f"{kind} with the encoder {encoder.get('name')}{of_bits}"
+
+
 def check_field_name(vector_field: str) -> None:
     """Refuse names that the engines read as paths, patterns or their own fields.
 

@@ -36,6 +36,7 @@ from es_sbert.index.mapping import (
     is_element_type_of,
     mapped_dimensions,
     mapped_element_type,
+    mapped_index_type,
     mapped_similarity,
     mapping_addition,
     merge_field_meta,
@@ -449,7 +450,7 @@ def text_mismatch(name: str, field: VectorField, text: str, text_options: str | 
 
 
 def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
-    """The field's `_meta` entry, once the mapping itself agrees with it."""
+    """The field's `_meta` entry, once the mapping itself agrees with it; the index type is that of the mapping."""
     engine_type = engine.info.engine_type
     field = state.mappings["properties"][vector_field]
     dimensions = mapped_dimensions(engine_type, field)
@@ -495,7 +496,15 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             "edited by hand",
             "Load the documents into a new index.",
         )
-    return meta
+    index_type = mapped_index_type(engine_type, state.settings, field)
+    if not isinstance(index_type, IndexType):
+        raise IndexMismatch(
+            f"{state.name}.{vector_field} is mapped with the index type {index_type}, but its _meta says "
+            f"{meta.index_type}: es-sbert does not search it",
+            "Load the documents into a new index.",
+        )
+    # The type can be changed without es-sbert: Elasticsearch takes some in `PUT /index/_mapping`.
+    return meta.changed(index_type=str(index_type))
 
 
 def adopt_command(index: str, vector_field: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any, cast
@@ -106,6 +106,8 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
 
 
 _TEMPLATE_SAMPLE_SIZE = 200
+# In place of the fingerprint of a model that is still to be made. Privileges are given for a pattern of names.
+_UNKNOWN_MODEL = "0" * 32
 
 
 def check_template_fields(engine: Engine, index: IndexState, template: TextTemplate) -> None:
@@ -221,7 +223,7 @@ def prepare_migration(
     if state is not None and state.phase is MigrationPhase.CLOSING:
         _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
         return _resume_migration(plain, index, state, engine.get_index(state.source), retrying)
-    _check_not_data_stream(index, model)
+    _check_not_data_stream(index, model.model)
     stored = read_vector_field(engine, index.name, wanted.vector_field).meta
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
     # By its name too: another machine may have erased the pointer to it.
@@ -230,11 +232,11 @@ def prepare_migration(
         begun, state = found
         text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun, state, wanted, model, text)
-        _check_source_index(engine, index, wanted, model)
+        _check_source_index(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
         retrying(lambda: set_target_pointer(plain, index, begun.name))
         return _resume_migration(plain, begun, state, index, retrying)
     _check_change_requested(index, stored, wanted, model)
-    _check_source_index(engine, index, wanted, model)
+    _check_source_index(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
     there = engine.get_index(name)
     if there is not None:
         remedy = "Give another name by --name, or delete that index if it is not needed."
@@ -243,6 +245,34 @@ def prepare_migration(
     if wanted.text is not None:
         check_template_fields(engine, index, wanted.text)
     return _begin_migration(plain, index, wanted, encoder, name, retrying)
+
+
+def check_migratable(engine: Engine, wanted: MigrationRequest, retrying: Retrier = without_retries) -> None:
+    """Refuse what could not be migrated to any model, before one is made for it; nothing is changed.
+
+    What depends on the model is left to `prepare_migration`, and so is a migration that is under way.
+
+    Args:
+        retrying: Retries each request.
+
+    Raises:
+        IndexMissing, IndexMismatch, UsageError, AccessDenied: as of `prepare_migration`.
+        EngineError: the engine failed.
+    """
+    engine = cast(Engine, RetryingEngine(engine, retrying))
+    index, state = find_migration(engine, wanted.alias)
+    if state is not None and state.phase is MigrationPhase.CLOSING:
+        return
+    _check_not_data_stream(index, "MODEL")
+    stored = read_vector_field(engine, index.name, wanted.vector_field).meta
+    own = [
+        name
+        for name, meta in vector_fields(index.mappings, index.name).items()
+        if meta.fingerprint == stored.fingerprint
+    ]
+    _check_source_index(engine, index, wanted, own)
+    name = wanted.name or new_index_name(wanted.alias, _UNKNOWN_MODEL, index.name)
+    _check_migration_privileges(engine, index.name, wanted.alias, name)
 
 
 def _check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
@@ -338,12 +368,12 @@ def _resume_migration(
     return PreparedMigration(source, target, _migrated_fields(target, taken), state_store, resumed=True)
 
 
-def _check_not_data_stream(source: IndexState, model: EncoderInfo) -> None:
+def _check_not_data_stream(source: IndexState, model_name: str) -> None:
     if source.data_stream is not None:
         raise IndexMismatch(
             f"{source.name} belongs to the data stream {source.data_stream}, which cannot go over to another index",
             f"Give each of its indices a vector field of the new model: `es-sbert ingest --index {source.name} "
-            f"--vector-field NAME --model {model.model}`.",
+            f"--vector-field NAME --model {model_name}`.",
         )
 
 
@@ -365,9 +395,10 @@ def _check_change_requested(
         )
 
 
-def _check_source_index(engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo) -> None:
-    own = vector_field_names(_new_vector_fields(engine, source, wanted, model))
-    lost = fields_missing_from_source(source.mappings, own)
+def _check_source_index(
+    engine: Engine, source: IndexState, wanted: MigrationRequest, new_fields: Collection[str]
+) -> None:
+    lost = fields_missing_from_source(source.mappings, vector_field_names(new_fields))
     if lost is not None:
         remedy = "Load the documents from files into a new index."
         raise IndexMismatch(f"the index {source.name} keeps no {lost}, so its documents cannot be copied", remedy)

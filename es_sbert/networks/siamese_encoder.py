@@ -33,7 +33,14 @@ from es_sbert.bundle.model_files import (
     write_json,
     write_module_entries,
 )
-from es_sbert.bundle.modules import ACTIVATION_CLASSES, POOLING_MODE_FLAGS, STATIC, Dense, Pooling
+from es_sbert.bundle.modules import (
+    ACTIVATION_CLASSES,
+    POOLING_MODE_FLAGS,
+    STATIC,
+    Dense,
+    Pooling,
+    drop_inner_normalize,
+)
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain_transformer, read_sentence_model
 from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, write_static_embedding
 from es_sbert.encoder.batching import pad, plan_batches
@@ -285,12 +292,19 @@ def open_siamese_encoder(
                 f"{name} has a Router, whose networks es-sbert does not train",
                 "Train one of its networks alone, or all of them with sentence-transformers.",
             )
-        if not model.include_prompt or model.truncate_dim is not None or model.hidden_state is not None or model.layers:
+        if model.truncate_dim is not None:
             raise UnsupportedArchitecture(
-                f"{name} has a setting that es-sbert does not train with: include_prompt: false, truncate_dim, or a "
-                "hidden state other than the last",
+                f"{name} has truncate_dim: {model.truncate_dim}, which es-sbert does not train with",
+                "Remove it from a copy's config_sentence_transformers.json, and name the copy with "
+                f"@{model.truncate_dim} at the end: training cuts vectors to so many dimensions.",
+            )
+        if not model.include_prompt or model.hidden_state is not None or model.layers:
+            raise UnsupportedArchitecture(
+                f"{name} has a setting that es-sbert does not train with: include_prompt: false, or a hidden state "
+                "other than the last",
                 "Choose a base without it, or train this one with sentence-transformers.",
             )
+        model = model.model_copy(update={"modules": drop_inner_normalize(model.modules)})
         if not model.has_plain_modules:
             kinds = [type(module).__name__ for module in (*model.token_modules, *model.modules)]
             raise UnsupportedArchitecture(

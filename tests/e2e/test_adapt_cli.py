@@ -96,6 +96,10 @@ def test_adapt_compares_registers_and_refuses(
     unasked = cli("adapt", *where, index, *into, *training, "--resume", "--migrate")
     assert unasked.code == 2
     assert "there is no terminal to ask for confirmation" in unasked.err
+    elsewhere = cli("adapt", *where, index, *into, "--vector-field", "other", "--migrate", "--yes")
+    assert elsewhere.code == 2
+    assert "has no vector field 'other'" in elsewhere.err
+    assert "Or leave --migrate out." in elsewhere.err
     other = cli("adapt", *where, index, *into, *training, "--seed", "1", "--resume")
     assert other.code == 2
     assert "started with other settings: seed" in other.err

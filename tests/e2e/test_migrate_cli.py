@@ -131,7 +131,7 @@ def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[
 def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
     first, other = two_models
     for options, code, said in (
-        (["--drop"], 2, "nobody is there to be asked"),
+        (["--drop"], 2, "there is no terminal to ask for confirmation"),
         (["--drop", "--yes"], 2, "no migration has created"),
         (["--drop", "--rollback"], 2, "exclude each other"),
         (["--rollback"], 0, "no migration of"),

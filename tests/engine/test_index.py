@@ -15,14 +15,17 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import read_vector, vector_value
 from es_sbert.index.index_summary import describe_index
-from es_sbert.index.mapping import supported_index_types
+from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.conftest import also_opensearch2
 from tests.engine.vectors import load, random_vectors
 
 DIMENSIONS = 64
+Open = Callable[[str], Engine]
+Fresh = Callable[[str], str]
 
 
 def ensure(engine: Engine, index: str, **changed: Any) -> VectorField:
@@ -272,3 +275,50 @@ def test_describe_index_as_text_and_json(engine: Engine, index_name: str) -> Non
     assert plain["fields"][0]["name"] == "embedding"
     assert plain["fields"][0]["fingerprint"] == "a" * 32
     assert plain["engine"] == engine.info.label
+
+
+def test_index_type_that_was_changed_by_hand_is_that_of_the_mapping(
+    es9_url: str, open_engine: Open, fresh_index: Fresh
+) -> None:
+    engine, name = open_engine(es9_url), fresh_index(es9_url)
+    ensure(engine, name)
+    changed = vector_mapping(engine, index_options={"type": "bbq_hnsw"})
+    engine.put_mapping(name, {"properties": {"embedding": changed}})
+    assert describe_index(engine, name).fields[0].meta.index_type == "bbq_hnsw"
+    # Searches oversample for the vectors that are there.
+    assert read_vector_field(engine, name, "embedding").meta.index_type == "bbq_hnsw"
+    assert ensure(engine, name, index_type="bbq_hnsw").outcome is FieldOutcome.PRESENT
+
+
+def opensearch_mapping(engine: str, encoder: str | None = None, bits: int = 0) -> Json:
+    parameters = {} if encoder is None else {"encoder": {"name": encoder, "parameters": {"bits": bits}}}
+    return {"method": {"name": "hnsw", "engine": engine, "parameters": parameters}}
+
+
+# What OpenSearch takes besides the lucene graphs of float32 and of seven bits. No vectors: 3.6.0 does not survive
+# writing or searching some of these.
+OTHER_OPENSEARCH_MAPPINGS = {
+    "hnsw of lucene with the encoder sq of 1 bit": opensearch_mapping("lucene", "sq", 1),
+    "hnsw of faiss with the encoder sq of 16 bits": opensearch_mapping("faiss", "sq", 16),
+    "hnsw of faiss with the encoder binary of 1 bit": opensearch_mapping("faiss", "binary", 1),
+    "hnsw of faiss": opensearch_mapping("faiss"),
+    "of the engine's own choice": {"mode": "on_disk"},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_OPENSEARCH_MAPPINGS)
+def test_opensearch_mapping_of_another_kind_is_named_and_refused(
+    kind: str, opensearch_url: str, open_engine: Open, fresh_index: Fresh
+) -> None:
+    engine, name = open_engine(opensearch_url), fresh_index(opensearch_url)
+    mapped = vector_mapping(engine, **OTHER_OPENSEARCH_MAPPINGS[kind])
+    entry = VectorFieldMeta(fingerprint="a" * 32, model="model-a", dimensions=DIMENSIONS, index_type="int8_hnsw")
+    adopted = {"_meta": merge_field_meta({}, "embedding", entry), "properties": {"embedding": mapped}}
+    engine.create_index(name, {"settings": {"index.knn": True}, "mappings": adopted})
+    assert describe_index(engine, name).fields[0].meta.index_type.startswith(kind)
+    with pytest.raises(IndexMismatch, match=f"the index type {kind}.*its _meta says int8_hnsw"):
+        read_vector_field(engine, name, "embedding")
+    engine.put_mapping(name, {"_meta": {}})
+    with pytest.raises(IndexMismatch, match=f"has the index type {kind}.* which es-sbert does not search") as caught:
+        read_adoptable_field(engine, name, "embedding", None)
+    assert "`POST _reindex`, which copies their vectors too" in caught.value.remedy

@@ -31,7 +31,10 @@ def test_characters_outside_the_encoding_are_escaped() -> None:
 
 @pytest.mark.parametrize(
     ("command", "code", "said"),
-    [("$ES engine list >&- 2>&-", 0, ""), ("$ES index migrate docs --drop <&-", 2, "nobody is there to be asked")],
+    [
+        ("$ES engine list >&- 2>&-", 0, ""),
+        ("$ES index migrate docs --drop <&-", 2, "there is no terminal to ask for confirmation"),
+    ],
 )
 def test_closed_streams_cause_no_traceback(command: str, code: int, said: str, tmp_path: Path) -> None:
     done = run(command, ES_SBERT_ENGINE_HOME=str(tmp_path))

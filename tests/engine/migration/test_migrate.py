@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -22,7 +23,7 @@ from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
-from es_sbert.migration.prepare_migration import new_index_name
+from es_sbert.migration.prepare_migration import MigrationRequest, check_migratable, new_index_name
 from tests.conftest import also_opensearch2
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
@@ -266,9 +267,25 @@ def test_data_stream_is_refused_before_copying(
         with pytest.raises(IndexMismatch, match="data stream") as caught:
             place.migrate(encoders[1])
         assert "--vector-field" in caught.value.remedy
+        with pytest.raises(IndexMismatch, match="data stream"):
+            check_migratable(place.engine, MigrationRequest(stream, "embedding"))
     finally:
         httpx.delete(f"{url}/_data_stream/{stream}", trust_env=False)
         httpx.delete(f"{url}/_index_template/{stream}", trust_env=False)
+
+
+def test_index_that_no_model_can_be_migrated_to_is_refused_before_training(place: Place) -> None:
+    engine, wanted = place.engine, MigrationRequest(place.alias, "embedding")
+    before = engine.get_index(place.index)
+    check_migratable(engine, wanted)
+    with pytest.raises(IndexMismatch, match="no vector field 'other'"):
+        check_migratable(engine, replace(wanted, vector_field="other"))
+    with pytest.raises(UsageError, match="is an index, not an alias"):
+        check_migratable(engine, replace(wanted, alias=place.index))
+    check_migratable(engine, replace(wanted, alias=place.index, replace_index=True))
+    with pytest.raises(UsageError, match="is an alias already"):
+        check_migratable(engine, replace(wanted, replace_index=True))
+    assert engine.get_index(place.index) == before
 
 
 def test_settings_and_vector_engine_are_kept(place: Place, encoders: tuple[Encoder, Encoder]) -> None:

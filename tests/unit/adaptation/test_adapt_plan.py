@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -37,13 +38,22 @@ from tests.unit.checkpoints import write_checkpoint
             {"anchor": "query", "positive": "passage", "negative": "passage"},
         ),
         ({"query": "Search: "}, {"anchor": "query"}),
+        # Searches and loads take the first name that there is, like sentence-transformers, even if its prompt is empty.
+        ({"query": "query: ", "document": "", "passage": "passage: "}, {"anchor": "query"}),
+        ({"query": "", "document": "", "passage": "passage: "}, {}),
     ],
 )
 def test_training_uses_the_prompts_of_search(tmp_path: Path, prompts: dict[str, str], expected: dict[str, str]) -> None:
-    model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1, prompts=prompts)
+    model = write_checkpoint(tmp_path / "model", hidden=16, heads=2, layers=1)
+    # sentence-transformers adds empty prompts for queries and documents to those that it is given.
+    (model / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
     plan = AdaptPlan(str(model), "model", "hash", FieldChoice("title", ("body",)), "{body}", "title")
     (stage,) = training_recipe(AdaptSettings(index="docs", name="docs-tuned", negatives=2), plan).stages
     assert stage.data[0].prompts == expected
+    searched = read_sentence_model(model)
+    trained = {role: prompts.get(expected.get(role, ""), "") for role in ("anchor", "positive", "negative")}
+    document = searched.prompt("document")
+    assert trained == {"anchor": searched.prompt("query"), "positive": document, "negative": document}
     assert stage.dev is not None
     assert stage.dev.prompts == {"anchor": "query", "positive": "document"}
     assert stage.data[0].columns == {"anchor": "query", "positive": "text", "negative": ("negative1", "negative2")}

@@ -277,5 +277,6 @@ def test_these_settings_are_not_trained(tmp_path: Path, setting: str) -> None:
         edit(folder / "config_sentence_transformers.json", truncate_dim=8)
     else:
         hidden_state(folder, 1)
-    with pytest.raises(UnsupportedArchitecture, match="does not train"):
+    with pytest.raises(UnsupportedArchitecture, match="does not train") as raised:
         open_siamese_encoder(folder)
+    assert ("@8" in raised.value.remedy) is (setting == "truncate_dim")

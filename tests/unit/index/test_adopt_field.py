@@ -47,6 +47,11 @@ def with_encoder(encoder: Json) -> Json:
     return KNN | {"method": KNN["method"] | {"parameters": {"encoder": encoder}}}
 
 
+def faiss(encoder: str, **parameters: Any) -> Json:
+    mapping = with_encoder({"name": encoder, "parameters": parameters})
+    return mapping | {"method": mapping["method"] | {"engine": "faiss"}}
+
+
 @pytest.mark.parametrize("index_type", list(IndexType))
 def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> None:
     found = look(ELASTICSEARCH, DENSE | {"index_options": {"type": str(index_type), "m": 32}})
@@ -80,6 +85,11 @@ def test_bfloat16_vectors_are_recognized() -> None:
         (KNN, {}, IndexType.HNSW),
         (with_encoder({"name": "flat"}), {}, IndexType.HNSW),
         (with_encoder({"name": "sq", "parameters": {"bits": 7}}), {}, IndexType.INT8_HNSW),
+        # Before OpenSearch 3.6, seven bits are the default.
+        (with_encoder({"name": "sq"}), {}, IndexType.INT8_HNSW),
+        (with_encoder({"name": "sq", "parameters": {"confidence_interval": 0.9}}), {}, IndexType.INT8_HNSW),
+        (KNN | {"mode": "in_memory"}, {}, IndexType.HNSW),
+        (KNN | {"compression_level": "1x"}, {}, IndexType.HNSW),
         ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, {"index.knn": "false"}, IndexType.FLAT),
     ],
 )
@@ -138,6 +148,16 @@ def test_elasticsearch_field_with_wrong_similarity_is_rejected(change: Json, mes
         (KNN | {"data_type": "binary"}, "vectors of binary"),
         (KNN | {"data_type": "byte", "space_type": "l2", "method": KNN["method"] | {"space_type": "l2"}}, "by l2"),
         (with_encoder({"name": "pq"}), "the encoder pq"),
+        (with_encoder({"name": "sq", "parameters": {"bits": 1}}), "hnsw of lucene with the encoder sq of 1 bit,"),
+        (with_encoder({"name": "sq", "parameters": {"bits": 4}}), "hnsw of lucene with the encoder sq of 4 bits,"),
+        (KNN | {"compression_level": "32x"}, "the engine's own choice"),
+        (faiss("sq", bits=16), "hnsw of faiss with the encoder sq of 16 bits,"),
+        (faiss("sq", type="fp16"), "hnsw of faiss with the encoder sq,"),
+        (faiss("binary", bits=1), "hnsw of faiss with the encoder binary of 1 bit,"),
+        (faiss("pq", m=8, code_size=8), "hnsw of faiss with the encoder pq,"),
+        (KNN | {"method": KNN["method"] | {"name": "ivf", "engine": "faiss"}}, "ivf of faiss,"),
+        # In 3.6 this compresses to one bit.
+        (KNN | {"method": KNN["method"] | {"name": "flat"}}, "flat of lucene,"),
     ],
 )
 def test_opensearch_field_with_wrong_space_type_is_rejected(property: Json, message: str) -> None:

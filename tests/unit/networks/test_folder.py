@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
+from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, Pooling
+from es_sbert.bundle.rotated_model import write_rotated_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
@@ -39,6 +41,31 @@ def test_vectors_equal_sentence_transformers(tmp_path: Path, architecture: str) 
     save_siamese_encoder(encoder, tmp_path / "saved")
     assert both(tmp_path / "saved", vectors) < 1e-5
     np.testing.assert_array_equal(open_siamese_encoder(tmp_path / "saved").embed(TEXTS), vectors)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_cut_and_rotated_models_are_trained_as_dense_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, normalize: bool
+) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    base = write_checkpoint(tmp_path / "model", normalize=normalize)
+    axes = np.linalg.qr(np.random.default_rng(0).standard_normal((48, 48)))[0].astype(np.float32)
+    write_rotated_model(read_sentence_model(base), axes, tmp_path / "rotated")
+    for name, layers, dimensions in (
+        (f"{base}@8", 1, 8),
+        ("rotated", 1, 48),
+        ("rotated@16", 2, 16),
+        ("rotated@16@8", 3, 8),
+    ):
+        folder = resolve_model(str(tmp_path / name))
+        encoder = open_siamese_encoder(folder)
+        assert (len(encoder.dense_layers), encoder.dimensions) == (layers, dimensions)
+        vectors = encoder.embed(TEXTS)
+        assert both(folder, vectors) < 1e-5
+        saved = tmp_path / f"saved-{dimensions}-{layers}"
+        save_siamese_encoder(encoder, saved)
+        assert read_sentence_model(saved).has_plain_modules
+        assert both(saved, vectors) < 1e-5
 
 
 @pytest.mark.parametrize("mode", list(Pooling))

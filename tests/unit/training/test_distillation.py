@@ -76,6 +76,16 @@ def test_student_comes_near_its_teacher_and_opens_in_sentence_transformers(
 
 
 @pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("layers", [1, None])
+def test_student_of_a_cut_model_has_its_dimensions(model: Path, tmp_path: Path, layers: int | None) -> None:
+    made = distill(f"{model}@8", tmp_path / "student", TEXTS[:150], layers=layers, epochs=1, batch=32)
+    assert made.cosine is not None
+    assert made.start_cosine is not None
+    assert made.cosine > made.start_cosine
+    assert open_encoder_bundle(tmp_path / "student").model.dimensions == 8
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_interrupted_run_resumes_with_the_same_texts_only(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
