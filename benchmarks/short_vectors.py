@@ -10,7 +10,8 @@ The second table compares vectors of int8 with the same vectors as floats: by a 
 stores them, and by one scale for all, which cuts off the largest components.
 
 With --url, the vectors of the first collection are also loaded into an engine, as they are and rotated, and
-`es-sbert index advise` measures their layouts with the collection's queries.
+`es-sbert index advise` measures their layouts with the collection's queries. --advise-only leaves the tables out, and
+--element-type chooses the layouts.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.index.byte_vectors import quantize_vectors
+from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 
 DEPTH = 100
 INDEX = "short-vectors"
+ADVISED_TYPES = ("hnsw", "int8_hnsw", "bbq_hnsw")
 
 
 def embed(collection: Collection, name: str, model: str | None, cache: Path) -> tuple[Vectors, Vectors]:
@@ -139,7 +142,7 @@ def byte_rows(
                 yield [name, f"{length}{label}", plain, *cells, f"{100 * cut_off:.3f} %"]
 
 
-def advised_lines(url: str, documents: Vectors, queries: Vectors) -> list[str]:
+def advised_lines(url: str, documents: Vectors, queries: Vectors, element_types: tuple[str, ...] = ()) -> list[str]:
     """What `es-sbert index advise` says of an index of these vectors, with these queries."""
     with closing(connect(EngineSettings(url=url, timeout=600))) as engine:
         if engine.get_index(INDEX) is not None:
@@ -147,7 +150,8 @@ def advised_lines(url: str, documents: Vectors, queries: Vectors) -> list[str]:
         request = FieldRequest("embedding", "0" * 32, "benchmark", documents.shape[1])
         field = ensure_vector_field(engine, INDEX, request, shards=1, replicas=0)
         load(engine, INDEX, documents)
-        wanted = AdviceRequest(dimensions=(384, 256, 128), index_types=("hnsw", "int8_hnsw", "bbq_hnsw"))
+        types = [name for name in ADVISED_TYPES if name in supported_index_types(engine.info)]
+        wanted = AdviceRequest(dimensions=(384, 256, 128), element_types=element_types, index_types=tuple(types))
         report = partial(click.echo, err=True)
         lines = advice_lines(advise(engine, INDEX, field, wanted, queries[:300], report=report))
     delete(url, INDEX)
@@ -161,6 +165,8 @@ def advised_lines(url: str, documents: Vectors, queries: Vectors) -> list[str]:
 @click.option("--other", help="A model to cut as it is.")
 @click.option("--dimensions", "lengths", type=int, multiple=True, default=(256, 128, 64), show_default=True)
 @click.option("--url", help="Engine for `es-sbert index advise`.")
+@click.option("--advise-only", is_flag=True, help="With --url: leave the tables out.")
+@click.option("--element-type", "element_types", multiple=True, help="With --url: measure these.  [default: all]")
 @click.option("--cache", type=click.Path(file_okay=False, path_type=Path), default=".benchmarks", show_default=True)
 def main(
     data: Path,
@@ -169,26 +175,30 @@ def main(
     other: str | None,
     lengths: tuple[int, ...],
     url: str | None,
+    advise_only: bool,
+    element_types: tuple[str, ...],
     cache: Path,
 ) -> None:
     """Embed, rotate, cut, rank."""
     collections = {name: read_collection(data / "retrieval" / name) for name in sets}
     embedded = {name: embed(collection, name, model, cache) for name, collection in collections.items()}
     axes = {name: fit_rotation(np.unique(documents, axis=0)).axes for name, (documents, _) in embedded.items()}
-    rows = list(measured_rows(collections, embedded, axes, lengths))
-    if other is not None:
-        cut = {name: embed(collection, name, other, cache) for name, collection in collections.items()}
-        rows += [[row[0], other, *row[2:]] for row in measured_rows(collections, cut, {}, lengths)]
     dimensions = next(iter(embedded.values()))[0].shape[1]
     click.echo(f"{model or 'the default model'}, fp32; {json.dumps(machine())}\n")
-    click.echo(table(["collection", "rotation", f"{dimensions} dimensions", *map(str, lengths)], rows))
-    names = ["collection", "dimensions", "float nDCG@10", "byte nDCG@10", f"recall@{K}", "cosine error (RMS)"]
-    names += ["one scale: nDCG@10", f"recall@{K}", "cosine error (RMS)", "cut off"]
-    click.echo("\n" + table(names, list(byte_rows(collections, embedded, axes, lengths))))
+    if not advise_only:
+        rows = list(measured_rows(collections, embedded, axes, lengths))
+        if other is not None:
+            cut = {name: embed(collection, name, other, cache) for name, collection in collections.items()}
+            rows += [[row[0], other, *row[2:]] for row in measured_rows(collections, cut, {}, lengths)]
+        click.echo(table(["collection", "rotation", f"{dimensions} dimensions", *map(str, lengths)], rows))
+        names = ["collection", "dimensions", "float nDCG@10", "byte nDCG@10", f"recall@{K}", "cosine error (RMS)"]
+        names += ["one scale: nDCG@10", f"recall@{K}", "cosine error (RMS)", "cut off"]
+        click.echo("\n" + table(names, list(byte_rows(collections, embedded, axes, lengths))))
     if url is not None:
         name, (documents, queries) = next(iter(embedded.items()))
         for rotation in (np.eye(dimensions, dtype=np.float32), axes[name]):
-            click.echo("\n" + "\n".join(advised_lines(url, documents @ rotation.T, queries @ rotation.T)))
+            rotated = documents @ rotation.T, queries @ rotation.T
+            click.echo("\n" + "\n".join(advised_lines(url, *rotated, element_types)))
 
 
 if __name__ == "__main__":

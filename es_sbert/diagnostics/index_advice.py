@@ -611,5 +611,7 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
             f"Extrapolated to {advice.vectors:,} vectors, its recall is about {expected:.3f}: the more documents, the "
             f"more of them cut vectors confuse{low}."
         )
+    if best.layout.element_type is ElementType.BYTE and advice.current.element_type is not ElementType.BYTE:
+        lines.append("Vectors of bytes are rounded for good: to have floats again, the documents are embedded again.")
     lines.append(f"  {best.changes}" if best.changes else "The index has this layout already.")
     return lines

@@ -189,6 +189,15 @@ def test_recall_is_extrapolated_by_the_loss_of_each_quadrupling() -> None:
     assert advice([row(VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.5)]).expected_recall is None
 
 
+def test_recommendation_of_bytes_says_that_they_are_rounded_for_good() -> None:
+    rows = [row(VectorLayout(384, BYTE, IndexType.HNSW), 0.96)]
+    said = "\n".join(advice_lines(advice(rows)))
+    assert "Recommended: 384 dimensions, byte, hnsw." in said
+    assert "rounded for good" in said
+    of_bytes = replace(advice(rows), current=VectorLayout(384, BYTE, IndexType.FLAT))
+    assert "rounded for good" not in "\n".join(advice_lines(of_bytes))
+
+
 def test_missing_graph_is_told() -> None:
     layout = VectorLayout(384, FLOAT, IndexType.BBQ_HNSW)
     built = row(layout, 0.96)
@@ -203,6 +212,7 @@ def test_plot_shows_every_layout() -> None:
     rows = [
         row(VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW), 0.95),
         row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.97),
+        row(VectorLayout(384, BYTE, IndexType.HNSW), 0.96),
     ]
     root = ElementTree.fromstring(layout_plot(advice(rows, index="a<b&c")))
     namespace = {"svg": "http://www.w3.org/2000/svg"}
@@ -214,6 +224,7 @@ def test_plot_shows_every_layout() -> None:
     squares = [float(square.get("y", "nan")) + 5 for square in root.iterfind(".//svg:g/svg:rect", namespace)]
     [recommended, float_row] = circles
     assert squares == [recommended]
+    assert len(list(root.iterfind(".//svg:g/svg:path", namespace))) == 1  # bytes
     assert float_row < recommended  # more recall is higher
 
 
