@@ -84,8 +84,9 @@ def run(
             delete(url, index)
         if not (folder / "qrels").is_dir():
             return result, None, seconds
-        lines = map(json.loads, (output / "adapt/documents.jsonl").read_text().splitlines())
-        collection = judged_part(folder, {document["id"]: document["full_text"] for document in lines})
+        lines = (output / "adapt/documents.jsonl").read_bytes().splitlines()  # a str has more ends of lines
+        texts = {document["id"]: document["full_text"] for document in map(json.loads, lines)}
+        collection = judged_part(folder, texts)
         return result, compare_on_judged(collection, result.plan.model, str(output / "model"), threads), seconds
 
 

@@ -114,8 +114,13 @@ def scan_index(
             yield from reader.pages()
 
 
-def open_snapshots(engine: Engine, name: str, retrying: Retrier) -> tuple[ShardSnapshot, ...]:
+def open_snapshots(
+    engine: Engine, name: str, retrying: Retrier, nodes: Mapping[int, str] | None = None
+) -> tuple[ShardSnapshot, ...]:
     """A point in time of each shard; the caller closes them with `close_snapshots`.
+
+    Args:
+        nodes: Shard → id of the node whose copy is read; any copy of a shard that is left out.
 
     Raises:
         IndexMissing: no such index.
@@ -125,7 +130,9 @@ def open_snapshots(engine: Engine, name: str, retrying: Retrier) -> tuple[ShardS
     snapshots: list[ShardSnapshot] = []
     try:
         for shard in shards:
-            snapshots.append(retrying(lambda shard=shard: _open_snapshot(engine, name, shard)))  # type: ignore[misc]
+            node = (nodes or {}).get(shard, "")
+            opened = retrying(lambda shard=shard, node=node: _open_snapshot(engine, name, shard, node))  # type: ignore[misc]
+            snapshots.append(opened)
     except BaseException:
         close_snapshots(engine, snapshots)
         raise
@@ -138,8 +145,8 @@ def close_snapshots(engine: Engine, snapshots: Sequence[ShardSnapshot]) -> None:
         engine.close_point_in_time(snapshot.point_in_time)
 
 
-def _open_snapshot(engine: Engine, name: str, shard: int) -> ShardSnapshot:
-    point_in_time = engine.open_point_in_time(name, shard=shard)
+def _open_snapshot(engine: Engine, name: str, shard: int, node: str = "") -> ShardSnapshot:
+    point_in_time = engine.open_point_in_time(name, shard=shard, node=node)
     try:
         latest: Json = {"sort": [{"_seq_no": "desc"}], "size": 1, "_source": False, "track_total_hits": False}
         hits = engine.search_point_in_time(point_in_time, latest)["hits"]["hits"]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, document_key
+from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.index_scan import IndexSlice, ScanPage, scan_index
 from es_sbert.engines.index_state import ShardState
 from es_sbert.engines.multi_get import batched, multi_get
@@ -32,6 +32,7 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import LoadPipeline
 from es_sbert.ingest.read_documents import Document, cleared_fields
 from es_sbert.ingest.records import Origin, RejectedRecord
+from es_sbert.ingest.written_versions import hit_version
 from es_sbert.io.text_formats import dump_object
 
 SCAN_PAGE = 500
@@ -162,23 +163,12 @@ class IndexReader:
             for hit in page.hits:
                 yield from self._read(hit)
 
-    def count_stale(self) -> tuple[int, int]:
-        """Documents that lack a current vector, and those whose text cannot be read; no outcome is recorded."""
-        found: dict[type, set[DocumentKey]] = {Document: set(), TextFieldError: set()}
-        for page in self._pages():
-            for hit in page.hits:
-                # By key: a document that was written again may come twice.
-                found.get(type(self._examine(hit)), set()).add(document_key(hit))
-        return len(found[Document]), len(found[TextFieldError])
-
     def _pages(self) -> Iterator[ScanPage]:
-        settings = self._context.plan.settings
-        query = scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
         try:
             for page in scan_index(
                 self._engine,
                 self._index,
-                query=query,
+                query=self._query(),
                 source_includes=self.includes,
                 page=SCAN_PAGE,
                 slice=self._slice,
@@ -189,6 +179,24 @@ class IndexReader:
                     return
         except EngineError as error:
             self._control.truncate(f"reading the index failed: {error.message}")
+
+    def _query(self) -> Json:
+        settings = self._context.plan.settings
+        return scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
+
+    def find_stale(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
+        """Those of the documents that a load would embed as they are now; no outcome is recorded.
+
+        Raises:
+            IndexMismatch: the alias was moved to another index.
+            EngineError: the engine failed.
+        """
+        stale: set[DocumentKey] = set()
+        for some in batched(keys, SCAN_PAGE):
+            ids, source = [document_id for document_id, _ in some], {"includes": self.includes}
+            hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=self._query(), source=source)
+            stale.update(key for key in some if key in hits and self.stale_document(hits[key]) is not None)
+        return stale
 
     def reread(self, conflicts: Mapping[DocumentKey, DocumentAction]) -> Iterator[Document]:
         """The documents of these actions as they are now; they are not counted as read a second time.
@@ -214,6 +222,7 @@ class IndexReader:
                         # A request whose answer was lost; the conflict has counted it as not embedded.
                         self._outcomes.ledger.add_embedded(1)
                         self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].passages)])
+                        self._outcomes.record_acknowledged([(key, hit_version(hit))], writes=1)
                     else:
                         yield from self._stale(hit)
         except EngineError as error:

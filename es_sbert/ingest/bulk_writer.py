@@ -15,6 +15,7 @@ from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck, WrittenAction
 from es_sbert.ingest.read_documents import Document
+from es_sbert.ingest.written_versions import Version
 from es_sbert.messages import log_event
 
 # The request was rejected as a whole: split it until the offending document is alone.
@@ -193,15 +194,20 @@ class BulkWriter:
         except EngineError as error:
             return self._failed_request(group, len(body), error)
         acknowledged: list[DocumentAction] = []
+        versions: list[tuple[DocumentKey, Version | None]] = []
         written: list[WrittenAction] = []
         others: list[tuple[DocumentAction, BulkItemResult]] = []
         for action, result in zip(group, results, strict=True):
             if result.ok and misrouted_reason(action.document, result, self._index) is None:
                 acknowledged.append(action)
+                versions.append((action.document.key, result.version))
                 if result.version is not None:
                     written.append((action, result.version))
             else:
                 others.append((action, result))
+        # An update that changes nothing gets no sequence number.
+        writes = sum(result.ok and result.index == self._index and result.result != "noop" for result in results)
+        self._outcomes.record_acknowledged(versions, writes)
         self._record_acknowledged(acknowledged)
         attempt = _Attempt(answered=True, server_errors=True)
         for action, result in others:
@@ -235,8 +241,7 @@ class BulkWriter:
         return _Attempt()
 
     def _record_acknowledged(self, actions: Sequence[DocumentAction]) -> None:
-        """Record documents that the index holds as they were sent."""
-        self._outcomes.record_acknowledged([action.document.id for action in actions])
+        """Record the outcomes of documents that the index holds as they were sent."""
         indexed = [action for action in actions if action.outcome is DocumentOutcome.INDEXED]
         self._outcomes.ledger.add_indexed([(action.lost_tokens, action.passages) for action in indexed])
         if len(indexed) < len(actions):
@@ -258,7 +263,7 @@ class BulkWriter:
             self._outcomes.add(DocumentOutcome.LEFT)
         elif document.version is not None and result.status == 409:
             self._uncount_embedded(action)
-            self._conflicts[document.id, document.routing] = action
+            self._conflicts[document.key] = action
         elif document.version is not None and reason.startswith("document_missing_exception"):
             self._uncount_embedded(action)
             self._outcomes.add(DocumentOutcome.DELETED)

@@ -24,6 +24,7 @@ from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_documents import Document, document_windows
+from es_sbert.ingest.written_versions import hit_version
 
 
 # Named tuples: one of each is made per document, and a frozen dataclass takes three times as long to make.
@@ -149,7 +150,7 @@ def is_superseded(document: Document, meta: Mapping[str, Any] | None) -> bool:
 # Documents per lookup. The answer holds their texts and the metadata of their vectors.
 _LOOKUP = 2000
 _LOOKUP_BYTES = 4 << 20
-_HIT_FIELDS = ("_source", "matched_queries")
+_HIT_FIELDS = ("_source", "matched_queries", "_seq_no", "_primary_term")
 # Vectors per lookup: as text they are some kilobytes each.
 _VECTOR_LOOKUP = 250
 
@@ -188,10 +189,10 @@ class ChangeDetection:
             LoadHalted: the load was halted before a lookup.
         """
         plan = WindowPlan()
-        nothing = [StoredVector()] * len(self._targets)
-        stored = [nothing] * len(documents) if self._empty_index else self._look_up(documents)
+        hits = {} if self._empty_index else self._look_up(documents)
         decisions = [
-            detect_changes(document, one, self._targets) for document, one in zip(documents, stored, strict=True)
+            detect_changes(document, self._stored_vectors(document, hits.get(document.key)), self._targets)
+            for document in documents
         ]
         writes = [
             (document, decision)
@@ -200,14 +201,14 @@ class ChangeDetection:
         ]
         vectors = self._look_up_vectors(writes)
         for document, decision in writes:
-            self._add_write(document, decision, vectors.get((document.id, document.routing), {}), plan)
+            self._add_write(document, decision, vectors.get(document.key, {}), plan)
             for number in decision.discarded:
                 self._outcomes.dropped[self._targets[number].field] += 1
-        self._record_unwritten(documents, decisions)
+        self._record_unwritten(documents, decisions, hits)
         return plan
 
-    def _look_up(self, documents: list[Document]) -> list[list[StoredVector]]:
-        """What the index holds of each document, one entry per target."""
+    def _look_up(self, documents: list[Document]) -> dict[DocumentKey, Json]:
+        """The documents that the index holds."""
         if self._context.plan.settings.retry is not None:
             # A newer version of a dead letter wins, also one that was written a moment ago.
             self._context.control.check()
@@ -226,9 +227,9 @@ class ChangeDetection:
             hits |= self._context.retrying(look_up, self._engine, self._index, wanted)
         ids = {document_id for document_id, _ in hits}
         for document in documents:
-            if document.id in ids and (document.id, document.routing) not in hits and any(document.texts):
+            if document.id in ids and document.key not in hits and any(document.texts):
                 self._outcomes.rerouted += 1
-        return [self._stored_vectors(document, hits.get((document.id, document.routing))) for document in documents]
+        return hits
 
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
         if hit is None:
@@ -241,7 +242,7 @@ class ChangeDetection:
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[DocumentKey, Json]:
         """Id and routing → vector fields of the documents that keep one, and their metadata."""
-        reused = {(document.id, document.routing): decision.reused for document, decision in writes if decision.reused}
+        reused = {document.key: decision.reused for document, decision in writes if decision.reused}
         targets = [
             self._targets[number] for number in sorted({number for numbers in reused.values() for number in numbers})
         ]
@@ -278,9 +279,15 @@ class ChangeDetection:
         outcome = DocumentOutcome.UPDATED if decision.decision is Decision.WRITE else DocumentOutcome.EMPTY
         plan.actions.append(DocumentAction(document, bulk_lines(document, reused), outcome, tuple(reused)))
 
-    def _record_unwritten(self, documents: list[Document], decisions: list[ChangeDecision]) -> None:
-        pairs = zip(documents, decisions, strict=True)
-        self._outcomes.record_acknowledged([doc.id for doc, made in pairs if made.decision is Decision.UNCHANGED])
+    def _record_unwritten(
+        self, documents: list[Document], decisions: list[ChangeDecision], hits: Mapping[DocumentKey, Json]
+    ) -> None:
+        unchanged = [
+            (document.key, hit_version(hits[document.key]))
+            for document, made in zip(documents, decisions, strict=True)
+            if made.decision is Decision.UNCHANGED
+        ]
+        self._outcomes.record_acknowledged(unchanged)
         kinds = [made.decision for made in decisions]
         for decision in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
             self._outcomes.add(DocumentOutcome[decision.name], kinds.count(decision))

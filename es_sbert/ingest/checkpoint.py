@@ -253,26 +253,29 @@ class LoadCheckpoint:
             seen = self._find([id_digest(document_id) for document_id, _ in keys])
             return {key for key in keys if _has_key(seen.get(id_digest(key[0])), key)}
 
-    def count_acknowledged(self, documents: Sequence[tuple[DocumentKey, str | None]] | None = None) -> int:
-        """How many documents that this load has read are acknowledged.
+    def count_acknowledged(self) -> int:
+        """How many documents that this load has read are acknowledged."""
+        with self._explained():
+            [(count,)] = self._seen.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
+            return int(count)
+
+    def acknowledged_keys(self, documents: Sequence[tuple[DocumentKey, str | None]]) -> set[DocumentKey]:
+        """Those of the documents that this load has read with this content and that are acknowledged.
 
         Args:
-            documents: Count only these: id and routing, and content of each, as in a `SeenRecord`; a content of None
-                matches any.
+            documents: Id and routing, and content of each, as in a `SeenRecord`; a content of None matches any.
         """
         with self._explained():
-            if documents is None:
-                [(count,)] = self._seen.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
-                return int(count)
             seen = self._find([id_digest(document_id) for (document_id, _), _ in documents])
             rows = ((seen.get(id_digest(key[0])), key, content) for key, content in documents)
-            return sum(
-                row is not None
+            return {
+                key
+                for row, key, content in rows
+                if row is not None
                 and _has_key(row, key)
                 and bool(row[-1])
                 and (content is None or bytes.fromhex(content) == row[2])
-                for row, key, content in rows
-            )
+            }
 
     def mark_untrusted(self) -> None:
         """The engine has altered documents of this load: vectors of the index may differ from what was sent."""

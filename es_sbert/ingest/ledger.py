@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from es_sbert.engines.engine import DocumentKey
 from es_sbert.errors import UsageError
 from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
 from es_sbert.ingest.records import RejectedRecord
+from es_sbert.ingest.written_versions import Version, VersionRecorder, pack_versions
 
 # A share means nothing before so many records were read.
 MIN_RECORDS_READ = 1000
@@ -273,6 +275,7 @@ class OutcomeRecorder:
         dead_letters: Takes the documents that cannot be loaded.
         checkpoint: Remembers what the index holds; None if the index itself is the source.
         errors: Stops the load when too many documents fail; None for no limit.
+        versions: Takes the versions of acknowledged documents, for the comparison at the end; None if there is none.
 
     Attributes:
         ledger: The counts.
@@ -286,12 +289,17 @@ class OutcomeRecorder:
     """
 
     def __init__(
-        self, dead_letters: DeadLetterSink, checkpoint: LoadCheckpoint | None = None, errors: ErrorMonitor | None = None
+        self,
+        dead_letters: DeadLetterSink,
+        checkpoint: LoadCheckpoint | None = None,
+        errors: ErrorMonitor | None = None,
+        versions: VersionRecorder | None = None,
     ) -> None:
         self.ledger = Ledger()
         self.dead_letters = dead_letters
         self._checkpoint = checkpoint
         self._errors = errors
+        self._versions = versions
         self.rejected = 0
         self.rejected_versions: set[tuple[str, int]] = set()
         self.dropped: Counter[str] = Counter()
@@ -317,18 +325,30 @@ class OutcomeRecorder:
         if self._errors is not None:
             self._errors.check(self.ledger.read, self.ledger.dead, reasons)
 
-    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
-        """The index holds these documents as the source has them."""
-        if self._checkpoint is not None and document_ids:
-            self._checkpoint.record_acknowledged(document_ids)
+    def record_acknowledged(self, documents: Sequence[tuple[DocumentKey, Version | None]], writes: int = 0) -> None:
+        """The index holds these documents as the source has them, or with the vectors of this load.
+
+        Args:
+            documents: Key and version of each; a version of None is not known.
+            writes: How many of them this load has written; it has found the others unchanged.
+        """
+        if self._checkpoint is not None and documents:
+            self._checkpoint.record_acknowledged([document_id for (document_id, _), _ in documents])
+        if self._versions is not None and (documents or writes):
+            known = [(key, version) for key, version in documents if version is not None]
+            self._versions.add(pack_versions(known), writes)
 
     def record_dead_letter(self, letter: RejectedRecord) -> None:
         """Record a document that could not be loaded."""
+        self.write_dead_letter(letter)
+        self.ledger.add_outcome(DocumentOutcome.DEAD)
+        self.check_errors([letter.reason])
+
+    def write_dead_letter(self, letter: RejectedRecord) -> None:
+        """Write the dead letter of a document whose outcome is recorded elsewhere."""
         self.dead_letters.write(letter)
         if letter.id is not None and letter.seq_no is not None:
             self.rejected_versions.add((letter.id, letter.seq_no))
-        self.ledger.add_outcome(DocumentOutcome.DEAD)
-        self.check_errors([letter.reason])
 
     def record_rejected(self, record: RejectedRecord) -> None:
         """Record input that is not a document."""

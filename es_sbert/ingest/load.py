@@ -30,6 +30,7 @@ from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
+from es_sbert.ingest.concurrent_changes import read_write_state
 from es_sbert.ingest.dead_letters import (
     DeadLetters,
     dead_letter_keys,
@@ -42,11 +43,19 @@ from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, OutcomeRecorde
 from es_sbert.ingest.load_context import LoadContext, index_uuid
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan, ModelIdentity
-from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch, record_watch_check
+from es_sbert.ingest.load_report import (
+    ConcurrentChanges,
+    LoadReport,
+    record_end,
+    record_start,
+    record_watch,
+    record_watch_check,
+)
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker, fraction_processed
 from es_sbert.ingest.read_documents import RecordStream
-from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, read_primary_terms, report_concurrent_changes
+from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, report_concurrent_changes
+from es_sbert.ingest.written_versions import WrittenVersions
 from es_sbert.messages import log_event
 
 
@@ -126,6 +135,7 @@ class _Load:
     _notes: list[str] = field(default_factory=list)
     _pruned: int = 0
     _missing: int = 0
+    _concurrent: ConcurrentChanges = field(default_factory=ConcurrentChanges)
     # Of the index, as they were before this load changed them.
     _previous_settings: Mapping[str, str | None] | None = None
 
@@ -206,11 +216,26 @@ class _Load:
         clock = Clock()
         dead_letters = stack.enter_context(closing(_open_dead_letters(plan, checkpoint, clock)))
         errors = ErrorMonitor(settings.error_limit, self._control.truncate, str(plan.dead_letters))
-        outcomes = OutcomeRecorder(dead_letters, checkpoint, errors)
+        versions = WrittenVersions()
+        # A watch has no end to compare the index at.
+        recorder = versions if settings.watch_seconds is None else None
+        outcomes = OutcomeRecorder(dead_letters, checkpoint, errors, recorder)
         throttle, control = Throttle(settings.bulk_bytes, WRITERS), self._control
         meter, observer = self._meter, self._observer
         return LoadContext(
-            self._engine, plan, index, targets, control, outcomes, throttle, checkpoint, clock, meter, observer, stream
+            self._engine,
+            plan,
+            index,
+            targets,
+            control,
+            outcomes,
+            throttle,
+            checkpoint,
+            clock,
+            meter,
+            observer,
+            stream,
+            versions,
         )
 
     def _require_index(self) -> IndexState:
@@ -263,16 +288,17 @@ class _Load:
     def _load_documents(self, context: LoadContext) -> EncoderInfo:
         """Load the documents, then compare the index with what was acknowledged."""
         started = context.clock.now()
-        terms = read_primary_terms(context)
+        start = read_write_state(context)
         if self._plan.sources:
             _advance_clock(context)
         info = self._runner.load(context)
         # After an interrupt the next run does the rest: a refresh may have to build a graph first.
         if self._control.unreachable_reason is None and not self._interrupted():
-            context.refresh_index()
+            is_visible = context.refresh_index()
             index = context.check_index_unchanged()
-            self._missing, notes = report_concurrent_changes(context, index, started, terms)
-            self._notes += notes
+            if is_visible:
+                self._missing, self._concurrent, notes = report_concurrent_changes(context, index, started, start)
+                self._notes += notes
             if self._settings.prune and not self._missing and not self._control.stop.is_set():
                 self._meter.close()
                 self._pruned, notes = prune_index(context, self._confirm)
@@ -323,6 +349,7 @@ class _Load:
             notes=tuple(self._notes),
             pruned=self._pruned,
             missing=self._missing,
+            concurrent=self._concurrent,
             lacking=context.outcomes.lacking,
         )
 

@@ -18,6 +18,7 @@ from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
 from es_sbert.ingest.read_documents import RecordStream
+from es_sbert.ingest.written_versions import WrittenVersions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class LoadContext:
         throttle: Limits the size and the number of bulk requests.
         checkpoint: The records seen and acknowledged; None if the index is the source.
         clock: Gives dead letters and vectors their times.
+        versions: The versions that the load has written, for the comparison at its end.
         stream: The records of the sources, if the first ones have been checked; None reads the sources from the start.
     """
 
@@ -48,6 +50,7 @@ class LoadContext:
     meter: ProgressMeter = field(default_factory=SilentMeter)
     observer: LoadObserver = field(default_factory=LoadObserver)
     stream: RecordStream | None = None
+    versions: WrittenVersions = field(default_factory=WrittenVersions)
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -70,14 +73,16 @@ class LoadContext:
         self.control.clear_backoff()
         return result
 
-    def refresh_index(self) -> None:
-        """Make the documents visible to searches."""
+    def refresh_index(self) -> bool:
+        """Make the documents visible to searches; False if that failed."""
         try:
             self.retrying(self.engine.refresh, self.plan.settings.index)
         except EngineError as error:
             # All documents are written: a load of hours does not fail because of this.
             late = "the last refresh failed, so searches see the documents a little later"
             self.control.truncate(f"{late}: {error.message}")
+            return False
+        return True
 
     def check_index_unchanged(self) -> IndexState:
         """Check that the index is the one that the load started with.

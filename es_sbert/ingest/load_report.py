@@ -39,6 +39,21 @@ class SkippedCounts(BaseModel, frozen=True):
     deleted: int
 
 
+class ConcurrentChanges(BaseModel, frozen=True):
+    """What other programs have changed in the index during a load, as far as another run would change it back.
+
+    Attributes:
+        deleted: Documents that the load wrote, or found unchanged, and that were deleted since.
+        changed: Documents that the load wrote, or found unchanged, and that were written since: they have no current
+            vector, or in a load of files another content than the source.
+        unseen: In place: other documents that were written during the load and have no current vector.
+    """
+
+    deleted: int = 0
+    changed: int = 0
+    unseen: int = 0
+
+
 class LoadReport(BaseModel, frozen=True):
     """A load's result; `read` is the sum of indexed, updated, unchanged, skipped, dead and left.
 
@@ -68,8 +83,9 @@ class LoadReport(BaseModel, frozen=True):
         resumed: Whether it resumed the load of another process.
         notes: Further notes.
         pruned: Documents removed from the index, because the source no longer has them.
-        missing: Documents that the engine acknowledged and that the index does not hold at the end as they were
-            written: it lost writes, or other writers deleted or replaced them.
+        missing: Documents that the engine acknowledged and that are gone at the end, or there in an earlier version: it
+            has lost writes. If a shard failed, they may also have been deleted by another program.
+        concurrent: What other programs have changed. It does not change the exit code.
         lacking: Of a watch: documents with a text that it has seen and that lacked a vector at its end. None for other
             loads, or if it could not be found out.
     """
@@ -106,6 +122,7 @@ class LoadReport(BaseModel, frozen=True):
     notes: tuple[str, ...]
     pruned: int
     missing: int = 0
+    concurrent: ConcurrentChanges = ConcurrentChanges()
     lacking: int | None = None
 
     @classmethod
@@ -157,7 +174,7 @@ class LoadReport(BaseModel, frozen=True):
             (self.skipped.deleted, "skipped: deleted from the index during the load"),
             (self.dead, f"not loaded: see {self.dead_letters}"),
             (self.left, "left for the next run"),
-            (self.missing, "acknowledged by the engine, but missing from the index"),
+            (self.missing, "lost by the engine after it had acknowledged them"),
             (self.pruned, "removed: no longer in the source"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]

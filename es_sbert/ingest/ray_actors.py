@@ -41,6 +41,7 @@ from es_sbert.ingest.ray_cluster import get_result
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource
+from es_sbert.ingest.written_versions import PackedVersions, WrittenVersions
 from es_sbert.messages import log_event
 
 # Path, run, `resumed` and note of a checkpoint.
@@ -63,10 +64,13 @@ class PartitionProgress:
 
 
 class LoadCoordinator:
-    """Owns the checkpoint file of all workers, tells them to stop, and collects the progress of each partition."""
+    """Owns the checkpoint file of all workers, tells them to stop, and collects what they have written and how far
+    each partition is.
+    """
 
     def __init__(self) -> None:
         self._checkpoint: LoadCheckpoint | None = None
+        self._versions = WrittenVersions()
         self._stopped = False
         self._progress: dict[int, PartitionProgress] = {}
 
@@ -87,6 +91,14 @@ class LoadCoordinator:
     def record_seen(self, records: Sequence[SeenRecord]) -> tuple[list[tuple[SeenStatus, Origin]], bool]:
         """See `LoadCheckpoint.record_seen`; also returns whether the load must stop."""
         return self.call("record_seen", records), self._stopped
+
+    def add_versions(self, versions: PackedVersions, writes: int) -> None:
+        """See `WrittenVersions.add`."""
+        self._versions.add(versions, writes)
+
+    def written_versions(self) -> tuple[PackedVersions, int]:
+        """The versions of all workers, and how many of them are writes."""
+        return self._versions.packed(), self._versions.writes
 
     def request_stop(self) -> None:
         self._stopped = True
@@ -163,6 +175,16 @@ def remote_checkpoint(
 ) -> LoadCheckpoint:
     """The checkpoint that the coordinator has opened; see `_RemoteCheckpoint`."""
     return cast(LoadCheckpoint, _RemoteCheckpoint(coordinator, opened, on_stop))
+
+
+class _RemoteVersions:
+    """A `VersionRecorder` that hands the versions to the coordinator: they outlive this worker."""
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+
+    def add(self, versions: PackedVersions, writes: int) -> None:
+        get_result(self._coordinator.add_versions.remote(versions, writes))
 
 
 @dataclass(frozen=True)
@@ -328,7 +350,7 @@ class PartitionLoader:
         if partition.source is not None:
             opened = (job.plan.dead_letters, "", False, None)
             checkpoint = remote_checkpoint(job.coordinator, opened, control.interrupt)
-        outcomes = OutcomeRecorder(dead_letters, checkpoint)
+        outcomes = OutcomeRecorder(dead_letters, checkpoint, versions=_RemoteVersions(job.coordinator))
         plan = replace(job.plan, sources=[] if partition.source is None else [partition.source])
         throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
         clock.observe(job.started_at)

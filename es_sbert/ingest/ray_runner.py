@@ -158,6 +158,7 @@ class RayRunner:
                 if report.error is not None:
                     self._coordinator.request_stop.remote()  # the other workers
                     raise report.error
+        context.versions.add(*get_result(self._coordinator.written_versions.remote()))
         if info is None:
             remedy = "Run the same command again: it resumes."
             raise ClusterError("the load was stopped before a worker of the Ray cluster began", remedy)
@@ -201,7 +202,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     """Count the outcomes of a partition as if it had been loaded here."""
     outcomes, control = context.outcomes, context.control
     for letter in report.dead_letters:
-        outcomes.dead_letters.write(letter)
+        outcomes.write_dead_letter(letter)
     outcomes.ledger.merge(report.ledger)
     outcomes.rejected += report.rejected
     outcomes.dropped.update(report.dropped)

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from es_sbert.encoder.batching import slice_by_size
+from es_sbert.engines.engine import DocumentKey
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     absent_fields,
@@ -101,6 +102,11 @@ class Document(NamedTuple):
     written: str | None = None
     stale: tuple[int, ...] = ()
     routing: str | None = None
+
+    @property
+    def key(self) -> DocumentKey:
+        """Id and routing."""
+        return self.id, self.routing
 
     @property
     def size(self) -> int:

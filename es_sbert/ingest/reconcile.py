@@ -1,15 +1,15 @@
-"""Compare the index with the load at its end: report concurrent changes, and remove documents (`--prune`)."""
+"""What a load does at its end: report concurrent changes, and remove documents (`--prune`)."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import orjson
 
-from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.engine import Engine, document_key
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
@@ -17,47 +17,27 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Backoff, Retrier, RetryPolicy, is_retryable, make_retrier, without_retries
 from es_sbert.errors import RequestFailed
-from es_sbert.index.document_vectors import (
-    EmbeddingTargets,
-    action_metadata,
-    if_unchanged,
-    read_document_meta,
-    target_texts,
-    targets_to_fill,
-)
+from es_sbert.index.document_vectors import action_metadata, if_unchanged, targets_to_fill
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import merge_field_meta, vector_fields
-from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_changes import is_outdated, stored_vectors
-from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
-from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.concurrent_changes import WriteState, count_concurrent_changes
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.messages import log_event
-
-PrimaryTerms = Mapping[int, int] | None
-
-
-def read_primary_terms(context: LoadContext) -> PrimaryTerms:
-    """Shard → primary term, for `report_concurrent_changes`; None if the user lacks the privilege.
-
-    Raises:
-        EngineError: the engine failed.
-    """
-    return context.retrying(context.engine.primary_terms, context.index.name)
+from es_sbert.ingest.load_report import ConcurrentChanges
+from es_sbert.messages import log_event, pluralize
 
 
 def report_concurrent_changes(
-    context: LoadContext, index: IndexState, began: str, terms: PrimaryTerms
-) -> tuple[int, list[str]]:
-    """Restore what other processes, or a failure of the engine, have changed in the index, and report the rest.
+    context: LoadContext, index: IndexState, began: str, start: WriteState
+) -> tuple[int, ConcurrentChanges, list[str]]:
+    """Restore what other programs, or a failure of the engine, have changed in the index, and report the rest.
 
     Args:
         index: As it is now, refreshed.
         began: A time before the first vector of this load.
-        terms: Primary terms at that time.
+        start: How far the writes of the index were at that time.
 
     Returns:
-        How many documents the engine has acknowledged without holding them as they were written, and notes for the
+        How many documents the engine has acknowledged and lost, what other programs have changed, and notes for the
         report.
 
     Raises:
@@ -65,12 +45,12 @@ def report_concurrent_changes(
     """
     _restore_meta_entries(context, index)
     if context.control.stop.is_set() or context.plan.settings.watch_seconds is not None:
-        return 0, []
-    missing = _count_missing_documents(context, began, terms)
+        return 0, ConcurrentChanges(), []
+    missing, changes = count_concurrent_changes(context, began, start)
     notes = _added_field_notes(context, index)
     if missing:
         notes.append(_missing_documents_note(context, missing))
-    return missing, notes
+    return missing, changes, notes + _change_notes(context, changes)
 
 
 def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
@@ -106,90 +86,47 @@ def _added_field_notes(context: LoadContext, index: IndexState) -> list[str]:
     ]
 
 
-def _count_missing_documents(context: LoadContext, began: str, terms: PrimaryTerms) -> int:
-    """Documents that the engine has acknowledged and that the index does not hold as they were written.
-
-    Two counts find most losses, but not those of documents that were written without a new vector: if a shard may have
-    lost writes, every document is compared.
-    """
-    embedded = context.outcomes.ledger.counts()[DocumentOutcome.INDEXED]
-    uncounted = embedded - context.retrying(_count_embedded_since, context, began)
-    suspicious = uncounted > 0 or _may_have_lost_writes(context, terms)
-    if context.checkpoint is None:
-        if not suspicious:
-            return 0
-        # Documents that lack a current vector, without those that this load could not embed.
-        stale, unreadable = IndexReader(context).count_stale()
-        return max(uncounted, stale - (context.outcomes.ledger.dead - unreadable), 0)
-    acknowledged = context.checkpoint.count_acknowledged()
-    if not suspicious:
-        suspicious = context.retrying(context.engine.count, context.index.name) < acknowledged
-    return acknowledged - context.retrying(_count_confirmed, context, began) if suspicious else 0
-
-
-def _may_have_lost_writes(context: LoadContext, terms: PrimaryTerms) -> bool:
-    """Whether a shard has had another primary since the load started, or may have."""
-    now = read_primary_terms(context)
-    if terms is None or now is None:
-        # The user lacks the privilege. When an engine goes down, requests fail and are retried.
-        return context.outcomes.ledger.retries > 0
-    return terms != now
-
-
-def _count_embedded_since(context: LoadContext, began: str) -> int:
-    own = []
-    for target in targets_to_fill(context.targets):
-        by_model = {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}}
-        since = {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}}
-        own.append({"bool": {"filter": [by_model, since]}})
-    return context.engine.count(context.index.name, {"bool": {"should": own, "minimum_should_match": 1}})
-
-
-def _count_confirmed(context: LoadContext, began: str) -> int:
-    """Acknowledged documents that the index holds as they were written, or as another load has written them since."""
-    assert context.checkpoint is not None, "a load of files has a checkpoint"
-    targets = targets_to_fill(context.targets)
-    names = [name for target in targets for name in (*target.template.fields, target.meta_field)]
-    confirmed = 0
-    query = scan_query(targets)
-    # Not retried page by page: the caller begins again, so that no document is counted twice.
-    for page in scan_index(context.engine, context.index.name, query=query, source_includes=names, page=SCAN_PAGE):
-        consistent = [written for hit in page.hits if (written := _matching_document(hit, targets, began)) is not None]
-        confirmed += context.checkpoint.count_acknowledged(consistent)
-    return confirmed
-
-
-def _matching_document(hit: Json, targets: EmbeddingTargets, began: str) -> tuple[DocumentKey, str | None] | None:
-    """Key and content hash of a document; None if it lacks a vector, or has one of another text.
-
-    The hash is None if it does not matter: the document has no text, or was embedded since the load started.
-    """
-    source: Json = hit.get("_source") or {}
-    try:
-        texts = target_texts(source, targets)
-    except TextFieldError:
-        return None
-    if any(is_outdated(*each) for each in zip(targets, texts, stored_vectors(hit, targets), strict=True)):
-        return None
-    metas = [read_document_meta(source, target.meta_field) for target, text in zip(targets, texts, strict=True) if text]
-    written = [meta for meta in metas if meta is not None]
-    if any(meta.embedded_at >= began for meta in written) or not written:
-        return document_key(hit), None
-    contents = {meta.document_hash for meta in written}
-    content = contents.pop()
-    return None if contents or content is None else (document_key(hit), content)
-
-
 def _missing_documents_note(context: LoadContext, missing: int) -> str:
     name = context.index.name
     message = (
-        f"{missing:,} documents that the engine acknowledged are missing from {name}, or lack the vector that this "
-        "load wrote: the engine lost writes, or other writers deleted or replaced the documents"
+        f"{pluralize(missing, 'document')} that this load wrote {'is' if missing == 1 else 'are'} missing from {name}, "
+        "or there in an earlier version: the engine lost writes that it had acknowledged. If a shard failed during the "
+        "load, documents that another program deleted are counted too, since the two cannot be told apart"
     )
     if context.checkpoint is not None:
         return f"{message}. Run the same command again: it looks up every document and sends what is missing"
+    return f"{message}. {_in_place_command(context)} embeds those that are there"
+
+
+def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]:
+    """Notes on documents that other programs wrote or deleted; for them, the load is not at fault."""
+    notes = []
+    is_in_place = context.checkpoint is None
+    if changes.deleted:
+        again = "" if is_in_place else ": run the same command again to load what the source has"
+        was = "was" if changes.deleted == 1 else "were"
+        notes.append(
+            f"{pluralize(changes.deleted, 'document')} of this load {was} deleted by others during the load{again}"
+        )
+    written = changes.changed + changes.unseen
+    if written and is_in_place:
+        was, has = ("was", "has") if written == 1 else ("were", "have")
+        notes.append(
+            f"{pluralize(written, 'document')} {was} written by others during this load and {has} no current vector: "
+            f"run {_in_place_command(context)} again, or use --watch, which embeds documents as they are written"
+        )
+    elif written:
+        was = "was" if written == 1 else "were"
+        notes.append(
+            f"{pluralize(written, 'document')} of this load {was} changed by others during the load: run the same "
+            "command again to load what the source has"
+        )
+    return notes
+
+
+def _in_place_command(context: LoadContext) -> str:
     fields = " ".join(f"--vector {target.field}" for target in targets_to_fill(context.targets))
-    return f"{message}. `es-sbert ingest --index {context.plan.settings.index} {fields}` embeds those that are there"
+    return f"`es-sbert ingest --index {context.plan.settings.index} {fields}`"
 
 
 _SAMPLE = 5

@@ -9,15 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
-from es_sbert.engines.engine import Engine
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import BulkItemResult, Engine
 from es_sbert.index.load_settings import BULK_LOAD_SETTINGS
 from es_sbert.index.mapping import vector_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.sources.find_sources import find_sources
@@ -53,7 +52,7 @@ def test_overwritten_mapping_meta_is_restored(es9: Engine, index: str, encoder: 
     assert load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id").unchanged == 20
 
 
-def test_vectors_overwritten_by_another_writer_are_an_error(
+def test_vectors_overwritten_by_another_writer_are_noted(
     es9: Engine, index: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     """The same documents with another vector field: each load writes them whole, with the vectors it has seen."""
@@ -83,11 +82,11 @@ def test_vectors_overwritten_by_another_writer_are_an_error(
         batch_window=1,
     )
     assert summary.indexed == 20
-    assert (summary.missing, summary.exit_code) == (1, 1)
-    [lost] = [note for note in summary.notes if "lack the vector" in note]
-    assert lost.startswith("1 documents that the engine acknowledged")
-    assert "Run the same command again" in lost
-    assert default_checkpoint_path(index, find_sources((str(path),), None)).exists()
+    assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(changed=1), 0)
+    [note] = [note for note in summary.notes if "by others" in note]
+    assert note.startswith("1 document of this load was changed by others")
+    assert "run the same command again" in note
+    assert not default_checkpoint_path(index, find_sources((str(path),), None)).exists()
     again = load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("one",))
     assert (again.indexed, again.unchanged, again.notes) == (1, 19, ())
 
@@ -115,54 +114,102 @@ def test_field_added_by_another_load_is_noted(es9: Engine, index: str, encoder: 
     assert load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("two",)).indexed == 5
 
 
-def test_documents_deleted_during_load_are_an_error(
+def test_documents_deleted_during_load_are_noted(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
-    path, state = write_jsonl(tmp_path / "docs.jsonl", sentences(20)), tmp_path / "state"
+    """One that this load has written, and one that it has found unchanged."""
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    write_jsonl(path, sentences(20))
 
     def delete(window: int) -> None:
         if window == 3:
-            wait_until(lambda: bool(engine.mget_sources(index_name, ["d0"], source_includes=["id"])))
-            assert all(result.ok for result in engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n'))
+            wait_until(lambda: bool(engine.mget_sources(index_name, ["d3"], source_includes=["id"])))
+            assert all(r.ok for r in engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n{"delete":{"_id":"d3"}}\n'))
+
+    meddling = Interposed(encoder, delete)
+    options: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "state": tmp_path / "state"}
+    summary = load(engine_url, meddling, index_name, path, batch_window=5, **options)
+    assert (summary.indexed, summary.unchanged) == (17, 3)
+    assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(deleted=2), 0)
+    assert summary.notes[0].startswith("2 documents of this load were deleted by others during the load: run the same")
+    assert not (tmp_path / "state").exists()
+    again = load(engine_url, encoder, index_name, path, **options)
+    assert (again.indexed, again.unchanged, again.notes) == (2, 18, ())
+
+
+def test_changes_that_the_source_keeps_are_not_noted(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    """Another program counts clicks, and writes documents of its own."""
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
+    load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
+    write_jsonl(path, sentences(20))
+
+    def count_clicks(window: int) -> None:
+        if window == 3:
+            wait_until(lambda: bool(engine.mget_sources(index_name, ["d3"], source_includes=["id"])))
+            update_documents(engine, index_name, {"d0": {"clicks": 1}, "d3": {"clicks": 1}})
+            engine.bulk(index_name, bulk_body({"own": {"text": "A document of its own."}}))
 
     summary = load(
-        engine_url,
-        Interposed(encoder, delete),
-        index_name,
-        path,
-        dead=tmp_path / "dead",
-        id_field="id",
-        batch_window=5,
-        state=state,
-    )
-    assert (summary.indexed, summary.missing, summary.exit_code) == (20, 1, 1)
-    assert state.exists()
+        engine_url, Interposed(encoder, count_clicks), index_name, path,
+        dead=tmp_path / "dead", id_field="id", batch_window=5,
+    )  # fmt: skip
+    assert (summary.indexed, summary.unchanged) == (17, 3)
+    assert (summary.missing, summary.concurrent, summary.notes) == (0, ConcurrentChanges(), ())
 
 
-class FailedOver(LocalRunner):
-    """Loads, and lets the engine fail over afterwards: it reports other primary terms and holds other documents."""
+def update_documents(engine: Engine, index: str, changes: dict[str, dict[str, Any]]) -> None:
+    """Partial updates by another program."""
+    lines = [line for key, doc in changes.items() for line in ({"update": {"_id": key}}, {"doc": doc})]
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results), results
 
-    def __init__(self, encoder: Encoder, engine: Engine, documents: dict[str, Any]) -> None:
-        super().__init__(encoder)
-        self._engine, self._documents, self._terms_later = engine, documents, 0
 
-    def load(self, context: LoadContext) -> EncoderInfo:
-        info = super().load(context)
-        assert all(result.ok for result in self._engine.bulk(context.index.name, bulk_body(self._documents)))
-        self._terms_later = 1
-        return info
+class LosingEngine:
+    """The engine of a load that loses writes which it has acknowledged, as in a failover: it does not execute them.
+
+    Args:
+        engine: The engine.
+        lost: Ids of the documents.
+        fails: Whether a shard gets another primary.
+        readable: Whether the user may read primary terms.
+    """
+
+    _LATER = 1 << 20
+
+    def __init__(self, engine: Engine, lost: set[str], *, fails: bool = True, readable: bool = True) -> None:
+        self._engine, self._lost, self._fails, self._readable = engine, lost, fails, readable
+        self._sent = False
 
     def __getattr__(self, name: str) -> Any:
-        """It is the engine of the load too."""
         return getattr(self._engine, name)
 
-    def primary_terms(self, name: str) -> dict[int, int] | None:
-        terms = self._engine.primary_terms(name)
-        return {shard: term + self._terms_later for shard, term in (terms or {}).items()}
+    def bulk(self, name: str, body: bytes, **options: Any) -> list[BulkItemResult]:
+        options.pop("actions", None)
+        lines = body.split(b"\n")
+        sent, results, ids = [], {}, []
+        for action, source in zip(lines[::2], lines[1::2], strict=False):
+            [head] = orjson.loads(action).values()
+            ids.append(head["_id"])
+            if head["_id"] in self._lost:
+                results[head["_id"]] = BulkItemResult(200, head["_id"], "", name, "updated", (self._LATER, 1))
+            else:
+                sent += [action, source]
+        self._sent = True
+        if sent:
+            results |= {result.id: result for result in self._engine.bulk(name, b"\n".join([*sent, b""]), **options)}
+        return [results[document_id] for document_id in ids]
 
-    def run(self, settings: IngestSettings) -> LoadReport:
+    def primary_terms(self, name: str) -> dict[int, int] | None:
+        terms = self._engine.primary_terms(name) or {}
+        later = int(self._sent and self._fails)
+        return {shard: term + later for shard, term in terms.items()} if self._readable else None
+
+    def load(self, encoder: Encoder, settings: IngestSettings) -> LoadReport:
         engine: Any = self
-        return run_load(engine, self, plan_load(engine, settings), LoadControl(), SilentMeter())
+        return run_load(engine, LocalRunner(encoder), plan_load(engine, settings), LoadControl(), SilentMeter())
 
 
 def bulk_body(documents: dict[str, Any]) -> bytes:
@@ -177,18 +224,20 @@ def test_updates_lost_in_failover_are_detected(
     path, state = tmp_path / "docs.jsonl", tmp_path / "state"
     documents = sentences(12)
     load(engine_url, encoder, index_name, write_jsonl(path, documents), dead=tmp_path / "dead", id_field="id")
-    before = engine.mget_sources(index_name, ["d0", "d1"], source_includes=["*"], vectors=True)
     for document in documents:
         document["price"] += 1
     documents[1]["text"] = ""
-    write_jsonl(path, [*documents, {"id": "new", "text": "A new one."}])
+    write_jsonl(path, [*documents, {"id": "new", "text": "A new one."}, {"id": "newer", "text": "Another one."}])
     settings = IngestSettings(
         index=index_name, files=(str(path),), id_field="id", dead_letters=tmp_path / "dead", state=state
     )
-    summary = FailedOver(encoder, engine, before).run(settings)
-    assert (summary.indexed, summary.updated, summary.skipped.empty) == (1, 11, 1)
-    assert (summary.missing, summary.exit_code) == (2, 1)
+    summary = LosingEngine(engine, {"d0", "d1", "new"}).load(encoder, settings)
+    assert (summary.indexed, summary.updated, summary.skipped.empty) == (2, 11, 1)
+    assert (summary.missing, summary.concurrent, summary.exit_code) == (3, ConcurrentChanges(), 1)
+    assert "Run the same command again" in summary.notes[0]
     assert state.exists()
+    again = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", state=state)
+    assert (again.indexed, again.updated, again.skipped.empty, again.exit_code) == (1, 1, 1, 0)
 
 
 def test_lossless_failover_reports_nothing_missing(
@@ -196,30 +245,36 @@ def test_lossless_failover_reports_nothing_missing(
 ) -> None:
     path, documents = tmp_path / "docs.jsonl", sentences(12)
     load(engine_url, encoder, index_name, write_jsonl(path, documents), dead=tmp_path / "dead", id_field="id")
+    engine.bulk(index_name, bulk_body({"x": {"text": "Of another writer."}}))
     for document in documents[:6]:
         document["price"] += 1
     documents[1]["text"] = ""
     documents[2]["text"] = "Another one."
     write_jsonl(path, documents)
     settings = IngestSettings(index=index_name, files=(str(path),), id_field="id", dead_letters=tmp_path / "dead")
-    other = {"x": {"text": "Of another writer."}}
-    summary = FailedOver(encoder, engine, other).run(settings)
+    summary = LosingEngine(engine, set()).load(encoder, settings)
     assert (summary.indexed, summary.updated, summary.skipped.empty, summary.unchanged) == (1, 4, 1, 6)
-    assert (summary.missing, summary.exit_code) == (0, 0)
+    assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(), 0)
 
 
-def test_in_place_writes_lost_in_failover_are_detected(
-    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+@pytest.mark.parametrize(("fails", "readable"), [(True, True), (False, True)], ids=["failover", "no failover"])
+def test_in_place_writes_lost_are_detected(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, fails: bool, readable: bool
 ) -> None:
+    """A vector, and the removal of one. Without a failover, the engine has lost them for another reason."""
     documents = {document["id"]: document for document in sentences(8)}
     engine.create_index(index_name, {})
     engine.bulk(index_name, bulk_body(documents))
     load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     source = engine.mget_sources(index_name, ["d1"], source_includes=["*"], vectors=True)["d1"]
     emptied = {"d1": source | {"text": ""}}
-    engine.bulk(index_name, bulk_body(emptied | {"new": {"text": "A new one."}, "dead": {"text": 7}}))
-    summary = FailedOver(encoder, engine, emptied).run(IngestSettings(index=index_name, dead_letters=tmp_path / "dead"))
-    assert (summary.indexed, summary.skipped.empty, summary.dead) == (1, 1, 1)
-    assert (summary.missing, summary.exit_code) == (1, 1)
+    more = {"new": {"text": "A new one."}, "newer": {"text": "Another one."}, "dead": {"text": 7}}
+    engine.bulk(index_name, bulk_body(emptied | more))
+    settings = IngestSettings(index=index_name, dead_letters=tmp_path / "dead")
+    summary = LosingEngine(engine, {"d1", "new"}, fails=fails).load(encoder, settings)
+    assert (summary.indexed, summary.skipped.empty, summary.dead) == (2, 1, 1)
+    assert (summary.missing, summary.concurrent, summary.exit_code) == (2, ConcurrentChanges(), 1)
     [note] = summary.notes
+    assert note.startswith("2 documents that this load wrote are missing from")
     assert f"`es-sbert ingest --index {index_name} --vector embedding` embeds those that are there" in note
+    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").indexed == 1

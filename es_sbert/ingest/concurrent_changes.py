@@ -1,0 +1,272 @@
+"""Find what other programs, or a failure of the engine, have changed in the index while a load wrote to it.
+
+A shard that keeps its primary loses nothing that it has acknowledged. What is missing then was deleted by another
+program. If a shard got another primary, its primary term has grown, and the versions tell most of it: a document in an
+earlier version than the load wrote is a lost write, one in a later version was written by another program since. A
+document that is gone may be either, and counts as lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from es_sbert.engines.engine import DocumentKey, document_key
+from es_sbert.engines.index_scan import (
+    IndexSlice,
+    ScanPage,
+    ShardSnapshot,
+    close_snapshots,
+    open_snapshots,
+    scan_index,
+)
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import without_retries
+from es_sbert.engines.shard_changes import ShardChanges
+from es_sbert.errors import AccessDenied
+from es_sbert.index.document_vectors import EmbeddingTargets, read_document_meta, target_texts, targets_to_fill
+from es_sbert.index.text_template import TextFieldError
+from es_sbert.index.vector_changes import is_outdated, stored_vectors
+from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
+from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_report import ConcurrentChanges
+from es_sbert.ingest.written_versions import VersionComparison, VersionMatch, hit_version, pack_versions
+
+# Ids and versions only.
+_PAGE = 5000
+
+
+class WriteState(NamedTuple):
+    """How far the writes of an index are.
+
+    Attributes:
+        terms: Shard → its primary term; None if the user may not read it.
+        seq_nos: Shard → the highest sequence number; -1 for none.
+        is_complete: Whether `seq_nos` include deletions: without the privilege `monitor` on the index, they are those
+            of the documents that exist.
+    """
+
+    terms: Mapping[int, int] | None
+    seq_nos: Mapping[int, int]
+    is_complete: bool
+
+
+def read_write_state(context: LoadContext) -> WriteState:
+    """The state of the load's index now, for `count_concurrent_changes`.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    engine, name = context.engine, context.index.name
+    terms = context.retrying(engine.primary_terms, name)
+    try:
+        states = context.retrying(engine.shard_states, name)
+    except AccessDenied:
+        context.retrying(engine.refresh, name)
+        seq_nos = {shard: context.retrying(_latest_seq_no, context, shard) for shard in range(context.index.shards)}
+        return WriteState(terms, seq_nos, is_complete=False)
+    return WriteState(terms, {shard: state.max_seq_no for shard, state in states.items()}, is_complete=True)
+
+
+def _latest_seq_no(context: LoadContext, shard: int) -> int:
+    latest: Json = {"sort": [{"_seq_no": "desc"}], "size": 1, "_source": False, "track_total_hits": False}
+    hits = context.engine.search_shard(context.index.name, shard, latest)["hits"]["hits"]
+    return int(hits[0]["sort"][0]) if hits else -1
+
+
+def count_concurrent_changes(context: LoadContext, began: str, start: WriteState) -> tuple[int, ConcurrentChanges]:
+    """Compare what the load has written with the index, unless it is certain that nobody else has changed it.
+
+    Args:
+        began: A time before the first vector of this load.
+        start: Of the index at that time.
+
+    Returns:
+        Documents whose last write by this load is lost, or may be, and what other programs have changed.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    now = read_write_state(context)
+    primaries = Primaries(start.terms, now.terms, may_have_failed=context.outcomes.ledger.retries > 0)
+    is_complete = start.is_complete and now.is_complete
+    others = sum(now.seq_nos.values()) - sum(start.seq_nos.values()) - context.versions.writes
+    # Without deletions, the number of writes is not exact; the counts then find those of documents of this load.
+    untouched = others == 0 if is_complete else others <= 0
+    if primaries.are_unchanged and untouched and not _are_too_few(context, began):
+        return 0, ConcurrentChanges()
+    comparison = VersionComparison(context.versions.packed())
+    stale = _find_stale_documents(context, began, start, comparison, primaries)
+    lost, deleted = stale[VersionMatch.EARLIER], 0
+    for term, count in comparison.absent_terms.items():
+        if primaries.may_have_lost(term):
+            lost += count
+        else:
+            deleted += count
+    if is_complete and primaries.are_unchanged and deleted > others:
+        # More documents are gone than there were writes that could have deleted them.
+        lost += deleted - max(0, others)
+        deleted = max(0, others)
+    return lost, ConcurrentChanges(
+        deleted=deleted, changed=stale[VersionMatch.LATER], unseen=stale[VersionMatch.UNKNOWN]
+    )
+
+
+class Primaries:
+    """The primaries of the shards at the start of a load and now.
+
+    Args:
+        start, now: Shard → its primary term; None if it is not known.
+        may_have_failed: Whether a shard may have had another primary, for all that was noticed otherwise.
+    """
+
+    def __init__(
+        self, start: Mapping[int, int] | None, now: Mapping[int, int] | None, *, may_have_failed: bool
+    ) -> None:
+        self._start, self._now = start, now
+        if start is None or now is None:
+            # When an engine goes down, requests fail and are retried.
+            self.are_unchanged = not may_have_failed
+        else:
+            self.are_unchanged = start == now
+
+    def may_have_lost(self, term: int) -> bool:
+        """Whether a shard may have lost a write of this term that it had acknowledged."""
+        if self.are_unchanged:
+            return False
+        if self._start is None or self._now is None:
+            return True
+        return any(term < latest and self._start.get(shard, 0) != latest for shard, latest in self._now.items())
+
+
+def _are_too_few(context: LoadContext, began: str) -> bool:
+    """Whether the index has fewer documents than the load has written."""
+    embedded = context.outcomes.ledger.counts()[DocumentOutcome.INDEXED]
+    if context.retrying(_count_embedded_since, context, began) < embedded:
+        return True
+    if context.checkpoint is None:
+        return False
+    return context.retrying(context.engine.count, context.index.name) < context.checkpoint.count_acknowledged()
+
+
+def _count_embedded_since(context: LoadContext, began: str) -> int:
+    own = []
+    for target in targets_to_fill(context.targets):
+        by_model = {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}}
+        since = {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}}
+        own.append({"bool": {"filter": [by_model, since]}})
+    return context.engine.count(context.index.name, {"bool": {"should": own, "minimum_should_match": 1}})
+
+
+def _find_stale_documents(
+    context: LoadContext, began: str, start: WriteState, comparison: VersionComparison, primaries: Primaries
+) -> Counter[VersionMatch]:
+    """Read the versions of the index, and count the documents that another run of the load would write.
+
+    Documents of other programs are left out in a load of files, and those that were rejected in any load.
+    """
+    query: Json = {"match_all": {}}
+    if primaries.are_unchanged and not context.plan.sources:
+        # All that this load and others have written is above.
+        query = {"bool": {"filter": [{"range": {"_seq_no": {"gt": min(start.seq_nos.values(), default=-1)}}}]}}
+    rejected = {document_id for document_id, _ in context.outcomes.rejected_versions}
+    reader = IndexReader(context)
+    stale: dict[DocumentKey, VersionMatch] = {}
+    with _snapshots(context) as snapshots:
+        for page in scan_index(
+            context.engine,
+            context.index.name,
+            query=query,
+            source_includes=[],
+            page=_PAGE,
+            slice=IndexSlice(0, 1, snapshots),
+            retrying=context.retrying,
+        ):
+            if context.control.stop.is_set():
+                break
+            matches = _matches(page, comparison)
+            for key in matches:
+                stale.pop(key, None)  # it may have been read in an earlier version
+            if context.plan.sources:
+                wanted = [key for key, match in matches.items() if match in (VersionMatch.EARLIER, VersionMatch.LATER)]
+                found = _find_differing(context, wanted, began)
+            else:
+                old = start.seq_nos.get(page.shard, -1) if primaries.are_unchanged else -1
+                new = {document_key(hit) for hit in page.hits if hit["_seq_no"] > old}
+                found = reader.find_stale(
+                    [
+                        key
+                        for key, match in matches.items()
+                        if match is not VersionMatch.SAME and key in new and key[0] not in rejected
+                    ]
+                )
+            stale |= {key: matches[key] for key in found}
+    return Counter(stale.values())
+
+
+def _matches(page: ScanPage, comparison: VersionComparison) -> dict[DocumentKey, VersionMatch]:
+    keys = [document_key(hit) for hit in page.hits]
+    versions = pack_versions([(key, hit_version(hit)) for key, hit in zip(keys, page.hits, strict=True)])
+    return dict(zip(keys, comparison.compare(versions), strict=True))
+
+
+@contextmanager
+def _snapshots(context: LoadContext) -> Iterator[tuple[ShardSnapshot, ...]]:
+    """Points in time with every write until now: of the primaries, since another copy may have missed one."""
+    engine, name = context.engine, context.index.name
+    changes = ShardChanges(engine, name, without_retries)
+
+    def open_all() -> tuple[ShardSnapshot, ...]:
+        try:
+            nodes = {shard: state.node for shard, state in changes.make_visible().items()}
+        except AccessDenied:
+            engine.refresh(name)
+            nodes = {}
+        return open_snapshots(engine, name, without_retries, nodes)
+
+    snapshots = context.retrying(open_all)
+    try:
+        yield snapshots
+    finally:
+        close_snapshots(engine, snapshots)
+
+
+def _find_differing(context: LoadContext, keys: Sequence[DocumentKey], began: str) -> set[DocumentKey]:
+    """Those of the documents that the index does not hold as the source has them."""
+    assert context.checkpoint is not None, "a load of files has a checkpoint"
+    targets = targets_to_fill(context.targets)
+    names = [name for target in targets for name in (*target.template.fields, target.meta_field)]
+    differing: set[DocumentKey] = set()
+    for some in batched(keys, SCAN_PAGE):
+        ids, source = [document_id for document_id, _ in some], {"includes": names}
+        query, name = scan_query(targets), context.index.name
+        hits = context.retrying(multi_get, context.engine, name, ids, query=query, source=source)
+        there = [hits[key] for key in some if key in hits]
+        consistent = [same for hit in there if (same := _consistent_document(hit, targets, began)) is not None]
+        differing |= {document_key(hit) for hit in there} - context.checkpoint.acknowledged_keys(consistent)
+    return differing
+
+
+def _consistent_document(hit: Json, targets: EmbeddingTargets, began: str) -> tuple[DocumentKey, str | None] | None:
+    """Key and content hash of a document; None if it lacks a vector, or has one of another text.
+
+    The hash is None if it does not matter: the document has no text, or was embedded since the load started.
+    """
+    source: Json = hit.get("_source") or {}
+    try:
+        texts = target_texts(source, targets)
+    except TextFieldError:
+        return None
+    if any(is_outdated(*each) for each in zip(targets, texts, stored_vectors(hit, targets), strict=True)):
+        return None
+    metas = [read_document_meta(source, target.meta_field) for target, text in zip(targets, texts, strict=True) if text]
+    written = [meta for meta in metas if meta is not None]
+    if any(meta.embedded_at >= began for meta in written) or not written:
+        return document_key(hit), None
+    contents = {meta.document_hash for meta in written}
+    content = contents.pop()
+    return None if contents or content is None else (document_key(hit), content)
