@@ -85,23 +85,21 @@ def run(
         if not (folder / "qrels").is_dir():
             return result, None, seconds
         lines = (output / "adapt/documents.jsonl").read_bytes().splitlines()  # a str has more ends of lines
-        texts = {document["id"]: document["full_text"] for document in map(json.loads, lines)}
-        collection = judged_part(folder, texts)
+        collection = judged_part(folder, {json.loads(line)["id"] for line in lines})
         return result, compare_on_judged(collection, result.plan.model, str(output / "model"), threads), seconds
 
 
-def judged_part(folder: Path, texts: dict[str, str]) -> RetrievalCollection:
-    """A collection in the BEIR layout, cut to the documents of an index and the queries that they are relevant to.
-
-    Args:
-        texts: Id → text that the index embeds.
-    """
+def judged_part(folder: Path, loaded: set[str]) -> RetrievalCollection:
+    """A collection in the BEIR layout, cut to the documents of an index and the queries that they are relevant to."""
     whole = read_beir_folder(folder)
-    kept = {
-        query: {id: grade for id, grade in found.items() if id in texts} for query, found in whole.judgements.items()
+    found = {
+        query: {id: grade for id, grade in grades.items() if id in loaded} for query, grades in whole.judgements.items()
     }
-    judgements = {query: grades for query, grades in kept.items() if any(grade > 0 for grade in grades.values())}
-    return RetrievalCollection(whole.name, texts, {query: whole.queries[query] for query in judgements}, judgements)
+    judgements = {query: grades for query, grades in found.items() if any(grade > 0 for grade in grades.values())}
+    # The whole texts: an index may hold shorter ones, in which a query that is a document does not find itself.
+    documents = {id: text for id, text in whole.documents.items() if id in loaded}
+    queries = {query: whole.queries[query] for query in judgements}
+    return RetrievalCollection(whole.name, documents, queries, judgements)
 
 
 def compare_on_judged(collection: RetrievalCollection, stock: str, tuned: str, threads: int) -> ModelComparison:
