@@ -1,4 +1,4 @@
-"""Real search engines for the tests: started on first use, stopped at the end of the session.
+"""Real search engines for the tests: started on first use, one for all processes of the run, stopped at its end.
 
 A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on each of the
 three, and on `opensearch2_url` too with the decorator `also_opensearch2`. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8`,
@@ -20,6 +20,7 @@ import importlib.metadata
 import logging
 import os
 import random
+import shutil
 import socket
 import sys
 import urllib.error
@@ -61,10 +62,9 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.register_profile("few", deadline=None, derandomize=True, max_examples=5)
 hypothesis.settings.load_profile("steady")
 
-# Of a server. A whole run has twelve of them at once, and at its beginning a cluster of three smaller nodes.
-_HEAP = "768m"
-# Of the one that all processes of a run share, for few tests.
-_SHARED_HEAP = "512m"
+# Of a server that all processes of a run share. Those of few tests have the smaller one.
+_HEAP = "1g"
+_SMALL_HEAP = "512m"
 
 ENGINES = ("es9", "es8", "opensearch")
 ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch2", "opensearch_ml")} | {
@@ -82,6 +82,19 @@ CLUSTER_FIXTURES = {f"{name}_cluster" for name in (*CLUSTER_ENGINES, "engine")}
 
 _ENGINE_TESTS = Path(__file__).parent / "engine"
 
+# Below `tests/`, as the two lists that follow.
+_CLUSTER_FILES = {
+    f"engine/test_{name}.py" for name in ("cluster_faults", "local_cluster", "local_engine", "several_addresses")
+}
+# Minutes each, or more: one that begins last keeps a run from ending.
+_LONGEST_FILES = (
+    "e2e/test_readme.py",
+    "e2e/test_faults.py",
+    "frameworks/test_frameworks.py",
+    "e2e/test_ingest_ray.py",
+    "e2e/test_migrate_cli.py",
+)
+
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name a test after its parameter, not after bytes that are no text: those of gzip hold the time.
@@ -98,20 +111,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     asks for a cluster is also `cluster`. Tests with the CUDA stand-ins are `slow` because the stand-ins are compiled
     first.
 
-    Tests of clusters come first, those of one engine after those of the other: the processes that run beside this one
-    have started few servers then, and each cluster is started once.
+    Tests of clusters come first, those of one engine after those of the other: each cluster is started once. The files
+    that take longest follow.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if CLUSTER_FIXTURES & fixtures:
             item.add_marker(pytest.mark.cluster)
+        if item.get_closest_marker("cluster"):
+            assert _file_of(item.nodeid) in _CLUSTER_FILES, f"name {item.path.name} in _CLUSTER_FILES"
         if _ENGINE_TESTS in item.path.parents or (ENGINE_FIXTURES | CLUSTER_FIXTURES) & fixtures:
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.slow)
         elif "cuda_stand_ins" in fixtures:
             item.add_marker(pytest.mark.slow)
     order: list[str | None] = [*CLUSTER_ENGINES, None]
-    items.sort(key=lambda item: order.index(_cluster_engine(item)))
+    items.sort(key=lambda item: (order.index(_cluster_engine(item)), _rank(_file_of(item.nodeid))))
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0].removeprefix("tests/")
+
+
+def _rank(file: str) -> int:
+    return _LONGEST_FILES.index(file) if file in _LONGEST_FILES else len(_LONGEST_FILES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, all files with tests of clusters go to one process, so that only one cluster runs."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "clusters" if _file_of(nodeid) in _CLUSTER_FILES else str(super()._split_scope(nodeid))
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:
@@ -243,72 +278,89 @@ def build_of(engine: str) -> str:
     return "es9-small" if engine == "es9" else engine
 
 
-def _server(engine: str, build: str) -> Iterator[str]:
+def _server(factory: pytest.TempPathFactory, engine: str, build: str = "", heap: str = _HEAP) -> Iterator[str]:
+    """Address of the server of this run: started by the process that needs it first, stopped by the last to end."""
     given = os.environ.get(f"ES_SBERT_TEST_{engine.upper()}")
     if given:
         yield given.rstrip("/")
         return
-    from es_sbert.engines.local import start_engine, stop_engine
-    from tests.memory import folder_in_memory
+    from tests.shared import folder_of_run, shared
 
-    with folder_in_memory() as folder:
-        settings = {"path.data": str(folder)} if folder else {}
+    place = folder_of_run(factory) / f"{engine}.json"
+    with shared(place, lambda: start_server(build or build_of(engine), heap), stop_server) as server:
+        yield str(server["engine"]["url"])
+
+
+def start_server(build: str, heap: str) -> dict[str, Any]:
+    """Start a server with its data in memory where that is possible; described so that any process can stop it."""
+    from es_sbert.engines.local import start_engine
+    from tests.memory import make_folder_in_memory
+
+    data = make_folder_in_memory()
+    described: dict[str, Any] = {"folder": data and str(data)}
+    try:
+        settings = {"path.data": str(data)} if data else {}
         # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
-        server = start_engine(build, port=free_port(), heap=_HEAP, timeout=600, settings=settings)
-        try:
-            yield server.url
-        finally:
-            stop_engine(server, purge=True)
+        server = start_engine(build, port=free_port(), heap=heap, timeout=600, settings=settings)
+        return described | {"engine": server.model_dump(mode="json")}
+    except BaseException:
+        stop_server(described)
+        raise
+
+
+def stop_server(described: dict[str, Any]) -> None:
+    """Stop what `start_server` has started, and remove all of it."""
+    from es_sbert.engines.local import RunningEngine, stop_engine
+
+    if "engine" in described:
+        stop_engine(RunningEngine.model_validate(described["engine"]), purge=True)
+    if described["folder"]:
+        shutil.rmtree(described["folder"])
 
 
 @pytest.fixture(scope="session")
-def es9_url() -> Iterator[str]:
+def es9_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an Elasticsearch 9.x without credentials, scripts, `GET /` and other modules."""
-    yield from _server("es9", build_of("es9"))
+    yield from _server(tmp_path_factory, "es9")
 
 
 @pytest.fixture(scope="session")
-def es9_full_url() -> Iterator[str]:
+def es9_full_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of the Elasticsearch 9.x that users get from `es-sbert engine up`."""
-    yield from _server("es9_full", "es9")
+    yield from _server(tmp_path_factory, "es9_full", "es9", _SMALL_HEAP)
 
 
 @pytest.fixture(scope="session")
-def es8_url() -> Iterator[str]:
+def es8_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an Elasticsearch 8.19 with painless and the other modules es-sbert uses."""
-    yield from _server("es8", "es8")
+    yield from _server(tmp_path_factory, "es8")
 
 
 @pytest.fixture(scope="session")
-def opensearch_url() -> Iterator[str]:
+def opensearch_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an OpenSearch 3.x with the k-NN plugin."""
-    yield from _server("opensearch", "opensearch")
+    yield from _server(tmp_path_factory, "opensearch")
 
 
 @pytest.fixture(scope="session")
 def opensearch2_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of an OpenSearch 2.19 with the k-NN plugin, one for all processes of the run."""
-    given = os.environ.get("ES_SBERT_TEST_OPENSEARCH2")
-    if given:
-        yield given.rstrip("/")
-        return
-    from es_sbert.engines.local import RunningEngine, start_engine, stop_engine
-    from tests.shared import folder_of_run, shared
-
-    def start() -> dict[str, Any]:
-        return start_engine("opensearch2", port=free_port(), heap=_SHARED_HEAP, timeout=600).model_dump(mode="json")
-
-    def stop(server: dict[str, Any]) -> None:
-        stop_engine(RunningEngine.model_validate(server), purge=True)
-
-    with shared(folder_of_run(tmp_path_factory) / "opensearch2.json", start, stop) as server:
-        yield str(server["url"])
+    """Address of an OpenSearch 2.19 with the k-NN plugin."""
+    yield from _server(tmp_path_factory, "opensearch2", heap=_SMALL_HEAP)
 
 
 @pytest.fixture(scope="session")
-def opensearch_ml_url() -> Iterator[str]:
-    """Address of an OpenSearch 3.x with ml-commons too; tests may change its cluster settings."""
-    yield from _server("opensearch_ml", "opensearch-ml")
+def opensearch_ml_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an OpenSearch 3.x with ml-commons too; one test alone uses it and may change its cluster settings."""
+    yield from _server(tmp_path_factory, "opensearch_ml", "opensearch-ml")
+
+
+@pytest.fixture
+def alone_on_engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No other process of the run changes engines as a whole meanwhile (`tests.shared.alone_on_engines`)."""
+    from tests.shared import alone_on_engines, folder_of_run
+
+    with alone_on_engines(folder_of_run(tmp_path_factory)):
+        yield
 
 
 @pytest.fixture(scope="session")

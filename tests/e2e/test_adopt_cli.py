@@ -59,6 +59,7 @@ def plain(es9_url: str, fresh_index: Callable[[str], str], model: Path) -> Calla
     return fill
 
 
+@pytest.mark.usefixtures("alone_on_engines")  # the doctor looks at the health of the whole engine
 def test_adopt_workflow_from_doctor_to_search_and_backfill(run: Run, plain: Callable[..., str]) -> None:
     index = plain(wrong=(4, 21))
     command = f"es-sbert index adopt {index} --vector-field embedding --model MODEL --text-field FIELD"

@@ -18,6 +18,9 @@ from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine
 
+# The doctor looks at the health of the whole engine.
+pytestmark = pytest.mark.usefixtures("alone_on_engines")
+
 
 def test_healthy_setup_reports_no_failures(cli: Cli, engine_url: str, index_name: str, model: Path) -> None:
     Path("docs.txt").write_text("a man plays guitar\nthe cat sleeps\n")

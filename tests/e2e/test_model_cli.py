@@ -83,6 +83,7 @@ def first_hit(done: Done) -> str:
     return text
 
 
+@pytest.mark.usefixtures("alone_on_engines")  # the doctor looks at the health of the whole engine
 def test_commands_find_index_model_from_another_folder(workshop: Workshop) -> None:
     assert first_hit(workshop.search()) == TEXTS[0]
     doctor = workshop.on_index("doctor")
@@ -136,6 +137,7 @@ def test_gateway_finds_model_by_fingerprint(workshop: Workshop, tmp_path: Path) 
         assert (unknown.status_code, "base" in unknown.text) == (503, False)
 
 
+@pytest.mark.usefixtures("alone_on_engines")
 def test_moved_model_folder_is_reported_and_can_be_readded(workshop: Workshop, tmp_path: Path) -> None:
     moved = tmp_path / "models" / "kept"
     moved.parent.mkdir()

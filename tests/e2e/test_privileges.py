@@ -429,6 +429,7 @@ def test_doctor_reports_privileges_of_restricted_user_on_es9(
     assert (stopped.code, "does not allow GET /mine-too" in stopped.err) == (2, True)
 
 
+@pytest.mark.usefixtures("alone_on_engines")  # the doctor looks at the health of the whole engine
 def test_doctor_reports_when_privileges_are_unknown(cli: Cli, opensearch_url: str, model: Path) -> None:
     done = cli("doctor", "--index", "docs-none", "--url", opensearch_url, "--model", model, "--precision", "fp32")
     assert (done.code, "OpenSearch does not report permissions" in done.out) == (0, True)

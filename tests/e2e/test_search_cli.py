@@ -153,8 +153,8 @@ def test_min_cosine_drops_distant_hits(search: Search) -> None:
     done = search("someone makes music", "--min-cosine", f"{least}", "--json")
     near = [orjson.loads(line) for line in done.out.splitlines()]
     assert [hit["id"] for hit in near] == [hit["id"] for hit in every[:2]]
-    # The engine computes them in another way, and the last digit of a float32 may differ.
-    assert [hit["cosine"] for hit in near] == pytest.approx([hit["cosine"] for hit in every[:2]], abs=1e-6)
+    # The engine computes them in another way, and the last digit, which is rounded, may differ.
+    assert [hit["cosine"] for hit in near] == pytest.approx([hit["cosine"] for hit in every[:2]], abs=2e-6)
 
 
 def test_like_option_finds_similar_documents(search: Search) -> None:

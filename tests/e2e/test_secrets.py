@@ -193,12 +193,14 @@ def check(url: str, index: str, login: Login, model: Path, folder: Path) -> None
             assert hidden not in found
 
 
+@pytest.mark.usefixtures("alone_on_engines")  # the doctor looks at the health of the whole engine
 def test_no_secret_is_written_anywhere(
     es9_url: str, fresh_index: Callable[[str], str], login: Login, model: Path, tmp_path: Path
 ) -> None:
     check(es9_url, fresh_index(es9_url), login, model, tmp_path)
 
 
+@pytest.mark.usefixtures("alone_on_engines")
 def test_opensearch_client_writes_no_secret(
     opensearch_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:

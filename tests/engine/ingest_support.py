@@ -57,9 +57,12 @@ def write_jsonl(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
 
 @contextmanager
 def tiny_encoder(folder: Path) -> Iterator[Encoder]:
-    """A model of random weights, loaded as a user does; its export is cached in the folder."""
+    """A model of random weights, loaded as a user does.
+
+    Its export is cached next to the folder: modules of one process, whose folders lie beside each other, share it.
+    """
     with (
-        patch.dict(os.environ, {"ES_SBERT_CACHE": str(folder / "cache")}),
+        patch.dict(os.environ, {"ES_SBERT_CACHE": str(folder.parent / "tiny-cache")}),
         Encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder,
     ):
         yield encoder

@@ -28,6 +28,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
         yield encoder
 
 
+@pytest.mark.usefixtures("alone_on_engines")  # the engine's health is red
 def test_missing_primary_shard_answers_within_retry_budget(
     engine_url: str, index_name: str, small: Encoder, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -241,7 +242,7 @@ def test_elasticsearch_py_8_client(
         environment = {
             "PYTHONPATH": f"{client8}:{Path(__file__).parents[2]}",
             "PATH": "/usr/bin:/bin",
-            "ES_SBERT_CACHE": str(tmp_path / "cache"),
+            "ES_SBERT_CACHE": os.environ["ES_SBERT_CACHE"],
             "HOME": str(tmp_path),
         }
         done = subprocess.run(

@@ -215,6 +215,7 @@ def test_index_deleted_during_load_is_an_error(
         in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
 
 
+@pytest.mark.usefixtures("alone_on_engines")  # the engine's health is red while the index is opened
 def test_index_closed_during_load_stops_without_dead_letters(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:

@@ -324,6 +324,7 @@ def test_server_start_timeout_stops_it(home: Home, port: int) -> None:
     assert home.servers(port) == []
 
 
+@pytest.mark.usefixtures("alone_on_engines")
 def test_port_used_by_another_engine_is_refused(home: Home, es9_url: str) -> None:
     taken = es9_url.rpartition(":")[2]
     done = home.run("up", NAME, "--port", taken, code=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.conftest import delete_index
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import tiny_encoder
+from tests.shared import alone_on_engines, folder_of_run
 from tests.tiny import write_tiny_bert
 
 QUERY = "the cat sleeps"
@@ -32,10 +34,11 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
 
 
 @pytest.fixture(scope="module")
-def names(engine_url: str, encoder: Encoder) -> Iterator[list[str]]:
-    """An index with three documents, and one whose only shard no node may hold."""
-    here, lost = f"test-partial-{id(encoder)}", f"test-partial-{id(encoder)}-lost"
-    with closing(connect(EngineSettings(url=engine_url))) as engine:
+def names(engine_url: str, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """An index with three documents, and one whose only shard no node may hold: the engine's health is red."""
+    here = f"test-partial-{uuid.uuid4().hex[:12]}"
+    lost = f"{here}-lost"
+    with alone_on_engines(folder_of_run(tmp_path_factory)), closing(connect(EngineSettings(url=engine_url))) as engine:
         try:
             with SemanticIndex.create(here, engine, encoder=encoder, shards=1, text_template="{text}") as index:
                 documents = ({"id": str(number), "text": text} for number, text in enumerate(TEXTS))

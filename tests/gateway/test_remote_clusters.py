@@ -32,6 +32,7 @@ from tests.gateway.serving import served
 from tests.gateway.test_search_privileges import owner
 from tests.gateway.test_semantic_search import documents, scores
 from tests.memory import folder_in_memory
+from tests.shared import alone_on_engines, folder_of_run
 from tests.tiny import write_tiny_bert
 
 K = 7
@@ -109,6 +110,7 @@ def clusters(
 ) -> Iterator[Clusters]:
     near_url: str = request.getfixturevalue(f"{request.param}_url")
     with ExitStack() as stack:
+        stack.enter_context(alone_on_engines(folder_of_run(tmp_path_factory)))  # settings of the cluster are changed
         data = stack.enter_context(folder_in_memory())
         settings = {"path.data": str(data)} if data else {}
         server = start_engine(build_of(request.param), port=free_port(), heap="512m", timeout=600, settings=settings)
@@ -299,6 +301,7 @@ def test_missing_remote_index_is_reported(clusters: Clusters) -> None:
     assert clusters.index("missing") in reason
 
 
+@pytest.mark.usefixtures("alone_on_engines")
 @pytest.mark.parametrize("versions", ["2 before 3", "3 before 2"])
 def test_semantic_queries_between_opensearch_2_and_3_are_refused(
     versions: str, opensearch2_url: str, opensearch_url: str, tiny: Path, tmp_path: Path

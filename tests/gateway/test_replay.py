@@ -19,6 +19,8 @@ def gateway_url(engine_url: str, tiny: Path) -> Iterator[str]:
         yield url
 
 
+# Some scenarios ask about the settings of the whole cluster.
+@pytest.mark.usefixtures("alone_on_engines")
 @pytest.mark.parametrize("name", scenarios())
 def test_responses_match_the_engine(
     request: pytest.FixtureRequest, engine_url: str, gateway_url: str, name: str

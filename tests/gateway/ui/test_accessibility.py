@@ -100,9 +100,9 @@ def test_page_structure_for_screen_readers(page: SearchPage, dated_index: str) -
     """)
 
 
-def test_colours_follow_system_until_chosen(open_page: OpenPage, gateway: str) -> None:
+def test_colours_follow_system_until_chosen(open_page: OpenPage, gateway: str, dated_index: str) -> None:
     page = open_page(gateway, color_scheme="dark")
-    page.open()
+    page.open(index=dated_index)
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = page.page.evaluate(ground)
     page.page.get_by_label("Colours").select_option("light")

@@ -391,8 +391,8 @@ def test_rtl_and_long_texts_in_heading(page: SearchPage, dated_index: str) -> No
         assert part.evaluate("part => part.matches(':dir(rtl)')")
 
 
-def test_broken_response_stream_raises_request_failed(page: SearchPage) -> None:
-    page.open()
+def test_broken_response_stream_raises_request_failed(page: SearchPage, dated_index: str) -> None:
+    page.open(index=dated_index)
     said = page.page.evaluate("""async () => {
       const broken = new ReadableStream({ start: (body) => body.error(new TypeError("network error")) });
       window.fetch = async () => new Response(broken);
