@@ -10,8 +10,8 @@ TITLE = "Wikipedia sections (the paper's table 4)"
 NOTE = (
     "Accuracy × 100 on triplets: is a sentence nearer to one of the same section than to one of another section of the "
     "same article? 63,419 triplets of 1,056 articles to train on and 4,378 of other articles to measure, rebuilt after "
-    "Dor et al. 2018, replace the paper's 1.8 million and 222,957. e5-small-v2 learned from the first 25,400 triplets at "
-    "a learning rate of 5e-5."
+    "Dor et al. 2018, replace the paper's 1.8 million and 222,957. e5-small-v2 learned from the first 25,400 triplets "
+    "at a learning rate of 5e-5."
 )
 
 
