@@ -70,12 +70,15 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     settings, ray, report_index = ingest_settings(files, options), options["ray"], options["report_index"]
     if settings.dry_run is not None:
         return _dry_run(where, settings, encoder, as_json=as_json)
-    nobody_answers = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
-    if settings.prune and nobody_answers:
-        raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
-    if settings.replace_text_template and nobody_answers:
+    cannot_ask = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
+    if settings.prune and cannot_ask:
         raise UsageError(
-            "--replace-text-template asks before it replaces vectors, and nobody is there to answer", "Add --yes."
+            "--prune asks before it removes documents, and there is no terminal to ask for confirmation", "Add --yes."
+        )
+    if settings.replace_text_template and cannot_ask:
+        raise UsageError(
+            "--replace-text-template asks before it replaces vectors, and there is no terminal to ask for confirmation",
+            "Add --yes.",
         )
     if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
         raise UsageError("--ray is for files and for whole indices", "Leave out --ray, --watch or --retry.")

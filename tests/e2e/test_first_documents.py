@@ -356,7 +356,7 @@ class TestReplacedText:
         before = contents(engine_url, index)
         refused = ingest("--replace-text-template", *RIGHT)
         assert refused.code == 2
-        assert "nobody is there to answer" in refused.err
+        assert "there is no terminal to ask for confirmation" in refused.err
         assert contents(engine_url, index) == before
         done = ingest("--replace-text-template", *RIGHT, "--yes")
         assert (done.code, done.summary["indexed"]) == (0, 20)
