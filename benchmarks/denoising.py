@@ -29,7 +29,13 @@ def train(model: str, texts: list[str], output: Path, options: tuple[str, ...]) 
     data = output.with_name("data")
     data.mkdir()
     (data / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    settings = (f"model.base={json.dumps(model)}", "export.precisions=[]", "export.sts=null", *options)
+    settings = (
+        f"model.base={json.dumps(model)}",
+        "model.pooling=null",
+        "export.precisions=[]",
+        "export.sts=null",
+        *options,
+    )
     command = [sys.executable, "-m", "es_sbert", "train", "tsdae", "--data", str(data), "-o", str(output)]
     subprocess.run([*command, *(part for setting in settings for part in ("--set", setting))], check=True)
 
