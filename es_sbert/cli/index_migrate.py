@@ -49,9 +49,13 @@ if TYPE_CHECKING:
         help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
     ),
     click.option(
-        "--rollback", is_flag=True, help="Give up a migration that has not been swapped: delete the new index."
+        "--rollback",
+        is_flag=True,
+        help="Before the swap: give up the migration and delete the new index. After it: go back to the old index, as "
+        "long as it exists, with everything that was written since.",
     ),
-    click.option("--drop", is_flag=True, help="Delete the old index of a finished migration; asks first."),
+    click.option("--list", "list_kept", is_flag=True, help="List the indices that migrations of ALIAS have kept."),
+    click.option("--drop", is_flag=True, help="Delete the indices that migrations of ALIAS have kept; asks first."),
     click.option("--yes", is_flag=True, help="Do not ask before an index is deleted."),
     click.option(
         "--dead-letters",
@@ -65,14 +69,15 @@ if TYPE_CHECKING:
 )
 @shared.connection_options
 @shared.encoder_options
-def migrate(alias: str, rollback: bool, drop: bool, yes: bool, quiet: bool, **options: Any) -> int:
+def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, quiet: bool, **options: Any) -> int:
     """Move the index behind ALIAS to another model, text or index type while it is in use.
 
     A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old
     one are copied too. Counts, documents and vectors are compared, then the alias (and every other alias of
     the old index) is swapped in one step. Searches go on all the time. Writes are refused for a few seconds
     before the swap; writers must retry them (HTTP 403, cluster_block_exception). The old index stays, without
-    taking writes, until --drop. A run that was stopped or killed goes on when the same command is run again.
+    taking writes, until --drop, and --rollback goes back to it. A run that was stopped or killed goes on when
+    the same command is run again.
 
     Exit codes: 0 done, 1 done but for documents in the dead-letter file, 2 not possible, 130 stopped.
 
@@ -82,13 +87,15 @@ def migrate(alias: str, rollback: bool, drop: bool, yes: bool, quiet: bool, **op
       es-sbert index migrate docs --index-type int8_hnsw
       es-sbert index migrate docs --dimensions 128 --element-type bfloat16
       es-sbert index migrate docs --text-template '{title}. {body}'
+      es-sbert index migrate docs --list
+      es-sbert index migrate docs --rollback
       es-sbert index migrate docs --drop
     """
     from es_sbert.errors import UsageError
     from es_sbert.index.text_template import parse_text_options
 
-    if rollback and drop:
-        raise UsageError("--rollback and --drop exclude each other", "Give one of the two.")
+    if rollback + drop + list_kept > 1:
+        raise UsageError("--rollback, --list and --drop exclude each other", "Give one of them.")
     replace_index = options["replace_index"]
     if replace_index and not options["block_writes"]:
         reason = "--replace-index deletes the old index in the swap, so late writes could not be copied any more"
@@ -105,27 +112,71 @@ def migrate(alias: str, rollback: bool, drop: bool, yes: bool, quiet: bool, **op
             print_message(message)
 
     with shared.open_engine(options) as engine:
-        if rollback or drop:
-            say(_rollback_or_drop(engine, alias, rollback=rollback, yes=yes))
+        options |= {"alias": alias, "text": text, "rollback": rollback}
+        if list_kept:
+            _list_kept(engine, alias, as_json=options["as_json"])
             return 0
-        return _run_migration(engine, options | {"alias": alias, "text": text}, say, quiet=quiet)
+        if drop:
+            say(_drop(engine, alias, yes=yes))
+            return 0
+        if rollback:
+            return _roll_back(engine, options, say, quiet=quiet)
+        return _run_migration(engine, options, alias, say, quiet=quiet)
 
 
-def _rollback_or_drop(engine: Engine, alias: str, *, rollback: bool, yes: bool) -> str:
-    from es_sbert.migration.alias_swap import drop_old_index, roll_back
+def _list_kept(engine: Engine, alias: str, *, as_json: bool) -> None:
+    import orjson
 
-    if rollback:
-        gone = roll_back(engine, alias)
-        return f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way"
+    from es_sbert.messages import pluralize
+    from es_sbert.migration.rollback import list_kept
+
+    kept = list_kept(engine, alias)
+    if as_json:
+        click.echo(orjson.dumps([index.model_dump() for index in kept]))
+        return
+    for index in kept:
+        model = f", {index.model}" if index.model else ""
+        writes = "takes no writes" if index.blocked else "takes writes"
+        back = "; --rollback goes back to it" if index.is_previous else ""
+        click.echo(f"{index.name}: {pluralize(index.documents, 'document')}{model}, {writes}{back}")
+    if not kept:
+        print_message(f"no migration of {alias} has kept an index")
+
+
+def _drop(engine: Engine, alias: str, *, yes: bool) -> str:
+    from es_sbert.migration.alias_swap import drop_old_index
 
     def confirm(index: str, documents: int) -> bool:
         return yes or click.confirm(f"Delete the index {index} with its {documents:,} documents?", err=True)
 
     gone = drop_old_index(engine, alias, confirm)
-    return f"deleted {gone}" if gone else "nothing was deleted"
+    return f"deleted {', '.join(gone)}" if gone else "nothing was deleted"
 
 
-def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
+def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
+    """Give up a migration, or go back to the index before it."""
+    from es_sbert.migration.alias_swap import roll_back
+    from es_sbert.migration.rollback import find_rollback
+
+    alias = options["alias"]
+    target = find_rollback(engine, alias)
+    if target is None:
+        gone = roll_back(engine, alias)
+        say(f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way")
+        return 0
+    if options["vector_field"] not in target.fields:
+        options["vector_field"] = target.fields[0]
+    return _run_migration(engine, options, target.index.name, say, quiet=quiet)
+
+
+def _run_migration(
+    engine: Engine, options: dict[str, Any], index: str, say: Callable[[str], None], *, quiet: bool
+) -> int:
+    """Run a migration or a rollback.
+
+    Args:
+        index: Whose model embeds, unless the options name one: the index of the alias, or the one to go back to.
+    """
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.errors import EngineError
@@ -146,7 +197,7 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
         lifted = retrying(lambda: remove_leftover_block(engine, wanted.alias))
     if lifted is not None:
         say(f"{lifted} takes writes again, which an earlier run had blocked")
-    field = retrying(lambda: read_vector_field(engine, wanted.alias, wanted.vector_field))
+    field = retrying(lambda: read_vector_field(engine, index, wanted.vector_field))
     meta = field.meta
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
     named = shared.encoder_arguments(options)

@@ -120,10 +120,13 @@ class VersionComparison:
     def __init__(self, versions: PackedVersions) -> None:
         order = np.argsort(versions[:, 0], kind="stable")
         keys, numbers = versions[order, 0], versions[order, 1]
-        first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
-        self._keys: NDArray[np.int64] = keys[first]
-        self._numbers: NDArray[np.int64] = np.maximum.reduceat(numbers, first) if len(first) else numbers
-        self._matches = np.zeros(len(first), dtype=np.int8)
+        is_first = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+        if not is_first.all():
+            first = np.flatnonzero(is_first)
+            keys, numbers = keys[first], np.maximum.reduceat(numbers, first)
+        self._keys: NDArray[np.int64] = keys
+        self._numbers: NDArray[np.int64] = numbers
+        self._matches = np.zeros(len(keys), dtype=np.int8)
 
     def compare(self, found: PackedVersions) -> list[VersionMatch]:
         """One match per document. A document that was found twice counts by its later version."""

@@ -22,8 +22,10 @@ from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFa
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
     MigrationPhase,
+    existing_indices,
     find_migration,
     find_target,
+    kept_by,
     put_migration_state,
     read_migration_state,
     read_target_pointer,
@@ -279,6 +281,10 @@ def roll_back(engine: Engine, alias: str) -> str | None:
         target, state = found
         if engine.get_aliases(name).get(name, {}).keys() - {state.permit}:
             raise IndexMismatch(f"the index {name} has aliases, so it is in use", "Remove its aliases first.")
+        if state.is_rollback:
+            # It is the old index, not one that nobody has searched.
+            remedy = f"Finish it: `es-sbert index migrate {alias} --rollback`."
+            raise IndexMismatch(f"{alias} is going back to {name}", remedy)
         remove_stale_block(engine, source, target)
         current = engine.get_index(alias)
         if current is None or current.name != source.name:
@@ -290,14 +296,14 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     return name
 
 
-def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], bool]) -> str | None:
-    """Delete the old index of a finished migration.
+def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], bool]) -> list[str]:
+    """Delete the old index of a finished migration, and those that earlier migrations of the alias have kept.
 
     Args:
-        confirm: Decides whether to delete it; gets its name and its number of documents.
+        confirm: Decides whether to delete an index; gets its name and its number of documents.
 
     Returns:
-        Its name; None if it was not confirmed, or if it is gone already.
+        The names of the deleted indices; empty if none was confirmed, or if they are gone already.
 
     Raises:
         IndexMissing, IndexMismatch: no such alias, no migration, one that is not finished, or an index in use.
@@ -311,17 +317,17 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], boo
         raise IndexMismatch(
             f"the migration to {target.name} is not finished", "Run the migration's own command once more."
         )
-    name = state.source
-    source = engine.get_index(name)
-    exists = source is not None and source.name == name and source.settings["index.uuid"] == state.source_uuid
-    if exists:
-        aliases = engine.get_aliases(name).get(name)
+    deleted: list[str] = []
+    # The oldest first: the state names all of them until the last one is gone.
+    for index in reversed(existing_indices(engine, kept_by(state))):
+        aliases = engine.get_aliases(index.name).get(index.name)
         if aliases:
-            raise IndexMismatch(f"{name} still has the alias {min(aliases)}, so it is in use", "Remove it first.")
-        if not confirm(name, engine.count(name)):
-            return None
-        engine.delete_index(name)
+            raise IndexMismatch(f"{index.name} still has the alias {min(aliases)}, so it is in use", "Remove it first.")
+        if not confirm(index.name, engine.count(index.name)):
+            return deleted
+        engine.delete_index(index.name)
+        deleted.append(index.name)
     current = engine.get_index(target.name)
     if current is not None:
         put_migration_state(engine, current, None)
-    return name if exists else None
+    return deleted

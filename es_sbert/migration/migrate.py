@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -44,6 +45,7 @@ from es_sbert.migration.document_copy import (
 )
 from es_sbert.migration.migration_state import MigrationPhase, migration_lock, taken_over_error
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
+from es_sbert.migration.rollback import prepare_rollback
 
 
 class MigrationResult(BaseModel):
@@ -53,6 +55,7 @@ class MigrationResult(BaseModel):
         source, target: The old and the new index.
         model, fingerprint: The new model.
         resumed: Whether an earlier run had started the migration.
+        rollback: Whether it goes back to the old index of an earlier migration, which is `target` here.
         finished: Whether the alias points to the new index, which has all documents.
         copied: Documents copied before the swap, each time they changed.
         removed: Documents removed from the new index because they were deleted from the old one.
@@ -77,6 +80,7 @@ class MigrationResult(BaseModel):
     model: str
     fingerprint: str
     resumed: bool
+    rollback: bool = False
     finished: bool = False
     copied: int = 0
     removed: int = 0
@@ -122,12 +126,14 @@ class MigrationResult(BaseModel):
             attempts = f", in {self.holds} attempts" if self.holds > 1 else ""
             lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s{attempts}")
         if not self.finished:
-            resume = "run the same command to resume, or add --rollback to give up"
+            resume = "run the same command to resume"
+            resume += "" if self.rollback else ", or add --rollback to give up"
             return [*lines, f"Not finished ({self.stopped}): {resume}"]
         lines.append(f"{self.documents:,} documents in {self.target}, {self.seconds:,.1f} s")
         if not self.dropped:
             lines.append(
-                f"The old index {self.source} still exists. Remove it with `es-sbert index migrate {self.alias} --drop`"
+                f"{self.source} is kept. To go back to it: `es-sbert index migrate {self.alias} --rollback`. "
+                f"To delete it: `es-sbert index migrate {self.alias} --drop`"
             )
         return lines
 
@@ -171,7 +177,8 @@ def migrate(
     with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
         retrying = make_retrier(policy, control.set_backoff, control.stop_retrying)
-        prepared = prepare_migration(engine, request, encoder, retrying)
+        prepare = prepare_rollback if request.rollback else prepare_migration
+        prepared = prepare(engine, request, encoder, retrying)
         store, target, info = prepared.state_store, prepared.target.name, encoder.info
         updates = VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying)
         context = MigrationContext(engine, store.state.source, target, store, policy, control, updates, report)
@@ -182,6 +189,7 @@ def migrate(
             model=info.model,
             fingerprint=info.fingerprint,
             resumed=prepared.resumed,
+            rollback=request.rollback,
         )
         with closing(DeletionTracker(context)) as tracker:
             run = _MigrationRun(prepared, request, context, encoder, tracker, meter, dead_letters, result)
@@ -225,7 +233,8 @@ class _MigrationRun:
         for number in range(MAX_ROUNDS):
             self.context.report("Catching up" if number else f"Copying {self.context.source} to {self.context.target}")
             count = self._copy_round()
-            if self._is_stopped or not self._embed():
+            # The index that a rollback goes back to may hold vectors of texts that had changed before.
+            if self._is_stopped or not self._embed(outdated=self.request.rollback and not number):
                 return False
             if number and (count <= SMALL_ROUND_DOCUMENTS or count >= previous):
                 break
@@ -245,13 +254,14 @@ class _MigrationRun:
         self.result.copied += count
         return count
 
-    def _embed(self, ids: Collection[str] | None = None) -> bool:
+    def _embed(self, ids: Collection[str] | None = None, *, outdated: bool = False) -> bool:
         """Embed the documents without a vector; False if the load was stopped.
 
         Copies never have a vector, so existing vectors are current.
 
         Args:
             ids: Documents that may have no vector; None for all documents.
+            outdated: Also look for vectors of other texts.
 
         Raises:
             EsSbertError: see `run_load`.
@@ -264,7 +274,7 @@ class _MigrationRun:
             index=self.context.target,
             vectors=fields,
             dead_letters=self.dead_letters,
-            only_lacking=True,
+            only_lacking=not outdated,
             only_ids=None if ids is None or len(ids) > _MAX_IDS else tuple(ids),
             load_settings=BulkLoadSettings.KEEP,
             retry_seconds=self.context.policy.budget,
@@ -320,8 +330,8 @@ class _MigrationRun:
         raise EngineError(
             f"{source} was not swapped: writes would have been refused for more than {most:g} s in each of "
             f"{MAX_HOLDS} attempts. Nothing is lost, and {source} takes writes",
-            "Run the same command again when less is written, or allow more: --max-hold SECONDS. "
-            "To give up: --rollback.",
+            "Run the same command again when less is written, or allow more: --max-hold SECONDS."
+            + ("" if self.request.rollback else " To give up: --rollback."),
         )
 
     def _hold_and_swap(self) -> bool:
@@ -333,6 +343,9 @@ class _MigrationRun:
         """
         context, control, most = self.context, self.context.control, self.request.max_hold
         block: WriteBlock | None = None
+        # Until then, the new index has what the old one has. What the last round adds is copied again by a rollback if
+        # this process is killed before it has written the later position.
+        context.state_store.write(**context.retrying(self._position))
         try:
             with block_writes(context, self._is_swapped, most) as block, context.state_store.defer_writes():
                 done = False
@@ -346,12 +359,22 @@ class _MigrationRun:
                     raise HoldExpired
                 if not done:
                     return False
+                with suppress(EngineError):  # not retried while writes are refused
+                    context.state_store.write(**self._position())
                 self._swap(block)
         finally:
             self.result.holds += 1
             if block is not None:
                 self.result.writes_refused_seconds = round(self.result.writes_refused_seconds + block.seconds, 3)
         return self._finish()
+
+    def _position(self) -> dict[str, tuple[Any, ...]]:
+        """How far the writes of the new index are, in which nobody else writes before the swap."""
+        states = sorted(self.context.engine.shard_states(self.context.target).items())
+        return {
+            "carried": tuple(state.max_seq_no for _, state in states),
+            "carried_histories": tuple(state.history for _, state in states),
+        }
 
     def _last_round(self) -> bool:
         """Make the new index equal to the old one, which takes no writes; False if stopped."""

@@ -61,6 +61,11 @@ class MigrationState(BaseModel, frozen=True):
         permit: The alias that the swap has to remove while writes are blocked.
         boundary: Of each shard of the new index: the highest sequence number that is ours, before other writers came.
         histories: Of each shard of the old index: UUID of the history to which `copied` belongs; empty if unknown.
+        carried: Of each shard of the new index: up to this sequence number, it holds what the old one holds. Empty if
+            unknown. For the way back, which copies only what was written later.
+        carried_histories: Of each shard of the new index: UUID of the history to which `carried` belongs.
+        is_rollback: Whether the migration goes back: the new index is the old one of an earlier migration.
+        kept: Name and UUID of further indices that earlier migrations of the alias have kept.
     """
 
     alias: str
@@ -75,6 +80,10 @@ class MigrationState(BaseModel, frozen=True):
     permit: str = ""
     boundary: tuple[int, ...] = ()
     histories: tuple[str, ...] = ()
+    carried: tuple[int, ...] = ()
+    carried_histories: tuple[str, ...] = ()
+    is_rollback: bool = False
+    kept: tuple[tuple[str, str], ...] = ()
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:
@@ -93,6 +102,21 @@ def read_migration_state(index: IndexState) -> MigrationState | None:
             f"_meta.{META_KEY}.{_STATE_ENTRY} in the mapping of {index.name} cannot be read",
             f"Delete the index {index.name} if no alias points to it, and begin again.",
         ) from error
+
+
+def kept_by(state: MigrationState | None) -> tuple[tuple[str, str], ...]:
+    """Name and UUID of the indices that a migration and earlier ones of its alias have kept, the last one first."""
+    return () if state is None else ((state.source, state.source_uuid), *state.kept)
+
+
+def existing_indices(engine: Engine, kept: Iterable[tuple[str, str]]) -> list[IndexState]:
+    """Those of the indices that still exist; an index of the same name with another UUID is another one."""
+    found = []
+    for name, index_uuid in dict.fromkeys(kept):
+        index = engine.get_index(name)
+        if index is not None and index.name == name and index.settings["index.uuid"] == index_uuid:
+            found.append(index)
+    return found
 
 
 def read_target_pointer(index: IndexState) -> str | None:

@@ -47,6 +47,7 @@ from es_sbert.migration.migration_state import (
     MigrationStateStore,
     find_migration,
     find_target,
+    kept_by,
     put_migration_state,
     read_migration_state,
     set_target_pointer,
@@ -172,6 +173,7 @@ class MigrationRequest:
         replace_index: Put the new index, under an alias, in the place of an index that has none; takes `block_writes`.
         text: Template of the text that is embedded for the vector field; None keeps the old one.
         max_hold: Seconds for which writes may be refused in one go before the swap.
+        rollback: Go back to the index that the last migration of the alias has kept.
     """
 
     alias: str
@@ -183,6 +185,7 @@ class MigrationRequest:
     replace_index: bool = False
     text: TextTemplate | None = None
     max_hold: float = 10.0
+    rollback: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,7 @@ def prepare_migration(
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
         _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
-        return _resume_migration(plain, index, state, engine.get_index(state.source), retrying)
+        return resume_migration(plain, index, state, engine.get_index(state.source), retrying)
     _check_not_data_stream(index, model.model)
     stored = read_vector_field(engine, index.name, wanted.vector_field).meta
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
@@ -234,14 +237,14 @@ def prepare_migration(
         _check_same_migration(begun, state, wanted, model, text)
         _check_source_index(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
         retrying(lambda: set_target_pointer(plain, index, begun.name))
-        return _resume_migration(plain, begun, state, index, retrying)
+        return resume_migration(plain, begun, state, index, retrying)
     _check_change_requested(index, stored, wanted, model)
     _check_source_index(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
     there = engine.get_index(name)
     if there is not None:
         remedy = "Give another name by --name, or delete that index if it is not needed."
         raise IndexMismatch(f"the index {there.name}, which the migration would create, is there already", remedy)
-    _check_migration_privileges(engine, index.name, wanted.alias, name)
+    check_migration_privileges(engine, index.name, wanted.alias, name)
     if wanted.text is not None:
         check_template_fields(engine, index, wanted.text)
     return _begin_migration(plain, index, wanted, encoder, name, retrying)
@@ -272,11 +275,15 @@ def check_migratable(engine: Engine, wanted: MigrationRequest, retrying: Retrier
     ]
     _check_source_index(engine, index, wanted, own)
     name = wanted.name or new_index_name(wanted.alias, _UNKNOWN_MODEL, index.name)
-    _check_migration_privileges(engine, index.name, wanted.alias, name)
+    check_migration_privileges(engine, index.name, wanted.alias, name)
 
 
-def _check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
-    """Make sure that the user may do all of it, the block and the swap included, before anything is done."""
+def check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
+    """Make sure that the user may do all of it, the block and the swap included, before anything is done.
+
+    Raises:
+        AccessDenied: the user may not.
+    """
     for name in dict.fromkeys((source, alias, permit_name(target, "0" * 12))):
         require_privileges(engine, name, MIGRATE_FROM)
     require_privileges(engine, target, MIGRATE_TO)
@@ -285,7 +292,7 @@ def _check_migration_privileges(engine: Engine, source: str, alias: str, target:
 def _check_same_migration(
     begun: IndexState, state: MigrationState, wanted: MigrationRequest, model: EncoderInfo, text: str | None
 ) -> None:
-    """Refuse to go on with a migration that was begun with other options.
+    """Refuse to go on with a rollback, or with a migration that was begun with other options.
 
     Args:
         begun: The new index.
@@ -294,6 +301,9 @@ def _check_same_migration(
     Raises:
         IndexMismatch: name, model, index type or text differ.
     """
+    if state.is_rollback:
+        remedy = f"Finish it: `es-sbert index migrate {wanted.alias} --rollback`."
+        raise IndexMismatch(f"{wanted.alias} is going back to {begun.name}", remedy)
     fields = _migrated_fields(begun, state)
     meta = fields.get(wanted.vector_field)
     is_model = all(field.fingerprint == model.fingerprint for field in fields.values())
@@ -329,6 +339,7 @@ def _begin_migration(
         fields=tuple(fields),
         run=uuid.uuid4().hex,
         copied=(-1,) * source.shards,
+        kept=kept_by(read_migration_state(source)),
     )
     body = new_index_body(engine.info.engine_type, source, fields)
     body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], state)
@@ -356,9 +367,10 @@ def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
             raise
 
 
-def _resume_migration(
+def resume_migration(
     engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None, retrying: Retrier
 ) -> PreparedMigration:
+    """Take over a migration that another process has begun."""
     # From now on the process that had begun it may not write the state.
     taken = state.model_copy(update={"run": uuid.uuid4().hex})
     retrying(lambda: put_migration_state(engine, target, taken))

@@ -134,7 +134,8 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
         (["--drop"], 2, "there is no terminal to ask for confirmation"),
         (["--drop", "--yes"], 2, "no migration has created"),
         (["--drop", "--rollback"], 2, "exclude each other"),
-        (["--rollback"], 0, "no migration of"),
+        (["--rollback"], 2, "none has kept the index before"),
+        (["--list"], 0, "has kept an index"),
         (["--replace-index", "--no-block-writes"], 2, "late writes could not be copied"),
         (["--text-field", "text", "--text-template", "{text}"], 2, "exclude each other"),
         (["--model", str(first), "--text-field", "txt"], 2, "Did you mean text?"),
@@ -154,3 +155,14 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     assert "documents read" not in done.err
     assert "CPUExecutionProvider" not in done.err
     assert done.err.count(" embedded") == 1
+    listed = run("--list")
+    assert (listed.code, listed.err) == (0, "")
+    assert listed.out.startswith(f"{place.index}: {COUNT} documents, ")
+    assert listed.out.endswith(", takes no writes; --rollback goes back to it\n")
+    place.write({"since": document(5000)})
+    back = run("--rollback", "--model", first, "--precision", "fp32", "--threads", "1", "--json")
+    assert back.code == 0, back.err
+    assert (back.summary["rollback"], back.summary["copied"]) == (True, 1)
+    assert f"{place.alias} points to {place.index} now" in back.err
+    assert place.behind() == place.index
+    assert place.contents()["since"]["embedding_meta"]["fingerprint"] != second.info.fingerprint

@@ -61,9 +61,9 @@ def test_alias_moves_to_equal_index_with_new_vectors(
     # The old index is as it was, and stands until it is dropped.
     assert place.contents(place.index) == before
     assert engine.get_aliases(place.index)[place.index] == {}
-    assert drop_old_index(engine, place.alias, lambda index, documents: False) is None
+    assert drop_old_index(engine, place.alias, lambda index, documents: False) == []
     asked = []
-    assert drop_old_index(engine, place.alias, lambda *leaving: not asked.append(leaving)) == place.index
+    assert drop_old_index(engine, place.alias, lambda *leaving: not asked.append(leaving)) == [place.index]
     assert asked == [(place.index, COUNT)]
     assert engine.get_index(place.index) is None
     with pytest.raises(IndexMismatch, match="no migration has created"):

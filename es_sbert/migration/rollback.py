@@ -1,0 +1,274 @@
+"""Go back to the old index of a finished migration, and find, list and delete the indices that migrations have kept.
+
+The way back is a migration whose new index exists already. The old index has taken no write since the swap, so it
+lacks only what was written into the new one since. That is copied and embedded with the old model, and the aliases
+are swapped under the same guarantees as on the way there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import cast
+
+from pydantic import BaseModel
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.load_checks import fields_missing_from_source
+from es_sbert.index.load_settings import unrestored_settings
+from es_sbert.index.mapping import merge_field_meta, vector_fields
+from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
+from es_sbert.migration.migration_state import (
+    MigrationPhase,
+    MigrationState,
+    MigrationStateStore,
+    existing_indices,
+    find_migration,
+    find_target,
+    kept_by,
+    put_migration_state,
+    read_migration_state,
+    set_target_pointer,
+    vector_field_names,
+)
+from es_sbert.migration.prepare_migration import (
+    MigrationRequest,
+    PreparedMigration,
+    check_migration_privileges,
+    resume_migration,
+)
+
+
+class KeptIndex(BaseModel, frozen=True):
+    """An index that a migration of an alias has kept.
+
+    Attributes:
+        name: Of the index.
+        model: The model of its vectors; empty if there are none.
+        documents: How many it holds.
+        blocked: Whether it takes no writes.
+        is_previous: Whether `--rollback` goes back to it.
+    """
+
+    name: str
+    model: str
+    documents: int
+    blocked: bool
+    is_previous: bool
+
+
+def find_kept(engine: Engine, alias: str) -> list[IndexState]:
+    """The indices that migrations of an alias have kept, the one before the current first.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such alias, or a stored state is damaged.
+        EngineError: the engine failed.
+    """
+    _, state = find_migration(engine, alias)
+    if state is None:
+        return []
+    if state.phase is not MigrationPhase.DONE:
+        raise IndexMismatch(f"a migration of {alias} is not finished", "Run the migration's own command once more.")
+    return existing_indices(engine, kept_by(state))
+
+
+def list_kept(engine: Engine, alias: str) -> list[KeptIndex]:
+    """As `find_kept`, with what a user wants to know of each."""
+    kept = []
+    for number, index in enumerate(find_kept(engine, alias)):
+        models = sorted({meta.model for meta in vector_fields(index.mappings, index.name).values()})
+        blocked = index.settings.get(WRITE_BLOCK_SETTING) == "true"
+        documents = engine.count(index.name)
+        kept.append(KeptIndex(
+            name=index.name, model=", ".join(models), documents=documents, blocked=blocked, is_previous=not number
+        ))  # fmt: skip
+    return kept
+
+
+@dataclass(frozen=True)
+class RollbackTarget:
+    """The index that a rollback goes back to.
+
+    Attributes:
+        index: The index.
+        fields: Its vector fields that get vectors of its model.
+    """
+
+    index: IndexState
+    fields: tuple[str, ...]
+
+
+def find_rollback(engine: Engine, alias: str) -> RollbackTarget | None:
+    """Where a rollback after the swap goes back to; None if a migration is under way that has not swapped.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such alias, or there is nothing to go back to.
+        EngineError: the engine failed.
+    """
+    index, state = find_migration(engine, alias)
+    if state is not None and state.phase is MigrationPhase.CLOSING:
+        if state.is_rollback:
+            return RollbackTarget(index, state.fields)
+        raise IndexMismatch(
+            f"{alias} points to the new index {index.name} already, and the migration is not finished",
+            "Run the migration's own command once more to finish it. Then --rollback goes back.",
+        )
+    begun = find_target(engine, index)
+    if begun is not None and begun[1].phase is not MigrationPhase.DONE:
+        return RollbackTarget(begun[0], begun[1].fields) if begun[1].is_rollback else None
+    kept = existing_indices(engine, kept_by(state)[:1])
+    if state is None or not kept:
+        raise IndexMismatch(
+            f"no migration of {alias} is under way, and none has kept the index before {index.name}",
+            "There is nothing to go back to: migrate to the old model.",
+        )
+    return RollbackTarget(kept[0], state.fields)
+
+
+def prepare_rollback(
+    engine: Engine, wanted: MigrationRequest, encoder: Encoder, retrying: Retrier = without_retries
+) -> PreparedMigration:
+    """Resume a rollback, or begin one: the old index takes writes again, from this process only.
+
+    Raises:
+        IndexMissing, IndexMismatch, UsageError: it is not possible; nothing was changed.
+        EngineError: the engine failed.
+    """
+    plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
+    found = find_rollback(engine, wanted.alias)
+    if found is None:
+        raise IndexMismatch(f"a migration of {wanted.alias} was begun by another process", "Let it finish.")
+    target = found.index
+    index, previous = find_migration(engine, wanted.alias)
+    state = read_migration_state(target)
+    _check_model(target, found.fields, wanted, encoder)
+    if state is not None and state.is_rollback and state.phase is not MigrationPhase.DONE:
+        source = engine.get_index(state.source)
+        if source is not None and index.name == source.name:
+            retrying(lambda: _open_for_writes(plain, target))
+        return resume_migration(plain, target, state, source, retrying)
+    assert previous is not None, "find_rollback has found the index by the state of the migration"
+    _check_indices(engine, index, target, previous)
+    check_migration_privileges(engine, index.name, wanted.alias, target.name)
+    begun = _begun_state(index, target, previous, state, wanted.alias)
+    # The pointer first: the next run finds the rollback by it.
+    retrying(lambda: set_target_pointer(plain, index, target.name))
+    retrying(lambda: set_target_pointer(plain, target, None))
+    retrying(lambda: _add_fields(plain, index, target))
+    retrying(lambda: put_migration_state(plain, target, begun))
+    retrying(lambda: _open_for_writes(plain, target))
+    fields = {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in begun.fields}
+    return PreparedMigration(index, target, fields, MigrationStateStore(plain, target, begun, retrying), resumed=False)
+
+
+def _begun_state(
+    index: IndexState, target: IndexState, previous: MigrationState, old: MigrationState | None, alias: str
+) -> MigrationState:
+    """The state of a new rollback.
+
+    Args:
+        index, target: The index of the alias, and the one to go back to.
+        previous: Of the migration that has swapped them.
+        old: Of the migration that had created `target`; None if none had.
+    """
+    is_frozen = previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true"
+    # If the old index could take writes, it may hold some that nobody has copied: then everything is copied.
+    known = is_frozen and len(previous.carried) == index.shards
+    own = {target.settings["index.uuid"], index.settings["index.uuid"]}
+    kept = dict.fromkeys([*kept_by(previous), *kept_by(old)])
+    return MigrationState(
+        alias=alias,
+        source=index.name,
+        source_uuid=index.settings["index.uuid"],
+        fields=previous.fields,
+        run=uuid.uuid4().hex,
+        copied=previous.carried if known else (-1,) * index.shards,
+        histories=previous.carried_histories if known else (),
+        deletions=True,
+        is_rollback=True,
+        kept=tuple(each for each in kept if each[1] not in own),
+    )
+
+
+def _open_for_writes(engine: Engine, target: IndexState) -> None:
+    """Remove the block that the swap has left on the old index. Nobody writes to it: no alias points to it."""
+    if target.settings.get(WRITE_BLOCK_SETTING) == "true":
+        engine.put_settings(target.name, {WRITE_BLOCK_SETTING: None})
+
+
+def _check_model(target: IndexState, names: tuple[str, ...], wanted: MigrationRequest, encoder: Encoder) -> None:
+    fields = vector_fields(target.mappings, target.name)
+    own = [fields[name] for name in names if name in fields]
+    other = next((meta for meta in own if meta.fingerprint != encoder.info.fingerprint), None)
+    if other is not None:
+        raise IndexMismatch(
+            f"{target.name} holds vectors of the model {other.model} ({other.fingerprint[:12]}), not of "
+            f"{encoder.info.model} ({encoder.info.fingerprint[:12]})",
+            f"Leave --model out, or name that model: `es-sbert index migrate {wanted.alias} --rollback`.",
+        )
+
+
+def _check_indices(engine: Engine, index: IndexState, target: IndexState, previous: MigrationState) -> None:
+    """Refuse indices between which documents cannot be carried over.
+
+    Raises:
+        IndexMismatch: the old index is in use or read-only, or the new one lacks what is to be copied.
+    """
+    aliases = engine.get_aliases(target.name).get(target.name)
+    if aliases:
+        raise IndexMismatch(f"{target.name} has the alias {min(aliases)}, so it is in use", "Remove that alias first.")
+    if not previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true":
+        raise IndexMismatch(
+            f"{target.name} was read-only before the migration, so nothing can be carried over to it",
+            f'Allow writes: `PUT {target.name}/_settings` with {{"{WRITE_BLOCK_SETTING}": null}}.',
+        )
+    for state in (index, target):
+        if unrestored_settings(state) is not None:
+            remedy = f"Let it finish, or end it: `es-sbert index repair {state.name}`."
+            raise IndexMismatch(f"a load is under way in {state.name}, or was killed in it", remedy)
+    lost = fields_missing_from_source(index.mappings, vector_field_names(previous.fields))
+    if lost is not None:
+        remedy = "Load the documents from files into a new index."
+        raise IndexMismatch(f"the index {index.name} keeps no {lost}, so its documents cannot be copied", remedy)
+    gone = [name for name in previous.fields if name not in vector_fields(target.mappings, target.name)]
+    if gone:
+        raise IndexMismatch(
+            f"the mapping of {target.name} says no longer what {gone[0]} holds", "Migrate to the old model instead."
+        )
+
+
+def _add_fields(engine: Engine, index: IndexState, target: IndexState) -> None:
+    """Add the fields that the new index has got since the swap to the old one, with what `_meta` says about them."""
+    theirs = vector_fields(index.mappings, index.name)
+
+    def plan(state: IndexState) -> Json | None:
+        added = _missing_properties(index.mappings.get("properties", {}), state.mappings.get("properties", {}))
+        ours, meta = vector_fields(state.mappings, state.name), state.mappings.get("_meta", {})
+        entries = {name: entry for name, entry in theirs.items() if name not in ours}
+        for name, entry in entries.items():
+            meta = merge_field_meta(meta, name, entry)
+        return {"properties": added} | ({"_meta": meta} if entries else {}) if added or entries else None
+
+    update_mapping(engine, target, plan)
+
+
+def _missing_properties(wanted: Json, existing: Json) -> Json:
+    """The fields of a mapping that another one lacks, in their objects."""
+    missing: Json = {}
+    for name, field in wanted.items():
+        if name not in existing:
+            missing[name] = field
+            continue
+        for inner in ("properties", "fields"):
+            below = _missing_properties(field.get(inner, {}), existing[name].get(inner, {}))
+            if below:
+                # The object is named with its type: engines want it again.
+                missing.setdefault(name, {key: value for key, value in existing[name].items() if key != "properties"})
+                missing[name][inner] = below if inner == "properties" else existing[name].get(inner, {}) | below
+    return missing

@@ -1,0 +1,205 @@
+"""The way back from a finished migration: nothing that was written since the swap is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, drop_old_index, roll_back
+from es_sbert.migration.rollback import find_rollback, list_kept
+from tests.conftest import also_opensearch2
+from tests.engine.migration.support import COUNT, Overheard, Place, document, everything
+from tests.random_writer import RandomWriters, differences, shared_documents
+
+Encoders = tuple[Encoder, Encoder]
+OURS = {"embedding", "embedding_meta", "_routing"}
+
+
+def is_blocked(place: Place, index: str) -> bool:
+    state = place.engine.get_index(index)
+    assert state is not None
+    return state.settings.get(WRITE_BLOCK_SETTING) == "true"
+
+
+def write_since(place: Place) -> dict[str, dict[str, Any]]:
+    """Change, add and delete documents by the alias; everything that it then holds."""
+    place.write({"1": document(1, version=2), "7": document(7, version=2), "new": document(5000)})
+    place.delete("2", "17")
+    expected = everything() | {"1": document(1, version=2), "7": document(7, version=2), "new": document(5000)}
+    del expected["2"], expected["17"]
+    return expected
+
+
+@also_opensearch2
+def test_rollback_carries_over_what_was_written_since(place: Place, encoders: Encoders) -> None:
+    new = place.migrate(encoders[1]).target
+    expected = write_since(place)
+    result = place.migrate(encoders[0], rollback=True)
+    assert (result.finished, result.rollback, result.target) == (True, True, place.index)
+    assert (result.copied, result.embedded, result.removed) == (3, 3, 2)
+    assert result.writes_refused_seconds > 0
+    assert place.behind() == place.index
+    place.assert_holds(expected, encoders[0])
+    assert (is_blocked(place, place.index), is_blocked(place, new)) == (False, True)
+    place.write({"later": document(6000)})
+    # And forth again.
+    assert [(kept.name, kept.blocked, kept.is_previous) for kept in list_kept(place.engine, place.alias)] == [
+        (new, True, True)
+    ]
+    again = place.migrate(encoders[1], rollback=True)
+    assert (again.finished, again.target, place.behind()) == (True, new, new)
+    # The first way forth has embedded what was written after it as little as the second way back needs to.
+    assert again.copied == 1
+    place.embed(encoders[1], new)
+    place.assert_holds(expected | {"later": document(6000)}, encoders[1])
+    assert (is_blocked(place, place.index), is_blocked(place, new)) == (True, False)
+    assert drop_old_index(place.engine, place.alias, lambda *leaving: True) == [place.index]
+    assert list_kept(place.engine, place.alias) == []
+
+
+def test_no_acknowledged_write_is_lost_during_rollbacks(place: Place, encoders: Encoders) -> None:
+    info = place.engine.info
+    scripts = info.engine_type is EngineType.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
+    place.write(shared_documents())
+    writers = RandomWriters(info.url, place.alias, threads=4, seed=13, scripts=scripts)
+    with writers.running():
+        results = [place.migrate(encoders[1])]
+        for encoder in (encoders[0], encoders[1], encoders[0]):
+            writers.wait_for(100)
+            results.append(place.migrate(encoder, rollback=True))
+        writers.wait_for(100)
+    assert all(result.finished and result.writes_refused_seconds > 0 for result in results)
+    counts = writers.counts()
+    assert counts.operations > 400
+    assert counts.missing == 0
+    assert place.behind() == place.index
+    expected = everything() | writers.expected()
+    assert differences(expected, place.contents(), OURS.__contains__) == []
+    place.embed(encoders[0])
+    held = place.contents()
+    assert all(held[name]["embedding_meta"]["fingerprint"] == encoders[0].info.fingerprint for name in expected)
+
+
+def test_stopped_rollback_resumes_and_is_not_given_up(place9: Place, encoders: Encoders) -> None:
+    """The old index is not deleted by it, as the new one of a migration would be."""
+    place = place9
+    new = place.migrate(encoders[1]).target
+    expected = write_since(place)
+    control = LoadControl()
+    control.interrupt()
+    stopped = place.migrate(encoders[0], rollback=True, control=control)
+    assert (stopped.finished, place.behind()) == (False, new)
+    assert "add --rollback to give up" not in stopped.lines()[-1]
+    with pytest.raises(IndexMismatch, match="is going back to"):
+        roll_back(place.engine, place.alias)
+    with pytest.raises(IndexMismatch, match="is going back to"):
+        place.migrate(encoders[0])
+    target = find_rollback(place.engine, place.alias)
+    assert target is not None
+    assert target.index.name == place.index
+    place.write({"late": document(7000)})
+    resumed = place.migrate(encoders[0], rollback=True)
+    assert (resumed.finished, resumed.resumed) == (True, True)
+    place.assert_holds(expected | {"late": document(7000)}, encoders[0])
+
+
+@pytest.mark.parametrize("moment", ["put_mapping", "put_settings", "bulk", "update_aliases", "block_writes"])
+def test_rollback_that_was_killed_is_resumed(place9: Place, encoders: Encoders, moment: str) -> None:
+    place = place9
+    new = place.migrate(encoders[1]).target
+    expected = write_since(place)
+
+    class Killed(BaseException):
+        """Nothing that a program handles."""
+
+    def die(name: str) -> None:
+        if name == moment:
+            raise Killed
+
+    engine, place.engine = place.engine, Overheard(place.engine, die)  # type: ignore[assignment]
+    with pytest.raises(Killed):
+        place.migrate(encoders[0], rollback=True)
+    place.engine = engine
+    assert place.behind() == new
+    result = place.migrate(encoders[0], rollback=True)
+    assert result.finished
+    place.assert_holds(expected, encoders[0])
+    place.write({"x": document(1)})
+
+
+def test_old_index_that_took_writes_is_copied_anew(place9: Place, encoders: Encoders) -> None:
+    """Somebody has removed the block: what the old index got since then is nobody's."""
+    place = place9
+    place.migrate(encoders[1])
+    place.engine.put_settings(place.index, {WRITE_BLOCK_SETTING: None})
+    place.write({"3": document(3, version=5), "stray": document(1)}, to=place.index)
+    expected = write_since(place)
+    result = place.migrate(encoders[0], rollback=True)
+    assert (result.finished, result.copied) == (True, COUNT - 1)
+    place.assert_holds(expected, encoders[0])
+
+
+def test_stale_vectors_of_the_old_index_are_embedded(place9: Place, encoders: Encoders) -> None:
+    """An application had changed a text before the migration, and nobody had embedded it."""
+    place = place9
+    changed = document(4) | {"text": "a changed text"}
+    body = b'{"update":{"_id":"4"}}\n{"doc":{"text":"a changed text"}}\n'
+    assert all(result.ok for result in place.engine.bulk(place.alias, body))
+    place.migrate(encoders[1])
+    result = place.migrate(encoders[0], rollback=True)
+    assert (result.finished, result.copied, result.embedded) == (True, 0, 1)
+    place.assert_holds(everything() | {"4": changed}, encoders[0])
+
+
+def test_fields_added_since_the_swap_are_carried_over(place: Place, encoders: Encoders) -> None:
+    engine, second = place.engine, encoders[1].info
+    new = place.migrate(encoders[1]).target
+    price = {"properties": {"amount": {"type": "half_float"}}}
+    engine.put_mapping(new, {"properties": {"price": price}})
+    request = FieldRequest("more", second.fingerprint, second.model, second.dimensions, text="{text}")
+    ensure_vector_field(engine, new, request)
+    place.write({"new": document(5000) | {"price": {"amount": 1.5}}})
+    assert place.migrate(encoders[0], rollback=True).finished
+    state, before = engine.get_index(place.index), engine.get_index(new)
+    assert state is not None
+    assert before is not None
+    for name in ("price", "more", "more_meta"):
+        assert state.mappings["properties"][name] == before.mappings["properties"][name]
+    assert (
+        state.mappings["_meta"]["es_sbert"]["fields"]["more"] == before.mappings["_meta"]["es_sbert"]["fields"]["more"]
+    )
+
+
+def test_every_kept_index_is_listed_and_dropped(place9: Place, encoders: Encoders) -> None:
+    """There, and back by another migration: nothing is left that takes no writes and that nobody knows of."""
+    place, engine = place9, place9.engine
+    there = place.migrate(encoders[1]).target
+    back = place.migrate(encoders[0], name=f"{place.alias}-back").target
+    kept = list_kept(engine, place.alias)
+    assert [(each.name, each.is_previous) for each in kept] == [(there, True), (place.index, False)]
+    assert {each.documents for each in kept} == {COUNT}
+    assert all(each.blocked for each in kept)
+    assert place.migrate(encoders[1], rollback=True).target == there
+    assert [each.name for each in list_kept(engine, place.alias)] == [back, place.index]
+    assert drop_old_index(engine, place.alias, lambda *leaving: True) == [place.index, back]
+    assert (place.behind(), is_blocked(place, there)) == (there, False)
+    with pytest.raises(IndexMismatch, match="none has kept the index before"):
+        find_rollback(engine, place.alias)
+
+
+def test_rollback_is_refused(place9: Place, encoders: Encoders) -> None:
+    place, engine = place9, place9.engine
+    with pytest.raises(IndexMismatch, match="none has kept the index before"):
+        place.migrate(encoders[0], rollback=True)
+    place.migrate(encoders[1])
+    with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+        place.migrate(encoders[1], rollback=True)
+    engine.update_aliases([{"add": {"index": place.index, "alias": f"{place.alias}-used"}}])
+    with pytest.raises(IndexMismatch, match="so it is in use"):
+        place.migrate(encoders[0], rollback=True)
