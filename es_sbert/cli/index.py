@@ -16,6 +16,7 @@ from es_sbert.cli.index_advise import advise
 from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements, tune_hybrid
 from es_sbert.cli.index_migrate import migrate
+from es_sbert.cli.index_remove import remove
 from es_sbert.cli.index_tuning import calibrate, estimate, recall
 from es_sbert.cli.output import print_message, print_report, require_terminal
 from es_sbert.config import DEFAULT_MODEL
@@ -335,7 +336,7 @@ def index() -> None:
 
 _COMMANDS = (
     *(adopt, advise, calibrate, change_type, create, drift, estimate, judgements, migrate),
-    *(recall, repair, show, template, tune_hybrid),
+    *(recall, remove, repair, show, template, tune_hybrid),
 )
 for _command in _COMMANDS:
     index.add_command(_command)

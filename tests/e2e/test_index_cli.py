@@ -243,6 +243,25 @@ def test_repair_restores_settings_of_killed_load(run: Run, es9_url: str, fresh_i
     assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")
 
 
+def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
+    index = fresh_index(es9_url)
+    run("index", "create", index, "--text-field", "text", url=es9_url)
+    with open_engine(es9_url) as engine:
+        assert all(
+            result.ok for result in engine.bulk(index, b'{"index":{"_id":"1"}}\n{"text":"x","embedding_meta":null}\n')
+        )
+    assert_refused(run("index", "remove", index, url=es9_url), "no terminal to ask", "Add --yes")
+    done = run("index", "remove", index, "--yes", "--json", url=es9_url)
+    assert done.code == 0, done.err
+    assert done.summary["fields"] == ["embedding", "embedding_meta"]
+    assert done.err.startswith(f"1 document of {index} written without embedding, embedding_meta\n")
+    assert f"The mapping of {index} still has the fields embedding, embedding_meta" in done.err
+    with open_engine(es9_url) as engine:
+        assert engine.mget_sources(index, ["1"], source_includes=["*"]) == {"1": {"text": "x"}}
+    again = run("index", "remove", index, "--yes", url=es9_url)
+    assert_refused(again, f"es-sbert has put nothing into {index}", "Check the name")
+
+
 def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(es9_url)
     assert run("index", "create", index, "--text-field", "body", url=es9_url).code == 0

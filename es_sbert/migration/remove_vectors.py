@@ -1,0 +1,247 @@
+"""Take out of an index what es-sbert has put into it: vectors, their metadata, `_meta`, and settings of a load.
+
+The entries in `_meta` go first, so that loads, searches and the gateway see no vector field any more; a note says what
+is to be removed from the documents. Each document is then written without these fields, on the condition that nobody
+else has written it since it was read. A run that was killed is resumed by the same command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel
+
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.multi_get import batched
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier
+from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.index.document_vectors import if_unchanged
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.load_checks import fields_missing_from_source
+from es_sbert.index.load_settings import restore_load_settings, unrestored_settings
+from es_sbert.index.mapping import (
+    META_KEY,
+    document_meta_field,
+    exists_query,
+    read_meta_entry,
+    vector_fields,
+    with_meta_entry,
+)
+from es_sbert.index.privileges import ADOPT, require_privileges
+from es_sbert.index.vector_field import require_index
+from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.migration.document_copy import copy_write
+from es_sbert.migration.migration_state import existing_indices, kept_by, read_migration_state, read_target_pointer
+
+_NOTE = "removing"  # of `_meta.es_sbert`: the fields that are being taken out of the documents
+_WRITTEN = "written_fields"
+_PAGE = 500
+_WHOLE_PAGE = 100  # documents with their vectors
+_MAX_ROUNDS = 10
+
+
+class Removal(BaseModel, frozen=True):
+    """What was removed from an index, and what remains.
+
+    Attributes:
+        index: Its name.
+        fields: Fields that were taken out of the documents: vectors, their metadata, results of analyses.
+        documents: Documents that were written without them.
+        settings: Settings that a killed load had left changed, as they are again.
+        remains: What cannot be removed, one sentence each.
+    """
+
+    index: str
+    fields: tuple[str, ...]
+    documents: int
+    settings: dict[str, str | None]
+    remains: tuple[str, ...]
+
+
+def removable_fields(index: IndexState) -> tuple[str, ...]:
+    """The fields of documents that es-sbert writes in an index, and those that an earlier run has begun to remove."""
+    names = [each for name in vector_fields(index.mappings, index.name) for each in (name, document_meta_field(name))]
+    written, begun = read_meta_entry(index.mappings, _WRITTEN) or [], read_meta_entry(index.mappings, _NOTE) or []
+    return tuple(dict.fromkeys([*begun, *names, *written]))
+
+
+def remove_vectors(
+    engine: Engine,
+    name: str,
+    *,
+    policy: RetryPolicy,
+    report: Callable[[str], None] = lambda message: None,
+) -> Removal:
+    """Remove everything from an index that es-sbert has put into it, or resume that.
+
+    Args:
+        name: Index or alias.
+        report: Receives a message for each wait.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index, a load or a migration is under way, or documents cannot be written
+            from their `_source`; nothing was changed.
+        EngineError: the engine failed; the same call resumes.
+    """
+    retrying = make_retrier(policy, report)
+    index = retrying(partial(require_index, engine, name))
+    fields = removable_fields(index)
+    _check_removable(engine, index, fields)
+    retrying(partial(require_privileges, engine, index.name, ADOPT))
+    settings = retrying(partial(restore_load_settings, engine, index.name))
+    retrying(partial(update_mapping, engine, index, partial(_plan_note, fields)))
+    documents = _rewrite_documents(engine, index, fields, policy, report) if fields else 0
+    retrying(partial(update_mapping, engine, index, _plan_end))
+    left = retrying(partial(require_index, engine, index.name))
+    remains = tuple(retrying(partial(_what_remains, engine, left, fields)))
+    return Removal(index=index.name, fields=fields, documents=documents, settings=settings, remains=remains)
+
+
+def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
+    if META_KEY not in index.mappings.get("_meta", {}):
+        raise IndexMismatch(
+            f"es-sbert has put nothing into {index.name}, as far as its mapping tells", "Check the name."
+        )
+    lost = fields_missing_from_source(index.mappings, fields)
+    if lost is not None:
+        remedy = "Copy the documents into a new index from their source."
+        raise IndexMismatch(f"the index {index.name} keeps no {lost}, so documents cannot be written from it", remedy)
+    state, pointer = read_migration_state(index), read_target_pointer(index)
+    kept = existing_indices(engine, kept_by(state))
+    if kept or (pointer is not None and engine.get_index(pointer) is not None):
+        what = f"has kept {kept[0].name}" if kept else f"goes to {pointer}"
+        alias = "ALIAS" if state is None else state.alias
+        remedy = (
+            f"Finish it, and delete what it has kept: `es-sbert index migrate {alias} --drop`. Then run this again."
+        )
+        raise IndexMismatch(f"a migration of {index.name} {what}", remedy)
+
+
+def _plan_note(fields: Sequence[str], state: IndexState) -> Json | None:
+    """Replace what `_meta` says about the fields by the note; None if that is done."""
+    ours = state.mappings.get("_meta", {}).get(META_KEY, {})
+    noted = {_NOTE: sorted({*fields, *(read_meta_entry(state.mappings, _NOTE) or [])})}
+    return None if ours == noted else {"_meta": state.mappings.get("_meta", {}) | {META_KEY: noted}}
+
+
+def _plan_end(state: IndexState) -> Json | None:
+    """Remove the note, and with it all of `_meta` that is ours."""
+    meta = state.mappings.get("_meta", {})
+    if META_KEY not in meta:
+        return None
+    if read_meta_entry(state.mappings, "fields"):
+        # Another program has added a vector field since; it is not ours to remove.
+        without = with_meta_entry(meta, _NOTE, None)
+        return None if without == meta else {"_meta": without}
+    return {"_meta": {key: value for key, value in meta.items() if key != META_KEY}}
+
+
+def _rewrite_documents(
+    engine: Engine,
+    index: IndexState,
+    fields: Sequence[str],
+    policy: RetryPolicy,
+    report: Callable[[str], None],
+) -> int:
+    """Write each document that has one of the fields without them; returns how many were written."""
+    retrying = make_retrier(policy, report)
+    updates = VersionedUpdates(engine, index, policy, report)
+    written = 0
+    for _ in range(_MAX_ROUNDS):
+        retrying(partial(engine.refresh, index.name))
+        conflicts = 0
+        for keys in _documents_with(engine, index, fields, retrying):
+            found = retrying(partial(engine.mget, index.name, keys, source_includes=["*"]))
+            writes = [
+                copy_write(hit, fields, if_unchanged(hit))
+                for hit in found
+                if hit is not None and not hit["_source"].keys().isdisjoint(fields)
+            ]
+            for write, result in updates.send(writes):
+                if result.ok:
+                    written += 1
+                elif result.status == CONFLICT:
+                    conflicts += 1
+                elif not is_deleted(result):
+                    raise RequestFailed(
+                        f"{engine.info.label} refuses the document {write.key[0]!r} of {index.name}: {result.reason}",
+                        "Fix or delete that document, then run the same command again to resume.",
+                        result.status,
+                    )
+        if not conflicts:
+            retrying(partial(engine.refresh, index.name))
+            return written
+    raise IndexMismatch(
+        f"other writers kept changing documents of {index.name} while they were written",
+        "Run the same command again when less is written: it resumes.",
+    )
+
+
+def _documents_with(
+    engine: Engine, index: IndexState, fields: Sequence[str], retrying: Retrier
+) -> Iterator[Sequence[DocumentKey]]:
+    """Pages of documents that have one of the fields: in `_source`, where a field may be null, or as a vector."""
+    # Vectors may be left out of `_source`; these fields are looked up by a query.
+    properties = index.mappings.get("properties", {})
+    exists = [exists_query(name, properties) for name in fields if name in properties]
+    named = [{"bool": {"filter": [query], "_name": "ours"}} for query in exists]
+    query: Json = {"bool": {"must": [{"match_all": {}}], "should": named}}
+    for page in scan_index(
+        engine, index.name, query=query, source_includes=list(fields), page=_PAGE, retrying=retrying
+    ):
+        keys = [
+            document_key(hit) for hit in page.hits if hit.get("_source") or "ours" in hit.get("matched_queries", ())
+        ]
+        yield from batched(keys, _WHOLE_PAGE)
+
+
+def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> list[str]:
+    """What cannot be removed, one sentence each."""
+    remains = []
+    mapped = [name for name in fields if name in index.mappings.get("properties", {})]
+    if mapped:
+        remains.append(
+            f"The mapping of {index.name} still has the fields {', '.join(mapped)}: engines remove no field from a "
+            "mapping. Without values they take no space once segments are merged. To be rid of them, copy the "
+            "documents into an index without them (`POST _reindex`)."
+        )
+    if engine.info.engine_type is EngineType.OPENSEARCH and index.settings.get("index.knn") == "true":
+        remains.append(f"{index.name} keeps the setting index.knn, which OpenSearch cannot change.")
+    if unrestored_settings(index) is not None:
+        remains.append(f"A load has started in {index.name} since.")
+    for template in _own_templates(engine, index.data_stream or index.name):
+        remains.append(f"{template} still gives new indices the vector field. Change or delete it if it is not needed.")
+    return remains
+
+
+def _own_templates(engine: Engine, name: str) -> Iterator[str]:
+    """Templates with our `_meta` by which the next index of this name is made."""
+    components = {
+        entry["name"]
+        for entry in (engine.request_api("/_component_template") or {}).get("component_templates", [])
+        if _is_ours(entry["component_template"].get("template", {}))
+    }
+    for entry in (engine.request_api("/_index_template") or {}).get("index_templates", []):
+        template = entry["index_template"]
+        if any(fnmatchcase(name, pattern) for pattern in template["index_patterns"]):
+            if _is_ours(template.get("template", {})):
+                yield f"The index template {entry['name']}"
+            yield from (
+                f"The component template {component}"
+                for component in template.get("composed_of", ())
+                if component in components
+            )
+    for legacy, body in (engine.request_api("/_template") or {}).items():
+        if _is_ours(body) and any(fnmatchcase(name, pattern) for pattern in body.get("index_patterns", [])):
+            yield f"The template {legacy}"
+
+
+def _is_ours(template: Mapping[str, Any]) -> bool:
+    return META_KEY in (template.get("mappings") or {}).get("_meta", {})

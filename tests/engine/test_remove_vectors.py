@@ -1,0 +1,117 @@
+"""What es-sbert has put into an index is taken out again, beside programs that write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.load_settings import apply_load_settings
+from es_sbert.index.mapping import read_meta_entry, vector_fields
+from es_sbert.migration.remove_vectors import Removal, remove_vectors
+from tests.engine.ingest_support import contents, load, sentences
+from tests.engine.migration.support import Overheard
+from tests.engine.test_ingest_beside_an_application import Application
+from tests.random_writer import RandomWriters, differences, shared_documents
+
+COUNT = 300
+
+
+def remove(engine: Any, index: str) -> Removal:
+    return remove_vectors(engine, index, policy=RetryPolicy(60))
+
+
+@pytest.fixture
+def app(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> Application:
+    """An index of an application, embedded in place: with two vector fields, one of them of passages."""
+    engine.create_index(index_name, {"mappings": {"_meta": {"owner": "app"}}})
+    app = Application(engine, index_name)
+    app.put(sentences(COUNT))
+    app.put([{"id": "routed", "text": "A document with a routing."}], routing="r")
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("embedding={text}",))
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("parts={text}",), passages=("8",))
+    app.update(("d1", {"embedding": None, "embedding_meta": None}))
+    return app
+
+
+def plain(engine: Engine, index: str) -> dict[str, Any]:
+    found = contents(engine.info.url, index)
+    return {key: {name: value for name, value in source.items() if name != "_version"} for key, source in found.items()}
+
+
+def expected() -> dict[str, Any]:
+    documents = {document["id"]: document for document in sentences(COUNT)}
+    return documents | {"routed": {"id": "routed", "text": "A document with a routing."}}
+
+
+def test_documents_and_mapping_are_as_before(app: Application, engine: Engine) -> None:
+    state = engine.get_index(app.index)
+    assert state is not None
+    apply_load_settings(engine, state)  # of a load that was killed
+    done = remove(engine, app.index)
+    assert set(done.fields) == {"embedding", "embedding_meta", "parts", "parts_meta"}
+    assert done.documents == COUNT + 1
+    assert done.settings != {}
+    assert plain(engine, app.index) == expected()
+    state = engine.get_index(app.index)
+    assert state is not None
+    assert state.mappings["_meta"] == {"owner": "app"}
+    assert state.settings.get("index.refresh_interval") is None
+    assert "still has the fields" in done.remains[0]
+    knn = [sentence for sentence in done.remains if "index.knn" in sentence]
+    assert bool(knn) == (engine.info.engine_type is EngineType.OPENSEARCH and state.settings.get("index.knn") == "true")
+    with pytest.raises(IndexMismatch, match="has put nothing into"):
+        remove(engine, app.index)
+
+
+def test_killed_removal_is_resumed(app: Application, engine: Engine) -> None:
+    class Killed(BaseException):
+        """Nothing that a program handles."""
+
+    sent = 0
+
+    def die(name: str) -> None:
+        nonlocal sent
+        sent += name == "bulk"
+        if name == "bulk" and sent == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        remove(Overheard(engine, die), app.index)
+    state = engine.get_index(app.index)
+    assert state is not None
+    assert vector_fields(state.mappings, app.index) == {}
+    assert read_meta_entry(state.mappings, "removing") == ["embedding", "embedding_meta", "parts", "parts_meta"]
+    done = remove(engine, app.index)
+    assert 0 < done.documents < COUNT + 1
+    assert plain(engine, app.index) == expected()
+
+
+def test_no_write_of_an_application_is_lost(app: Application, engine: Engine) -> None:
+    app.put([{"id": name} | fields for name, fields in shared_documents().items()])
+    writers = RandomWriters(engine.info.url, app.index, threads=2, seed=5, scripts=False)
+    with writers.running():
+        writers.wait_for(20)
+        remove(engine, app.index)
+        writers.wait_for(20)
+    left = {name: {"id": name} | fields for name, fields in writers.expected().items() if name in shared_documents()}
+    found = plain(engine, app.index)
+    assert differences(expected() | writers.expected() | left, found, lambda field: False) == []
+
+
+def test_template_with_our_fields_is_named(app: Application, engine: Engine) -> None:
+    name = f"{app.index}-template"
+    body = {"index_patterns": [f"{app.index}*"], "template": {"mappings": {"_meta": {"es_sbert": {"fields": {}}}}}}
+    engine.send("PUT", f"/_index_template/{name}", body=orjson.dumps(body))
+    try:
+        done = remove(engine, app.index)
+    finally:
+        engine.send("DELETE", f"/_index_template/{name}")
+    assert any(f"The index template {name} still gives" in sentence for sentence in done.remains)
