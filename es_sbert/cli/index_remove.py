@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -10,8 +9,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.output import print_message
-from es_sbert.errors import UsageError
+from es_sbert.cli.output import print_message, require_terminal
 
 
 @cloup.command()
@@ -42,8 +40,8 @@ def remove(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     from es_sbert.messages import pluralize
     from es_sbert.migration.remove_vectors import removable_fields, remove_vectors
 
-    if not yes and not sys.stdin.isatty():
-        raise UsageError("vectors would be removed, and there is no terminal to ask for confirmation", "Add --yes.")
+    if not yes:
+        require_terminal("vectors would be removed")
     with shared.open_engine(options) as engine:
         index = require_index(engine, name)
         fields = ", ".join(removable_fields(index)) or "the notes in its mapping"
