@@ -69,7 +69,9 @@ class Cluster:
                 continue  # this node does not run
         return _call(asked[-1], path, method, body)
 
-    def wait_until(self, status: str = "green", *, nodes: int = NODES, index: str = "") -> None:
+    def wait_until(
+        self, status: str = "green", *, nodes: int = NODES, index: str = "", node: int | None = None
+    ) -> None:
         """Wait until the cluster has a number of nodes and its shards are allocated.
 
         pytest's own timeout ends this if that never happens.
@@ -77,10 +79,11 @@ class Cluster:
         Args:
             status: `green`, or `yellow`, which includes green.
             index: The one whose shards count; empty is all.
+            node: The node that must see it; None for any.
         """
         while True:
             with suppress(OSError):  # HTTP errors among them, as of a node without a master
-                health = self.call(f"/_cluster/health/{index}")
+                health = self.call(f"/_cluster/health/{index}", node=node)
                 if health["number_of_nodes"] == nodes and not health["timed_out"]:
                     if health["status"] == "green" and not health["relocating_shards"]:
                         return

@@ -600,7 +600,10 @@ def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index
     meta, before = field.meta, IndexType(field.meta.index_type)
     after = parse_index_type(index_type, engine.info, meta.dimensions, meta.element_type)
     if before is after:
-        return None
+        # Another program may have put back an older `_meta`, or has changed the type without it.
+        if vector_fields(state.mappings, state.name)[vector_field].index_type == after:
+            return None
+        return {"_meta": merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)}
     where = f"{state.name}.{vector_field}"
     refusal = None
     if engine.info.engine_type is not EngineType.ELASTICSEARCH:

@@ -57,13 +57,14 @@ def test_requests_of_thousand_documents(
     assert new.count["POST _search"] <= 2
     # Read back: a few documents of the first request, and the sample.
     assert new.count["POST _mget"] == 2
-    assert new.count.total() <= 31
+    # Some of them are to tell lost writes from changes by others: primary terms and sequence numbers, before and after.
+    assert new.count.total() <= 34
     # The document itself, the action, its numbers as base64, and the metadata of the vector.
     source = path.stat().st_size
     assert new.bytes["POST _bulk"] < source + DOCUMENTS * (40 + 4 * tiny.info.dimensions * 4 // 3 + 260)
     unchanged = load()
     assert unchanged.count["POST _bulk"] == 0
     assert unchanged.count["POST _search"] <= 3
-    assert unchanged.count.total() <= 21
+    assert unchanged.count.total() <= 24
     # The lookup names the ids.
     assert unchanged.bytes["POST _search"] < DOCUMENTS * 8 + 1000
