@@ -356,7 +356,7 @@ def opensearch_ml_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @pytest.fixture
 def alone_on_engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No other process of the run changes engines as a whole meanwhile (`tests.shared.alone_on_engines`)."""
+    """No other process of the run changes engines as a whole while it runs (`tests.shared.alone_on_engines`)."""
     from tests.shared import alone_on_engines, folder_of_run
 
     with alone_on_engines(folder_of_run(tmp_path_factory)):

@@ -50,7 +50,7 @@ def read_result(path: Path, plan: AdaptPlan) -> AdaptResult | None:
 
     Args:
         path: `result.json` of the run.
-        plan: The plan of the run, which has a file of its own.
+        plan: The plan of the run, which another file holds.
     """
     if not path.is_file():
         return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from es_sbert.engines.engine import Engine, seq_no_range_body
@@ -130,9 +131,7 @@ def open_snapshots(
     snapshots: list[ShardSnapshot] = []
     try:
         for shard in shards:
-            node = (nodes or {}).get(shard, "")
-            opened = retrying(lambda shard=shard, node=node: _open_snapshot(engine, name, shard, node))  # type: ignore[misc]
-            snapshots.append(opened)
+            snapshots.append(retrying(partial(_open_snapshot, engine, name, shard, (nodes or {}).get(shard, ""))))
     except BaseException:
         close_snapshots(engine, snapshots)
         raise
@@ -148,12 +147,21 @@ def close_snapshots(engine: Engine, snapshots: Sequence[ShardSnapshot]) -> None:
 def _open_snapshot(engine: Engine, name: str, shard: int, node: str = "") -> ShardSnapshot:
     point_in_time = engine.open_point_in_time(name, shard=shard, node=node)
     try:
-        latest: Json = {"sort": [{"_seq_no": "desc"}], "size": 1, "_source": False, "track_total_hits": False}
-        hits = engine.search_point_in_time(point_in_time, latest)["hits"]["hits"]
+        latest = latest_seq_no(engine.search_point_in_time(point_in_time, LATEST_WRITE))
     except BaseException:
         engine.close_point_in_time(point_in_time)
         raise
-    return ShardSnapshot(shard, point_in_time, int(hits[0]["sort"][0]) if hits else -1)
+    return ShardSnapshot(shard, point_in_time, latest)
+
+
+# A search of one shard whose answer `latest_seq_no` reads.
+LATEST_WRITE: Json = {"sort": [{"_seq_no": "desc"}], "size": 1, "_source": False, "track_total_hits": False}
+
+
+def latest_seq_no(response: Json) -> int:
+    """The highest sequence number of a document, from the answer to `LATEST_WRITE`; -1 if there is no document."""
+    hits = response["hits"]["hits"]
+    return int(hits[0]["sort"][0]) if hits else -1
 
 
 class _ScanRequest(NamedTuple):

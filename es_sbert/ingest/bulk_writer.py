@@ -13,7 +13,7 @@ from es_sbert.errors import AccessDenied, EngineError, RequestFailed
 from es_sbert.ingest.bulk_actions import DocumentAction, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck, WrittenAction
+from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck
 from es_sbert.ingest.read_documents import Document
 from es_sbert.ingest.written_versions import Version
 from es_sbert.messages import log_event
@@ -193,22 +193,17 @@ class BulkWriter:
                 results = self._context.engine.bulk(self._index, body, actions=len(group), timeout=seconds)
         except EngineError as error:
             return self._failed_request(group, len(body), error)
-        acknowledged: list[DocumentAction] = []
-        versions: list[tuple[DocumentKey, Version | None]] = []
-        written: list[WrittenAction] = []
+        acknowledged: list[tuple[DocumentAction, Version | None]] = []
         others: list[tuple[DocumentAction, BulkItemResult]] = []
         for action, result in zip(group, results, strict=True):
             if result.ok and misrouted_reason(action.document, result, self._index) is None:
-                acknowledged.append(action)
-                versions.append((action.document.key, result.version))
-                if result.version is not None:
-                    written.append((action, result.version))
+                acknowledged.append((action, result.version))
             else:
                 others.append((action, result))
         # An update that changes nothing gets no sequence number.
         writes = sum(result.ok and result.index == self._index and result.result != "noop" for result in results)
-        self._outcomes.record_acknowledged(versions, writes)
-        self._record_acknowledged(acknowledged)
+        self._outcomes.record_acknowledged([(action.document.key, version) for action, version in acknowledged], writes)
+        self._record_acknowledged([action for action, _ in acknowledged])
         attempt = _Attempt(answered=True, server_errors=True)
         for action, result in others:
             if _is_retryable_item(result):
@@ -218,7 +213,7 @@ class BulkWriter:
                 attempt.server_errors &= result.status == _INTERNAL_SERVER_ERROR
             else:
                 self._record(action, result)
-        self.read_back.check_first_request(written)
+        self.read_back.check_first_request([(action, each) for action, each in acknowledged if each is not None])
         return attempt
 
     def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:

@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 from es_sbert.engines.engine import DocumentKey, document_key
 from es_sbert.engines.index_scan import (
+    LATEST_WRITE,
     IndexSlice,
     ScanPage,
     ShardSnapshot,
     close_snapshots,
+    latest_seq_no,
     open_snapshots,
     scan_index,
 )
@@ -67,15 +69,12 @@ def read_write_state(context: LoadContext) -> WriteState:
         states = context.retrying(engine.shard_states, name)
     except AccessDenied:
         context.retrying(engine.refresh, name)
-        seq_nos = {shard: context.retrying(_latest_seq_no, context, shard) for shard in range(context.index.shards)}
+        seq_nos = {
+            shard: latest_seq_no(context.retrying(engine.search_shard, name, shard, LATEST_WRITE))
+            for shard in range(context.index.shards)
+        }
         return WriteState(terms, seq_nos, is_complete=False)
     return WriteState(terms, {shard: state.max_seq_no for shard, state in states.items()}, is_complete=True)
-
-
-def _latest_seq_no(context: LoadContext, shard: int) -> int:
-    latest: Json = {"sort": [{"_seq_no": "desc"}], "size": 1, "_source": False, "track_total_hits": False}
-    hits = context.engine.search_shard(context.index.name, shard, latest)["hits"]["hits"]
-    return int(hits[0]["sort"][0]) if hits else -1
 
 
 def count_concurrent_changes(context: LoadContext, began: str, start: WriteState) -> tuple[int, ConcurrentChanges]:
