@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.gpu_check.arithmetic import Shape
@@ -21,6 +21,7 @@ _CHECKOUT = Path(__file__).parents[2]
 _SMALL = Shape(hidden=64, heads=2, layers=1, intermediate=128)
 _LIBRARY = re.compile(r"(lib\w+\.so\.\d+)")
 _SHOWN = 2_000  # characters of stderr
+_NO_LIBRARIES = ("/proc", "/sys", "/dev", "/run")
 
 # Prints the libraries that load: by the system's loader, and then also as es-sbert finds them in NVIDIA's packages.
 _PROBE = """
@@ -46,7 +47,8 @@ print(json.dumps([system, [name for name in loaded() if name not in system]]))
 def refusals(context: Context) -> JSON:
     """`encode --device cuda` in processes that lack libraries: an error, an exit code, and nothing on stdout.
 
-    A case is not run if a library that it hides is found all the same: es-sbert would rightly use it.
+    A library that the system's loader or a package would still find is hidden in a mount namespace, which takes root. A
+    case is not run if it is found all the same: es-sbert would rightly use it.
     """
     load_libraries()
     needless = context.bundle(write_model(context.scratch / "small", _SMALL, vocabulary=1_000)).folder
@@ -93,6 +95,7 @@ class _Environment:
         self._folder = folder
         self._libraries = libraries
         self._python = create_environment(folder / "environment")
+        self._places = find_libraries(libraries) if can_mount() else {}
 
     def run(self, keep: Callable[[str], bool], arguments: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
         """Run es-sbert with the libraries that are kept."""
@@ -116,16 +119,56 @@ class _Environment:
         self, keep: Callable[[str], bool], arguments: list[str], stdin: str
     ) -> subprocess.CompletedProcess[str]:
         left = Path(tempfile.mkdtemp(dir=self._folder))
+        hidden = [library for library in self._libraries if not keep(library)]
         for library, path in self._libraries.items():
             if keep(library):
                 (left / library).symlink_to(path)
         environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
         paths = [str(_CHECKOUT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
         environment |= {"LD_LIBRARY_PATH": str(left), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
-        command = [str(self._python), *arguments]
+        command = hiding(self._places, hidden, [str(self._python), *arguments])
         return subprocess.run(
             command, input=stdin, env=environment, capture_output=True, text=True, timeout=240, check=False
         )
+
+
+# Puts an empty file over each library, for the process that follows and its children alone.
+_HIDE = """
+while [ "$1" != -- ]; do mount --bind /dev/null "$1" || exit 99; shift; done
+shift
+exec "$@"
+"""
+
+
+def can_mount() -> bool:
+    """Whether this process may mount in a namespace of its own, as root on Linux may."""
+    try:
+        return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def find_libraries(names: Iterable[str], root: Path = Path("/")) -> dict[str, list[str]]:
+    """Library → all files of this machine that a loader would take for it."""
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in _NO_LIBRARIES]
+        for file in files:
+            if (name := _short_name(file)) in found:
+                found[name].append(os.path.realpath(os.path.join(folder, file)))
+    return {name: sorted(set(places)) for name, places in found.items()}
+
+
+def hiding(places: Mapping[str, Sequence[str]], hidden: Iterable[str], command: list[str]) -> list[str]:
+    """The command in a mount namespace in which libraries are empty files.
+
+    Args:
+        places: Files of each library; without any, the command is left as it is.
+        hidden: Libraries to hide.
+        command: The command.
+    """
+    files = sorted({file for library in hidden for file in places.get(library, ())})
+    return ["unshare", "--mount", "sh", "-c", _HIDE, "sh", *files, "--", *command] if files else command
 
 
 def describe_found(by_loader: Sequence[str], in_packages: Sequence[str]) -> str | None:

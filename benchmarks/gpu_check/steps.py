@@ -66,6 +66,8 @@ STEPS = (
     Step("pairs", "speed", "10,000 sentences to their most similar pair, in seconds"),
     Step("refusals", "refusals", "without CUDA's libraries --device cuda fails, and says what is missing",
          needs=("pytest", *_COMMAND_LINE)),
+    Step("objectives", "objectives", "every objective and kind of model: losses on CUDA against those on the CPU",
+         needs=(*_SENTENCE_TRANSFORMERS, "pytest", "datasets", "accelerate", "peft", "matplotlib", "yaml")),
     Step("training", "training", "training steps a second, compared with sentence-transformers' trainer",
          needs=(*_SENTENCE_TRANSFORMERS, "datasets", "accelerate", "peft", "matplotlib", "yaml", "click")),
     Step("reranker", "training", "cross-encoder pairs a second in fp16, compared with sentence-transformers",

@@ -15,8 +15,9 @@ from benchmarks.gpu_check import requirements, results
 from benchmarks.gpu_check.arithmetic import Shape, attention_flops, flops, peak_tflops
 from benchmarks.gpu_check.attention import HIDDEN, LENGTHS, crossover
 from benchmarks.gpu_check.context import Context, OutOfTime
+from benchmarks.gpu_check.objectives import largest_difference
 from benchmarks.gpu_check.random_models import make_texts, whole_words, write_cross_encoder, write_model
-from benchmarks.gpu_check.refusals import describe_found
+from benchmarks.gpu_check.refusals import can_mount, describe_found, find_libraries, hiding
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.gpu_check.training import training_case
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
@@ -122,6 +123,36 @@ def test_reason_names_libraries_that_cannot_be_hidden(
     by_loader: list[str], in_packages: list[str], reason: str | None
 ) -> None:
     assert describe_found(by_loader, in_packages) == reason
+
+
+def test_command_is_left_as_it_is_if_nothing_can_be_hidden() -> None:
+    assert hiding({}, ["liba.so.1"], ["cat"]) == ["cat"]
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting takes root on Linux")
+def test_hidden_library_is_empty_for_the_command_alone(tmp_path: Path) -> None:
+    for name in ("liba.so.1.2", "libb.so.3"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "liba.so.1").symlink_to("liba.so.1.2")
+    places = find_libraries(["liba.so.1", "libb.so.3"], tmp_path)
+    assert places == {"liba.so.1": [str(tmp_path / "liba.so.1.2")], "libb.so.3": [str(tmp_path / "libb.so.3")]}
+    command = ["cat", str(tmp_path / "liba.so.1"), str(tmp_path / "libb.so.3")]
+    for hidden, seen in ((["liba.so.1"], "libb.so.3"), ([], "liba.so.1.2libb.so.3")):
+        assert subprocess.run(hiding(places, hidden, command), capture_output=True, text=True).stdout == seen
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "difference"),
+    [
+        ([2.0, 1.0], [2.0, 1.1], 0.1),
+        ([2.0, 0.01], [2.0, 0.02], 0.05),  # of a tenth of the first loss
+        ([2.0, 1.0], [2.0, float("nan")], float("inf")),
+        ([2.0, 1.0], [2.0], float("inf")),
+        ([], [], float("inf")),
+    ],
+)
+def test_runs_differ_by_their_worst_step(expected: list[float], found: list[float], difference: float) -> None:
+    assert largest_difference(expected, found) == pytest.approx(difference)
 
 
 def test_time_that_is_too_short_for_a_case_names_the_limit(tmp_path: Path) -> None:
