@@ -147,7 +147,7 @@ class DocumentOutcome(StrEnum):
     UNCHANGED = "unchanged"  # the index holds it unchanged
     EMPTY = "empty"  # no text, so no vector
     DUPLICATE = "duplicate"  # the same document was read before in this load
-    SUPERSEDED = "superseded"  # a dead letter, or a version read by a watch: the index holds a newer one
+    SUPERSEDED = "superseded"  # a dead letter, or a version read from the index, which holds a newer one by now
     DELETED = "deleted"  # removed from the index while it was embedded
     DEAD = "dead"  # in the dead-letter file
     LEFT = "left"  # not sent, because the engine was unreachable or the load interrupted: the next run loads it

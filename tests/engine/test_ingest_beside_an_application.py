@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,21 @@ def test_documents_that_lose_one_of_two_vectors_are_counted(app: Application, em
     summary = embed(meddle, vectors=("embedding={text}", "title_embedding={title}"))
     assert (summary.indexed, summary.concurrent, summary.exit_code) == (600, ConcurrentChanges(changed=2), 0)
     assert "--vector embedding --vector title_embedding" in summary.notes[0]
+
+
+@also_opensearch2
+def test_document_that_changes_whenever_it_is_embedded_counts_as_written_by_others(
+    app: Application, engine_url: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    app.put(sentences(120))
+    texts = itertools.count()
+    changing = Interposed(tiny, lambda window: app.update(("d0", {"text": f"Text {next(texts)}."})))
+    summary = load(engine_url, changing, app.index, dead=tmp_path / "dead", batch_window=50)
+    assert (summary.indexed, summary.skipped.superseded, summary.dead) == (119, 1, 0)
+    assert (summary.missing, summary.concurrent, summary.exit_code) == (0, ConcurrentChanges(unseen=1), 0)
+    assert "run `es-sbert ingest" in summary.notes[0]
+    again = load(engine_url, tiny, app.index, dead=tmp_path / "dead", batch_window=50)
+    assert (again.indexed, again.unchanged, again.notes) == (1, 119, ())
 
 
 def test_rejected_documents_are_not_counted_as_written_by_others(
