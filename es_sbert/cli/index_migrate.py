@@ -117,7 +117,9 @@ def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, 
             _list_kept(engine, alias, as_json=options["as_json"])
             return 0
         if drop:
-            say(_drop(engine, alias, yes=yes))
+            gone = _drop(engine, alias, yes=yes)
+            say(f"deleted {', '.join(gone)}" if gone else "nothing was deleted")
+            _print_deleted(gone, options)
             return 0
         if rollback:
             return _roll_back(engine, options, say, quiet=quiet)
@@ -143,14 +145,20 @@ def _list_kept(engine: Engine, alias: str, *, as_json: bool) -> None:
         print_message(f"no migration of {alias} has kept an index")
 
 
-def _drop(engine: Engine, alias: str, *, yes: bool) -> str:
+def _drop(engine: Engine, alias: str, *, yes: bool) -> list[str]:
     from es_sbert.migration.alias_swap import drop_old_index
 
     def confirm(index: str, documents: int) -> bool:
         return yes or click.confirm(f"Delete the index {index} with its {documents:,} documents?", err=True)
 
-    gone = drop_old_index(engine, alias, confirm)
-    return f"deleted {', '.join(gone)}" if gone else "nothing was deleted"
+    return drop_old_index(engine, alias, confirm)
+
+
+def _print_deleted(indices: list[str], options: dict[str, Any]) -> None:
+    import orjson
+
+    if options["as_json"]:
+        click.echo(orjson.dumps({"deleted": indices}))
 
 
 def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
@@ -163,6 +171,7 @@ def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], Non
     if target is None:
         gone = roll_back(engine, alias)
         say(f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way")
+        _print_deleted([gone] if gone else [], options)
         return 0
     if options["vector_field"] not in target.fields:
         options["vector_field"] = target.fields[0]

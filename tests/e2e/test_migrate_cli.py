@@ -124,8 +124,8 @@ def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[
     assert place.behind() == target
     place.embed(second, place.alias)
     place.assert_holds(expected, second)
-    dropped = run("--drop", "--yes")
-    assert (dropped.code, dropped.out, dropped.err) == (0, "", f"deleted {place.index}\n")
+    dropped = run("--drop", "--yes", "--json")
+    assert (dropped.code, dropped.summary, dropped.err) == (0, {"deleted": [place.index]}, f"deleted {place.index}\n")
 
 
 def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
