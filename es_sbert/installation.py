@@ -49,7 +49,7 @@ class Installation:
     """How packages get into the environment of this process.
 
     Attributes:
-        pip: The installer: `pip`, `/opt/python -m pip` or `uv pip`.
+        pip: The installer: `pip`, `/opt/python -m pip`, `pip --python /opt/python` or `uv pip`.
         arguments: Arguments of each of its commands.
         source: What follows `install` for es-sbert: a name, a folder, a file or an address. Empty if the place that it
             came from is gone; the packages of an extra are then named one by one.
@@ -209,11 +209,14 @@ def _shown(folder: Path) -> str:
 
 def _find_installer() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The installer of this environment, and arguments of each of its commands."""
-    # `find_spec("pip")` would replace setuptools' distutils by the standard library's (Python 3.11).
-    if _distribution("pip") is None and shutil.which("uv"):
-        active = os.environ.get("VIRTUAL_ENV") == sys.prefix
-        return ("uv", "pip"), () if active else ("--python", sys.executable)
     found = shutil.which("pip")
+    # `find_spec("pip")` would replace setuptools' distutils by the standard library's (Python 3.11).
+    if _distribution("pip") is None and sys.executable:
+        if shutil.which("uv"):
+            active = os.environ.get("VIRTUAL_ENV") == sys.prefix
+            return ("uv", "pip"), () if active else ("--python", sys.executable)
+        if found:
+            return ("pip", "--python", sys.executable), ()
     if not sys.executable or (found and Path(found).parent == Path(sys.executable).parent):
         return ("pip",), ()
     python = Path(sys.executable)

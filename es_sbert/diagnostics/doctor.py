@@ -137,6 +137,8 @@ def check_runtime(device: str) -> list[Finding]:
         state = replace(state, problem=provider_problem())
     collision = runtime_collision(state.cards)
     collisions = [] if collision is None else [warning("runtime", *collision)]
+    if collisions and not device.startswith("cuda"):
+        return collisions  # which of the builds is imported, and what it has, is chance
     return [*collisions, *cuda_findings(state, libraries, device)]
 
 
