@@ -15,12 +15,11 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision
 from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import read_transformer_weights
-from es_sbert.installation import install_extra_command
 from tests.cuda.stand_in import Run, StandIns
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
-EXTRA = install_extra_command("cuda")
+EXTRA = "[cuda]' brings all that CUDA needs"
 OPEN = """
 import sys
 from pathlib import Path
