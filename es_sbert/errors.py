@@ -246,7 +246,10 @@ def require_extra(extra: str, *modules: str) -> None:
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
+        # Imported here: most commands need none of its imports.
+        from es_sbert.installation import install_extra_command
+
         raise UsageError(
             f"this needs {', '.join(missing)}, which a plain installation leaves out",
-            f"Install it: pip install 'es-sbert[{extra}]'",
+            f"Install it: {install_extra_command(extra)}",
         )

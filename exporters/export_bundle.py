@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Generic
 
 import onnx
-import onnxruntime
 
 from es_sbert import __version__
 from es_sbert.bundle.adapter import CONFIG_FILE, read_adapter, write_merged_weights
@@ -54,6 +53,7 @@ from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.batching import ModelInputs
+from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.errors import (
     DeviceError,
     OutputError,
@@ -78,6 +78,7 @@ from es_sbert.exporters.transformer_weights import (
     read_static_weights,
     read_transformer_weights,
 )
+from es_sbert.installation import install_extra_command
 
 # What sentence-transformers reads of a model, and its card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
@@ -272,20 +273,20 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
         raise UnsupportedSetting(
             f"{model.name} reads texts with {model.tokenizer_class}, and only transformers knows whether "
             "tokenizer.json is all of it",
-            "Install it for the export, which then compares the two: pip install 'es-sbert[train]'.",
+            f"Install it for the export, which then compares the two: {install_extra_command('train')}",
         )
     try:
         if model.layers is not None:
             raise UnsupportedArchitecture(
                 f"{model.name} pools the mean of several layers (WeightedLayerPooling), for which no graph can be "
                 "built from the weights",
-                "The train extra can trace it: pip install 'es-sbert[train]'.",
+                f"The train extra can trace it: {install_extra_command('train')}",
             )
         if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
             raise UnsupportedArchitecture(
                 f"{model.name} pools hidden state {model.hidden_state} of a {model.architecture}, for which no graph "
                 "can be built from the weights",
-                "The train extra can trace it: pip install 'es-sbert[train]'.",
+                f"The train extra can trace it: {install_extra_command('train')}",
             )
         if model.architecture in ROTARY_ARCHITECTURES:
             rotary = read_rotary_weights(model)

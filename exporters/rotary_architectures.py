@@ -25,6 +25,7 @@ from es_sbert.exporters.rotary_weights import (
     RotaryWeights,
 )
 from es_sbert.exporters.transformer_weights import NormWeights, unsupported_architecture
+from es_sbert.installation import install_extra_command
 
 
 def read_rotary_weights(model: SentenceModel) -> RotaryWeights:
@@ -42,7 +43,7 @@ def read_rotary_weights(model: SentenceModel) -> RotaryWeights:
         check_settings(path, config, table, model.ignored_settings)
     except UnsupportedSetting as error:
         raise UnsupportedArchitecture(
-            error.message, f"{error.remedy} The train extra can trace it: pip install 'es-sbert[train]'."
+            error.message, f"{error.remedy} The train extra can trace it: {install_extra_command('train')}"
         ) from error
     for key in UNSUPPORTED_CONFIG_KEYS:
         if config.get(key):

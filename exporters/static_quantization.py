@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from es_sbert.encoder.batching import ModelInputs
+from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.encoder.onnx_session import session_options
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.graph_builder import inner_graphs, save_graph

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from onnxruntime import InferenceSession
 from torch import Tensor, nn
 
 from es_sbert.encoder.device import Device
+from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.encoder.onnx_session import open_session
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.graph_builder import save_graph
@@ -62,7 +62,7 @@ def check_trace(
 class _TraceCheck:
     """The comparisons of `check_trace`."""
 
-    def __init__(self, name: str, session: InferenceSession, module: nn.Module, vocabulary: int) -> None:
+    def __init__(self, name: str, session: onnxruntime.InferenceSession, module: nn.Module, vocabulary: int) -> None:
         self._name = name
         self._session = session
         self._module = module

@@ -21,6 +21,7 @@ from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.installation import install_extra_command
 
 Floats = NDArray[np.float32]
 
@@ -349,7 +350,7 @@ def unsupported_architecture(model: SentenceModel, what: str) -> UnsupportedArch
     known = ", ".join([*CONFIGS, *ROTARY_CONFIGS])
     return UnsupportedArchitecture(
         f"{model.name}: no graph can be built from the weights of {what}",
-        f"Known are {known}. The train extra can trace others: pip install 'es-sbert[train]'.",
+        f"Known are {known}. The train extra can trace others: {install_extra_command('train')}",
     )
 
 

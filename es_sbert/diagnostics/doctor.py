@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from importlib.metadata import distributions
+from dataclasses import dataclass, replace
 
 import numpy as np
-import onnxruntime
 
 from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
+from es_sbert.diagnostics.finding import Finding, Severity, failure, ok, warning
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.cuda_session import (
     CudaLibraryStatus,
@@ -20,8 +18,9 @@ from es_sbert.encoder.cuda_session import (
     load_libraries,
     provider_problem,
 )
-from es_sbert.encoder.device import INSTALL_CUDA_COMMAND, NvidiaDriver, cuda_driver
+from es_sbert.encoder.device import NvidiaDriver, cuda_build_remedy, cuda_devices, cuda_driver
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
+from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.encoder.tuning import read_tuning
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.detection import detect_cluster
@@ -41,54 +40,8 @@ from es_sbert.index.vector_field import (
     has_vector_field,
     vector_field_from_state,
 )
+from es_sbert.installation import installed_runtimes, runtime_collision
 from es_sbert.search.search_scope import SearchScope
-
-
-class Severity(StrEnum):
-    OK = "ok"
-    WARNING = "warning"  # works, but not as well or not for long
-    ERROR = "error"  # does not work
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A finding.
-
-    Attributes:
-        level: How bad.
-        about: What was looked at: `model`, `device`, `cuda`, `engine`, `license`, `permissions`, `disk`, `index`, ….
-        message: What was found.
-        remedy: What to do; empty where there is nothing to do.
-    """
-
-    level: Severity
-    about: str
-    message: str
-    remedy: str = ""
-
-    @classmethod
-    def of(cls, about: str, error: EsSbertError) -> Finding:
-        """An error as a finding."""
-        return cls(Severity.ERROR, about, error.message, error.remedy)
-
-    def as_json(self) -> Json:
-        return asdict(self)
-
-
-def ok(about: str, message: str) -> Finding:
-    """Nothing to do."""
-    return Finding(Severity.OK, about, message)
-
-
-def warning(about: str, message: str, remedy: str) -> Finding:
-    """Works, but not as well or not for long."""
-    return Finding(Severity.WARNING, about, message, remedy)
-
-
-def failure(about: str, message: str, remedy: str) -> Finding:
-    """Does not work."""
-    return Finding(Severity.ERROR, about, message, remedy)
-
 
 _TEST_SENTENCE = "Does this machine embed a sentence?"
 
@@ -134,8 +87,10 @@ def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
     if info.device == "cpu" and figures:
         listed = ", ".join(f"{variant} {speed:,.0f}" for variant, speed in figures.items())
         yield ok("speed", f"texts a second, as measured on this machine: {listed} (es-sbert model tune)")
+    collision = runtime_collision(cuda_devices())
     for message in info.warnings:
-        yield warning("device", message, "See `es-sbert encode --help` for --device and --precision.")
+        if collision is None or not message.startswith(collision[0]):  # which `check_runtime` reports
+            yield warning("device", message, "See `es-sbert encode --help` for --device and --precision.")
 
 
 def _best_speeds(fingerprint: str) -> dict[str, float]:
@@ -144,9 +99,6 @@ def _best_speeds(fingerprint: str) -> dict[str, float]:
     for measurement in sorted(read_tuning(fingerprint).measured, key=lambda one: -one.texts_per_second):
         speeds.setdefault(measurement.variant, measurement.texts_per_second)
     return speeds
-
-
-_ONNXRUNTIME_PACKAGES = ("onnxruntime", "onnxruntime-gpu")
 
 
 @dataclass(frozen=True)
@@ -172,43 +124,47 @@ class CudaState:
         return 0 if self.driver is None else len(self.driver.cards)
 
 
-def check_cuda(device: str) -> list[Finding]:
-    """What is there of CUDA, and what is missing.
+def check_runtime(device: str) -> list[Finding]:
+    """The installed build of onnxruntime, and for CUDA what is there and what is missing.
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user gave it.
     """
-    installed = tuple(name for name in _ONNXRUNTIME_PACKAGES if any(distributions(name=name)))
-    state = CudaState(installed, onnxruntime.__version__, cuda_major(), cuda_driver())
+    state = CudaState(tuple(installed_runtimes()), onnxruntime.__version__, cuda_major(), cuda_driver())
     libraries = CudaLibraryStatus()
     if state.major is not None and (state.cards or device.startswith("cuda")):
         libraries = load_libraries()
         state = replace(state, problem=provider_problem())
-    return list(cuda_findings(state, libraries, device))
+    collision = runtime_collision(state.cards)
+    collisions = [] if collision is None else [warning("runtime", *collision)]
+    if collisions and not device.startswith("cuda"):
+        return collisions  # which of the builds is imported, and what it has, is chance
+    return [*collisions, *cuda_findings(state, libraries, device)]
 
 
 def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -> Iterator[Finding]:
-    """The findings; one line if there is no GPU and none is requested.
+    """The findings; one line if there is no GPU, or onnxruntime's build for CPUs, and CUDA is not requested.
 
     Args:
         state: What there is.
         libraries: Which of CUDA's libraries were found.
-        device: As for `check_cuda`.
+        device: As for `check_runtime`.
     """
     requested = device.startswith("cuda")
     package = " and ".join(state.packages) or "onnxruntime"
     built = "without CUDA" if state.major is None else f"for CUDA {state.major}"
-    if len(state.packages) > 1:
-        yield warning(
-            "cuda", f"{package} are both installed, and have overwritten each other's files", f"{INSTALL_CUDA_COMMAND}."
-        )
+    if state.major is None and not requested:
+        yield ok("runtime", f"{package} {state.version}, for CPUs")
+        for card in state.driver.cards if state.driver else ():
+            yield ok("runtime", f"{card} is not used; `es-sbert doctor --device cuda` says what that needs")
+        return
     if not state.cards and not requested:
         yield ok("cuda", f"no NVIDIA GPU; {package} {state.version}, built {built}, runs on the CPU")
         return
     # A problem of a requested GPU is an error; under `auto` the CPU is used instead.
     level = Severity.ERROR if requested else Severity.WARNING
     if state.major is None:
-        yield Finding(level, "cuda", f"{package} {state.version} was built {built}", f"{INSTALL_CUDA_COMMAND}.")
+        yield Finding(level, "cuda", f"{package} {state.version} was built {built}", cuda_build_remedy())
     else:
         yield ok("cuda", f"{package} {state.version}, built {built}")
     yield from _driver_findings(state)

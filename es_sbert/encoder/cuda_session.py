@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import POOLING_MASK, InputBuilder
 from es_sbert.encoder.device import Device, compute_capability
+from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.errors import DeviceError
+from es_sbert.installation import CUDA_EXTRA, install_command, install_extra_command
 
-CUDA_EXTRA_COMMAND = "pip install 'es-sbert[cuda]'"
 _EXTRA_MAJOR = 13  # the CUDA that the extra brings
 _LINK_MAP = 2  # RTLD_DI_LINKMAP of dlinfo(3)
 
@@ -173,9 +173,9 @@ def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[st
 
 def install_remedy(libraries: Sequence[CudaLibrary], major: int | None) -> str:
     """How to get missing libraries: their packages, and the extra that brings all, where it is of this CUDA."""
-    extra = f"{CUDA_EXTRA_COMMAND} brings all that CUDA needs" if major == _EXTRA_MAJOR else ""
-    packages = " ".join(dict.fromkeys(library.package for library in libraries))
-    command = f"Install what is missing: pip install {packages}" if libraries else ""
+    extra = f"{install_extra_command(CUDA_EXTRA)} brings all that CUDA needs" if major == _EXTRA_MAJOR else ""
+    packages = dict.fromkeys(library.package for library in libraries)
+    command = f"Install what is missing: {install_command(*packages)}" if libraries else ""
     return "; ".join(filter(None, (command, extra))) + "." if command or extra else ""
 
 
@@ -319,10 +319,9 @@ def error_cause(text: str) -> str:
 
 def _upgrade_hint(major: int | None, capability: tuple[int, int] | None) -> str:
     if major is not None and major >= 13 and capability is not None and capability < _MIN_COMPUTE_CAPABILITY:
-        return (
-            "Install a release for CUDA 12, which may have code for it (pip install 'onnxruntime-gpu[cuda,cudnn]<1.27')"
-        )
-    return "Install the newest onnxruntime-gpu (pip install --upgrade onnxruntime-gpu)"
+        command = install_command("onnxruntime-gpu[cuda,cudnn]<1.27")
+        return f"Install a release for CUDA 12, which may have code for it ({command})"
+    return f"Install the newest onnxruntime-gpu ({install_command('--upgrade', 'onnxruntime-gpu')})"
 
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

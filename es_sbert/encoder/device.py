@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from es_sbert.errors import DeviceError, UsageError
+from es_sbert.installation import CUDA_EXTRA, has_cuda_build, switch_runtime_command
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
@@ -202,14 +203,7 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-# Both packages write the same files, so that the one which stays must be installed after the other is gone.
-INSTALL_CUDA_COMMAND = "pip uninstall onnxruntime onnxruntime-gpu; pip install 'es-sbert[cuda]'"
-
 NO_GPU_FOUND = "No NVIDIA GPU found: texts are embedded on the CPU."
-UNUSED_GPU = (
-    "there is an NVIDIA GPU, but the installed onnxruntime has no CUDA provider. To use the GPU: "
-    f"{INSTALL_CUDA_COMMAND}"
-)
 
 
 @dataclass(frozen=True)
@@ -221,6 +215,13 @@ class Device:
 
     def __str__(self) -> str:
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.number}"
+
+
+def cuda_build_remedy() -> str:
+    """What to do where the installed onnxruntime was built without CUDA."""
+    if not has_cuda_build():
+        return "The build for CUDA is for Linux and Windows on x86-64. Use --device cpu."
+    return f"Install the build for CUDA in its place: {switch_runtime_command(CUDA_EXTRA)}"
 
 
 def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
@@ -243,10 +244,7 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
     if match[1] == "cpu" or (match[1] == "auto" and not (built and cards)):
         return Device("cpu")
     if not built:
-        raise DeviceError(
-            f"--device {asked}: the installed onnxruntime has no CUDA provider",
-            f"Install onnxruntime-gpu in place of onnxruntime: {INSTALL_CUDA_COMMAND}",
-        )
+        raise DeviceError(f"--device {asked}: the installed onnxruntime has no CUDA provider", cuda_build_remedy())
     if not cards:
         raise DeviceError(
             f"--device {asked}: no NVIDIA driver offers a GPU here",

@@ -28,8 +28,8 @@ from es_sbert.encoder.inference_pool import model_closed
 from es_sbert.encoder.model_loading import (
     SelectedVariant,
     find_encoder,
-    gpu_warnings,
     open_variant,
+    runtime_warnings,
     select_encoder_variant,
 )
 from es_sbert.encoder.tokenizer import TokenizedTexts
@@ -149,7 +149,7 @@ class Encoder:
         report: Callable[[str], None] = lambda message: None,
     ) -> None:
         source = find_encoder(DEFAULT_MODEL if model is None else model, called)
-        warnings = gpu_warnings(device, report)
+        warnings = runtime_warnings(device, report)
 
         def open_route(number: int) -> EncoderRoute:
             select = partial(

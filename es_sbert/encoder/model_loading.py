@@ -24,7 +24,7 @@ from es_sbert.bundle.bundle import (
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.device import NO_GPU_FOUND, UNUSED_GPU, Device, choose_device, cuda_devices
+from es_sbert.encoder.device import NO_GPU_FOUND, Device, choose_device, cuda_devices
 from es_sbert.encoder.inference_pool import InferencePool
 from es_sbert.encoder.machine import describe_machine
 from es_sbert.encoder.onnx_session import available_providers
@@ -32,6 +32,7 @@ from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.variant_choice import contenders, openvino_warnings, variant_order
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 from es_sbert.filesystem import open_output
+from es_sbert.installation import runtime_collision
 
 StatusCallback = Callable[[str], None]
 BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)
@@ -123,13 +124,23 @@ def _open_first(
             )
 
 
-def gpu_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
-    """Warnings about a GPU that `auto` leaves unused. A machine without a GPU is reported once per process."""
-    built, gpus = "CUDAExecutionProvider" in available_providers(), cuda_devices()
-    if requested == "auto" and built and not gpus and NO_GPU_FOUND not in _reported:
+def runtime_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
+    """Warnings about the installed onnxruntime: several builds of it that have overwritten each other's files.
+
+    Under `auto`, its build for CUDA reports once per process that there is no GPU. Whoever has installed the build for
+    CPUs has decided, and is told nothing about GPUs.
+    """
+    gpus = cuda_devices()
+    if (
+        requested == "auto"
+        and not gpus
+        and "CUDAExecutionProvider" in available_providers()
+        and NO_GPU_FOUND not in _reported
+    ):
         _reported.add(NO_GPU_FOUND)
         report(NO_GPU_FOUND)
-    return (UNUSED_GPU,) if requested == "auto" and gpus and not built else ()
+    collision = runtime_collision(gpus)
+    return () if collision is None else (". ".join(collision),)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import LENGTH_MULTIPLE, BatchLimits
 from es_sbert.encoder.compiled_model import CompiledModel, Session
 from es_sbert.encoder.cuda_session import device_error, open_cuda_session
 from es_sbert.encoder.device import Device, available_cores
+from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, error_summary
 
 # Concurrent batches on CUDA: while one is copied and the host prepares the next, the other is computed.

@@ -18,17 +18,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnxruntime import InferenceSession
 
 from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import POOLING_MASK
 from es_sbert.encoder.compiled_cache import compiled_path, keep_compiled, read_compiled
 from es_sbert.encoder.compiled_model import CompiledModel, Session
 from es_sbert.encoder.device import Device, available_cores, has_bf16_products, has_int8_products
+from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.encoder.onnx_session import open_session as open_onnx_session
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, error_summary
-
-INSTALL_OPENVINO_COMMAND = "pip install openvino"
+from es_sbert.installation import install_command
 
 # OpenVINO's names of the number formats, as the option takes them and as a compiled model reports them.
 # What the graph has in int8 stays so. The rest is then in float32: with bf16, long texts would be faster, but a vector
@@ -55,7 +54,8 @@ def has_openvino() -> bool:
 def openvino_problem(precision: Precision) -> DeviceError | None:
     """Why OpenVINO cannot run a precision here; None if it can."""
     if not has_openvino():
-        return DeviceError("OpenVINO is not installed", f"{INSTALL_OPENVINO_COMMAND}, or use --runtime onnxruntime.")
+        install = install_command("openvino")
+        return DeviceError("OpenVINO is not installed", f"{install}, or use --runtime onnxruntime.")
     try:
         _load_core()
     except DeviceError as error:
@@ -110,7 +110,7 @@ def _load_core() -> tuple[Any, str]:
     except Exception as error:  # a missing library is an OSError or ImportError, a missing plug-in a RuntimeError
         raise DeviceError(
             f"OpenVINO does not load: {error_summary(error)}",
-            "Install it again (pip install --force-reinstall openvino), or use --runtime onnxruntime.",
+            f"Install it again ({install_command('--force-reinstall', 'openvino')}), or use --runtime onnxruntime.",
         ) from error
 
 
@@ -189,11 +189,12 @@ def _check_results(model: Any, path: Path) -> None:
             raise DeviceError(
                 f"OpenVINO {version} computes other results than onnxruntime on this processor: they differ by "
                 f"{difference:.0%}",
-                "Install its newest release (pip install --upgrade openvino), or use --runtime onnxruntime.",
+                f"Install its newest release ({install_command('--upgrade', 'openvino')}), or use --runtime "
+                "onnxruntime.",
             )
 
 
-def _sample_inputs(session: InferenceSession, texts: int, tokens: int) -> dict[str, NDArray[Any]]:
+def _sample_inputs(session: onnxruntime.InferenceSession, texts: int, tokens: int) -> dict[str, NDArray[Any]]:
     """Inputs of a graph of any kind: a few ids that every vocabulary has, some of them padding, the first route."""
     ids = np.random.default_rng(0).integers(1, 8, size=(texts, tokens))
     mask = np.ones_like(ids)

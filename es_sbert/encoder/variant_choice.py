@@ -7,8 +7,9 @@ import os
 from es_sbert.bundle.modules import STATIC_ARCHITECTURE
 from es_sbert.bundle.variants import Precision, Runtime, Variant
 from es_sbert.encoder.device import Device, has_amx, has_bf16_products, has_int8_products
-from es_sbert.encoder.openvino_session import INSTALL_OPENVINO_COMMAND, has_openvino, openvino_problem
+from es_sbert.encoder.openvino_session import has_openvino, openvino_problem
 from es_sbert.errors import UsageError
+from es_sbert.installation import install_command
 
 # `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
 TUNING_VARIABLE = "ES_SBERT_TUNING"
@@ -85,7 +86,7 @@ def openvino_warnings(device: Device) -> tuple[str, ...]:
     problem = openvino_problem(Precision.FP32)
     if problem is None:
         return ()
-    gain = "" if has_openvino() else f", which is usually faster on this processor: {INSTALL_OPENVINO_COMMAND}"
+    gain = "" if has_openvino() else f", which is usually faster on this processor: {install_command('openvino')}"
     return (f"{problem.message}{gain}",)
 
 

@@ -53,8 +53,8 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
     if done.returncode != 0 and "No module named pip" in done.stderr:
         raise DownloadFailed(
             "pip is not installed in this Python environment; it fetches packages",
-            f"Install it (python -m ensurepip, or uv pip install pip), or fetch {wheel.file_name} elsewhere and give "
-            "its folder: --from FOLDER.",
+            f"Install it ({sys.executable} -m ensurepip, or uv pip install pip), or fetch {wheel.file_name} elsewhere "
+            "and give its folder: --from FOLDER.",
         )
     path = folder / wheel.file_name
     if done.returncode != 0 or not path.is_file():

@@ -1,6 +1,6 @@
 """elasticsearch-py sends the request that es-sbert makes; the text is in the field `text`.
 
-pip install es-sbert elasticsearch
+pip install elasticsearch     # and es-sbert, as in the README
 python examples/python/elasticsearch_py.py "someone makes music" --index docs
 """
 

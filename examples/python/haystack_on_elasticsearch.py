@@ -1,6 +1,6 @@
 """A Haystack pipeline searches an Elasticsearch index that es-sbert has filled; the text is in the field `content`.
 
-pip install 'es-sbert[haystack]' elasticsearch-haystack
+pip install elasticsearch-haystack     # and es-sbert with the extra `haystack`, as in the README
 python examples/python/haystack_on_elasticsearch.py "someone makes music" --index docs
 """
 

@@ -1,6 +1,6 @@
 """A Haystack pipeline searches an OpenSearch index that es-sbert has filled; the text is in the field `content`.
 
-pip install 'es-sbert[haystack]' opensearch-haystack
+pip install opensearch-haystack     # and es-sbert with the extra `haystack`, as in the README
 python examples/python/haystack_on_opensearch.py "someone makes music" --index docs
 """
 

@@ -1,6 +1,6 @@
 """LangChain's ElasticsearchStore searches an index that es-sbert has filled; the text is in the field `text`.
 
-pip install es-sbert langchain-elasticsearch
+pip install langchain-elasticsearch     # and es-sbert, as in the README
 python examples/python/langchain_on_elasticsearch.py "someone makes music" --index docs
 """
 

@@ -1,6 +1,6 @@
 """LangChain's OpenSearchVectorSearch searches an index that es-sbert has filled; the text is in the field `text`.
 
-pip install es-sbert langchain-community opensearch-py
+pip install langchain-community opensearch-py     # and es-sbert, as in the README
 python examples/python/langchain_on_opensearch.py "someone makes music" --index docs
 """
 

@@ -1,6 +1,6 @@
 """opensearch-py sends the request that es-sbert makes; the text is in the field `text`.
 
-pip install es-sbert opensearch-py
+pip install opensearch-py     # and es-sbert, as in the README
 python examples/python/opensearch_py.py "someone makes music" --index docs
 """
 

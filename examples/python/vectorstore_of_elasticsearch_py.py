@@ -1,6 +1,6 @@
 """elasticsearch-py's own VectorStore searches an index that es-sbert has filled; the text is in the field `text`.
 
-pip install es-sbert elasticsearch
+pip install elasticsearch     # and es-sbert, as in the README
 python examples/python/vectorstore_of_elasticsearch_py.py "someone makes music" --index docs
 """
 

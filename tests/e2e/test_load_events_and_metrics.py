@@ -227,7 +227,7 @@ def test_invalid_metrics_addresses_are_rejected(cli: Cli, address: str) -> None:
 def test_metrics_without_extra_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = cli("ingest", "--index", "docs", "--metrics", "0", "no-such-file.txt")
-    assert (done.code, "es-sbert[metrics]" in done.err) == (2, True)
+    assert (done.code, "[metrics]" in done.err) == (2, True)
 
 
 def test_quiet_silences_events_but_not_errors(cli: Cli) -> None:

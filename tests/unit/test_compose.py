@@ -173,6 +173,7 @@ def test_gpu_image_has_the_cuda_libraries_and_driver_requirement(dockerfile: str
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     build = dockerfile[dockerfile.index(" AS build-gpu") : dockerfile.index(" AS base")]
     assert '".[serve,cuda]"' in build
+    assert '".[serve,cpu]"' in dockerfile[dockerfile.index(" AS build-cpu") : dockerfile.index(" AS build-gpu")]
     [toolkit] = [requirement for requirement in extras["cuda"] if requirement.startswith("cuda-toolkit")]
     major = re.search(r">=(\d+),<(\d+)", toolkit)
     assert major is not None

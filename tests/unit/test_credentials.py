@@ -14,6 +14,7 @@ from keyring.errors import KeyringLocked
 from es_sbert import config
 from es_sbert.config import EngineSettings
 from es_sbert.errors import UsageError
+from es_sbert.installation import install_extra_command
 
 SECRET = "hunter2-öß"
 
@@ -144,7 +145,7 @@ def test_locked_or_missing_keyring_is_rejected(ring: Keyring, monkeypatch: pytes
     monkeypatch.setattr(config.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="needs the package keyring") as caught:
         EngineSettings(keyring="search")
-    assert "es-sbert[keyring]" in caught.value.remedy
+    assert install_extra_command("keyring") in caught.value.remedy
 
 
 def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:

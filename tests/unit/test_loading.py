@@ -44,14 +44,9 @@ def test_auto_without_gpu_reports_it_once_without_warning(folder: Path, monkeypa
     assert NO_GPU_FOUND not in load(folder, monkeypatch, "auto", BOTH, 0)[0]
 
 
-def test_unused_gpu_is_a_warning_on_every_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(2):
-        told, warnings = load(folder, monkeypatch, "auto", CPU, 1)
-        assert NO_GPU_FOUND not in told
-        assert [("no CUDA provider" in warning, "es-sbert[cuda]" in warning) for warning in warnings] == [(True, True)]
-
-
-@pytest.mark.parametrize(("device", "providers", "cards"), [("auto", CPU, 0), ("cpu", BOTH, 0), ("cpu", CPU, 1)])
+@pytest.mark.parametrize(
+    ("device", "providers", "cards"), [("auto", CPU, 0), ("auto", CPU, 1), ("cpu", BOTH, 0), ("cpu", CPU, 1)]
+)
 def test_no_notice_when_no_gpu_is_missed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, providers: list[str], cards: int
 ) -> None:

@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import es_sbert
 from es_sbert.bundle.model_lookup import ENTRY_POINT_GROUP, MODEL_PACKAGES
@@ -114,16 +115,28 @@ def test_core_dependencies_are_constrained_and_exclude_torch() -> None:
         for line in (ROOT / "constraints.txt").read_text().splitlines()
     }
     core = {re.split(r"[\[<>=; ]", line)[0].lower().replace("_", "-") for line in PYPROJECT["project"]["dependencies"]}
-    assert core - pinned <= {"onnxruntime"}  # stands in for onnxruntime-gpu where that has no wheel
+    assert core <= pinned
     assert not core & {"torch", "transformers", "sentence-transformers"}
 
 
-def test_cpu_requirements_equal_the_package_with_cpu_onnxruntime() -> None:
-    written = subprocess.run(
-        [sys.executable, ROOT / "scripts/cpu-requirements"], capture_output=True, text=True, check=True
-    )
-    assert (ROOT / "requirements-cpu.txt").read_text() == written.stdout, "run make constraints"
-    assert re.findall("^onnxruntime.*", written.stdout, re.MULTILINE) == ["onnxruntime>=1.22"]
+def test_only_the_extras_cpu_and_cuda_bring_a_runtime() -> None:
+    """By themselves or by other packages: an extra that is added later would install a second build over the first."""
+    project = PYPROJECT["project"]
+    others = [names for extra, names in project["optional-dependencies"].items() if extra not in ("cpu", "cuda", "dev")]
+    waiting = [Requirement(line) for names in (project["dependencies"], *others) for line in names]
+    reached, seen = set[str](), set[tuple[str, str]]()
+    while waiting:
+        wanted = waiting.pop()
+        name = _distribution(wanted.name)
+        for extra in {"", *wanted.extras} if name != "es-sbert" else ():
+            if (name, extra) not in seen and name in _installed():
+                needed = map(Requirement, requires(name) or ())
+                waiting += [line for line in needed if line.marker is None or line.marker.evaluate({"extra": extra})]
+            seen.add((name, extra))
+            reached.add(name)
+    assert len(reached) > 100
+    assert not [name for name in reached if name.startswith("onnxruntime")]
+    assert project["optional-dependencies"]["cpu"] == ["onnxruntime>=1.22"]
     pinned = dict(re.findall("^(onnxruntime.*)==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert pinned["onnxruntime"] == pinned["onnxruntime-gpu"]
 

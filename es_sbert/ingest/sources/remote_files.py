@@ -20,6 +20,7 @@ from es_sbert.ingest.sources.document_source import (
     ReadContext,
     SourceUnavailable,
 )
+from es_sbert.installation import install_extra_command
 from es_sbert.io.text_formats import CorruptStream
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
     except ImportError as error:
         raise UsageError(
             f"{protocol}:// needs a package that is not installed ({error_summary(error)})",
-            "For s3 and http(s), install: pip install 'es-sbert[remote]'; for others, the package named.",
+            f"For s3 and http(s), install: {install_extra_command('remote')}; for others, the package named.",
         ) from error
     except ValueError as error:
         remedy = "Write an address that fsspec knows, such as s3://bucket/docs/*.jsonl.gz, or a path."

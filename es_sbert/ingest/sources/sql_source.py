@@ -23,6 +23,7 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.ingest.sources.json_values import value_to_json
 from es_sbert.ingest.sources.table_rows import SQL_ROWS, row_record
+from es_sbert.installation import install_command, install_extra_command
 from es_sbert.io.text_formats import CorruptStream
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class SqlSource(DocumentSource):
         except ImportError as error:
             raise UsageError(
                 f"{self._url().drivername} needs the package {error.name}, which is not installed",
-                f"Install it: pip install {error.name}; for PostgreSQL, pip install 'es-sbert[sql]'",
+                f"Install it: {install_command(str(error.name))}; for PostgreSQL, {install_extra_command('sql')}",
             ) from error
         except ArgumentError:
             # The address may hold a password, so it is not repeated here.

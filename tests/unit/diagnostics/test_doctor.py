@@ -128,6 +128,19 @@ def test_no_gpu_is_one_finding(device: str) -> None:
         assert finding.message == "no NVIDIA GPU; onnxruntime-gpu 1.31.1, built for CUDA 13, runs on the CPU"
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_build_for_cpus_mentions_no_missing_gpu(device: str) -> None:
+    build = replace(GPU_WHEEL, packages=("onnxruntime",), major=None)
+    for driver in (None, NvidiaDriver(())):
+        [finding] = cuda_findings(replace(build, driver=driver), CudaLibraryStatus(), device)
+        assert (finding.level, finding.message) == (Severity.OK, "onnxruntime 1.31.1, for CPUs")
+    _, unused = cuda_findings(build, CudaLibraryStatus(), device)
+    assert (unused.level, unused.message.partition(";")[0]) == (
+        Severity.OK,
+        "H200 (compute capability 9.0) is not used",
+    )
+
+
 def test_complete_cuda_installation_lists_every_library() -> None:
     findings = list(cuda_findings(GPU_WHEEL, libraries(), "auto"))
     assert {finding.level for finding in findings} == {Severity.OK}
@@ -155,9 +168,7 @@ def test_missing_cuda_library_names_its_package(device: str, level: Severity) ->
 @pytest.mark.parametrize(
     ("state", "device", "level", "words"),
     [
-        (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "auto", Severity.WARNING, "was built without CUDA"),
         (replace(GPU_WHEEL, packages=("onnxruntime",), major=None), "cuda", Severity.ERROR, "was built without CUDA"),
-        (replace(GPU_WHEEL, packages=("onnxruntime", "onnxruntime-gpu")), "auto", Severity.WARNING, "both installed"),
         (replace(GPU_WHEEL, driver=None), "cuda", Severity.ERROR, "no NVIDIA driver"),
         (
             replace(GPU_WHEEL, driver=NvidiaDriver((), None, "cuInit 100")),

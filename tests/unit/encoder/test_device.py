@@ -8,6 +8,7 @@ from es_sbert.encoder.device import (
     choose_device,
 )
 from es_sbert.errors import DeviceError, UsageError
+from es_sbert.installation import has_cuda_build, switch_runtime_command
 
 CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
@@ -35,8 +36,10 @@ def test_unknown_device_names_are_rejected(asked: str) -> None:
 
 
 def test_cuda_without_provider_names_the_package() -> None:
-    with pytest.raises(DeviceError, match="onnxruntime-gpu in place of onnxruntime"):
+    with pytest.raises(DeviceError, match="has no CUDA provider") as error:
         choose_device("cuda", CPU, 1)
+    assert (switch_runtime_command("cuda") in error.value.remedy) == has_cuda_build()
+    assert has_cuda_build() or "--device cpu" in error.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -50,24 +53,28 @@ def test_absent_gpu_raises_device_error(asked: str, cards: int, message: str) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "providers", "cards", "unused", "missing"),
+    ("asked", "providers", "cards", "missing"),
     [
-        ("auto", CPU, 1, True, False),  # a GPU that the wrong package leaves unused
-        ("auto", BOTH, 0, False, True),
-        ("auto", CPU, 0, False, False),
-        ("auto", BOTH, 1, False, False),
-        ("cpu", CPU, 1, False, False),
-        ("cpu", BOTH, 0, False, False),
+        ("auto", CPU, 1, False),  # whoever has installed the build for CPUs has decided
+        ("auto", BOTH, 0, True),
+        ("auto", CPU, 0, False),
+        ("auto", BOTH, 1, False),
+        ("cpu", CPU, 1, False),
+        ("cpu", BOTH, 0, False),
     ],
 )
-def test_unused_gpu_warning_and_no_gpu_notice(
-    asked: str, providers: list[str], cards: int, unused: bool, missing: bool, monkeypatch: pytest.MonkeyPatch
+def test_no_gpu_notice_only_from_a_build_for_cuda(
+    asked: str, providers: list[str], cards: int, missing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_loading, "available_providers", lambda: providers)
     monkeypatch.setattr(model_loading, "cuda_devices", lambda: cards)
     monkeypatch.setattr(model_loading, "_reported", set())
     notices: list[str] = []
-    warnings = [model_loading.gpu_warnings(asked, notices.append) for _ in range(2)]
-    assert (bool(warnings[0]), len(notices)) == (unused, int(missing))  # the notice comes once per process
-    assert warnings[0] == warnings[1]
-    assert all("pip install 'es-sbert[cuda]'" in warning for warning in warnings[0])
+    assert [model_loading.runtime_warnings(asked, notices.append) for _ in range(2)] == [(), ()]
+    assert len(notices) == int(missing)  # once per process
+
+
+def test_colliding_builds_are_a_warning_on_every_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_loading, "runtime_collision", lambda cards: ("Two builds", "Remove them: …"))
+    for asked in ("auto", "cpu", "cuda"):
+        assert model_loading.runtime_warnings(asked, print) == ("Two builds. Remove them: …",)

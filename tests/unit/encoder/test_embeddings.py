@@ -12,6 +12,7 @@ from elasticsearch.helpers.vectorstore import EmbeddingService as TheirService
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
+from es_sbert.installation import install_extra_command
 from es_sbert.integrations.elasticsearch_vectorstore import AsyncEmbeddingService
 from tests.tiny import HIDDEN, write_tiny_bert
 
@@ -83,4 +84,4 @@ def test_missing_haystack_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "es_sbert.integrations.haystack", raising=False)
     with pytest.raises(UsageError, match="needs haystack") as caught:
         import es_sbert.integrations.haystack  # noqa: F401
-    assert "es-sbert[haystack]" in caught.value.remedy
+    assert install_extra_command("haystack") in caught.value.remedy

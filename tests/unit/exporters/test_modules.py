@@ -33,6 +33,7 @@ from es_sbert.exporters.export_bundle import choose_graph_source
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.installation import install_extra_command
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import write_checkpoint
@@ -276,7 +277,7 @@ def test_mean_of_layers_without_torch_names_the_extra(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedArchitecture, match="WeightedLayerPooling") as raised:
         choose_graph_source(model)
-    assert "es-sbert[train]" in raised.value.remedy
+    assert install_extra_command("train") in raised.value.remedy
 
 
 def test_bad_mean_of_layers_is_refused(deep: Path, tmp_path: Path) -> None:

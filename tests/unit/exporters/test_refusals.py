@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters.transformer_weights import read_transformer_weights
+from es_sbert.installation import install_extra_command
 from tests.unit.checkpoints import write_checkpoint
 
 
@@ -41,7 +42,7 @@ def test_unknown_architecture_error_names_the_train_extra(
 ) -> None:
     with pytest.raises(UnsupportedArchitecture, match=named) as raised:
         read_transformer_weights(with_config(model, **settings))
-    assert "pip install 'es-sbert[train]'" in raised.value.remedy
+    assert install_extra_command("train") in raised.value.remedy
 
 
 @pytest.mark.parametrize(

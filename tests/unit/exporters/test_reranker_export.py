@@ -24,6 +24,7 @@ from es_sbert.exporters import parity, quantization
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores, parity_pairs
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.installation import install_extra_command
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_cross_encoder
 
@@ -171,7 +172,7 @@ def test_missing_torch_error_names_the_extra(folder: Path, tmp_path: Path, monke
     monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="torch") as raised:
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
-    assert "pip install 'es-sbert[train]'" in raised.value.remedy
+    assert install_extra_command("train") in raised.value.remedy
 
 
 def test_is_cross_encoder(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:

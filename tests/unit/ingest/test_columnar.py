@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
 from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource
 from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.installation import install_extra_command
 from es_sbert.io.file_formats import FileFormat
 
 ROWS = 5000
@@ -223,7 +225,7 @@ def test_reading_stops_on_stop_event(tmp_path: Path, name: str) -> None:
 def test_missing_extra_raises_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = write(tmp_path / name)
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
-    with pytest.raises(UsageError, match=r"pip install 'es-sbert\[parquet\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_extra_command("parquet"))):
         check(path)
 
 

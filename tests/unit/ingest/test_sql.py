@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 import sys
 import threading
@@ -20,6 +21,7 @@ from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
 from es_sbert.ingest.sources.sql_source import SqlSource
+from es_sbert.installation import install_extra_command
 
 COUNT = 1000
 QUERY = "SELECT id, text, price FROM docs ORDER BY id"
@@ -179,5 +181,5 @@ def test_reading_stops_on_stop_event(database: Path) -> None:
 
 def test_missing_extra_raises_usage_error(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
-    with pytest.raises(UsageError, match=r"pip install 'es-sbert\[sql\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_extra_command("sql"))):
         check(source(database))

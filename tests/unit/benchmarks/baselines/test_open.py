@@ -8,6 +8,7 @@ import pytest
 from benchmarks.baselines.open_baseline import BASELINES, open_baseline
 from es_sbert.errors import EsSbertError, ModelNotFound, SourceError, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
+from es_sbert.installation import install_extra_command
 from tests.tiny import HIDDEN, write_tiny_bert
 
 
@@ -62,7 +63,7 @@ def test_missing_torch_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
     for spec in ("average:x", "infersent:x"):
         with pytest.raises(UsageError, match="torch") as error:
             open_baseline(spec)
-        assert "es-sbert[train]" in error.value.remedy
+        assert install_extra_command("train") in error.value.remedy
 
 
 def test_every_baseline_form_is_listed() -> None:

@@ -1,0 +1,55 @@
+"""What `es-sbert doctor` has found, with a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from es_sbert.engines.rest import Json
+from es_sbert.errors import EsSbertError
+
+
+class Severity(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # works, but not as well or not for long
+    ERROR = "error"  # does not work
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding.
+
+    Attributes:
+        level: How bad.
+        about: What was looked at: `model`, `device`, `cuda`, `engine`, `license`, `permissions`, `disk`, `index`, ….
+        message: What was found.
+        remedy: What to do; empty where there is nothing to do.
+    """
+
+    level: Severity
+    about: str
+    message: str
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, about: str, error: EsSbertError) -> Finding:
+        """An error as a finding."""
+        return cls(Severity.ERROR, about, error.message, error.remedy)
+
+    def as_json(self) -> Json:
+        return asdict(self)
+
+
+def ok(about: str, message: str) -> Finding:
+    """Nothing to do."""
+    return Finding(Severity.OK, about, message)
+
+
+def warning(about: str, message: str, remedy: str) -> Finding:
+    """Works, but not as well or not for long."""
+    return Finding(Severity.WARNING, about, message, remedy)
+
+
+def failure(about: str, message: str, remedy: str) -> Finding:
+    """Does not work."""
+    return Finding(Severity.ERROR, about, message, remedy)
