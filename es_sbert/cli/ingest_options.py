@@ -26,6 +26,11 @@ _main_options = option_group(
     shared.text_field_option("Field of the text", "what the index was loaded with, else text"),
     shared.text_template_option,
     click.option(
+        "--strip-html",
+        is_flag=True,
+        help="Embed texts without HTML tags; the documents keep them. For one field: '{title} {body|strip_html}'.",
+    ),
+    click.option(
         "--passages",
         multiple=True,
         metavar="[NAME=]TOKENS",

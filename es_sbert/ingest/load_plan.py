@@ -74,6 +74,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
             index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
+        strip_html: Embed the text of HTML without its tags; the documents keep them.
         id_field: Field of the id; None takes the hash of the content.
         routing_field: Field of the custom routing, such as the parent of a join field; documents without a value there
             have none.
@@ -115,6 +116,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     decimal: DecimalMark | None = None
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
+    strip_html: bool = False
     id_field: str | None = None
     routing_field: str | None = None
     vector_field: str = DEFAULT_VECTOR_FIELD
@@ -214,13 +216,17 @@ def plan_fields(
     texts = {
         field: template or _stored_text(settings, field, known.get(field)) for field, (template, _) in given.items()
     }
+    options = {field: text for field, (_, text) in given.items()}
+    if settings.strip_html:
+        texts = {field: template.stripping_html() for field, template in texts.items()}
+        options = {field: format_text_options(field, (), template.template) for field, template in texts.items()}
     check_name_conflicts(texts, settings.key_fields)
     passages = _passage_rules(settings, list(texts))
     for field, other in like.items():
         if other.meta.passages is not None:
             passages.setdefault(field, other.meta.passages)
     return tuple(
-        PlannedField(field, template, passages.get(field), stored.get(field), given[field][1], like.get(field))
+        PlannedField(field, template, passages.get(field), stored.get(field), options[field], like.get(field))
         for field, template in texts.items()
     )
 
@@ -525,7 +531,8 @@ def _check_replace_text_options(settings: IngestSettings, sources: Sequence[Docu
             "--replace-text-template embeds all documents that the index holds",
             "Leave FILE, --sql and --retry out, and load them afterwards by a command without --replace-text-template.",
         )
-    if not (settings.text_fields or settings.text_template or any("=" in given for given in settings.vectors)):
+    given = settings.text_fields or settings.text_template or settings.strip_html
+    if not given and not any("=" in vector for vector in settings.vectors):
         raise UsageError(
             "--replace-text-template needs the new text", "Add --text-template '{title}. {body}' or --text-field FIELD."
         )

@@ -143,7 +143,7 @@ def test_texts_are_rendered_as_they_were_embedded(call: Calls, template: str) ->
         except TextFieldError:
             return None
 
-    found = call("text.js", "embeddedText", [[parsed.parts, document] for document in documents])
+    found = call("text.js", "embeddedText", [[list(map(list, parsed.parts)), document] for document in documents])
     assert found == list(map(embedded, documents))
 
 

@@ -32,7 +32,9 @@ export function excerptRuns(hit, field) {
       return filled([run(before), run(marked, true), run(after)]);
     }
   }
-  const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined);
+  // The engine highlights the text with its tags.
+  const hasTags = (name) => field.parts.some(([, each, filter]) => each === name && (filter ?? null) !== null);
+  const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined && !hasTags(each));
   if (name !== undefined) {
     const runs = runsOf(hit.highlight[name][0]);
     const rest = filled(dropped(runs, titleLength(textOf(runs), title, [])));
