@@ -252,7 +252,7 @@ class ColumnTypes:
             except _CellError as error:
                 cell = fields[name]
                 shown = cell if len(cell) <= _MOST_SHOWN else f"{cell[:_MOST_SHOWN]}…"
-                origin = ", the type of its field in the index" if kind.is_mapped else ""
+                origin = f": the index maps it as {kind.type}" if kind.is_mapped else ""
                 return f"the column {name} has {shown!r}, which {error}{origin}"
         return None
 

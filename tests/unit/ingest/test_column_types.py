@@ -150,7 +150,7 @@ def test_mapping_gives_types_except_to_texts_and_ids() -> None:
         "id": "8", "title": "", "price": None, "rough": None, "day": None, "stock.open": None, "year": "", "new": "",
     }  # fmt: skip
     assert isinstance(bad, RejectedRecord)
-    assert bad.reason == "the column price has 'cheap', which is not a number, the type of its field in the index"
+    assert bad.reason == "the column price has 'cheap', which is not a number: the index maps it as float"
     assert mapped_types(MAPPINGS, {"index.mapping.ignore_malformed": "true"}, [])["price"].keeps_malformed
 
 
