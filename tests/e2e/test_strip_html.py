@@ -31,9 +31,8 @@ def test_texts_are_embedded_without_tags_and_documents_keep_them(
     assert contents(es9_url, index)["1"]["body"] == BODY
 
     done = cli("search", *where, "a man plays music", "--json")
-    passage = done.summary["hits"][0]["passage"]
-    assert passage["text"] in TEXT
-    assert "playing a guitar" in passage["text"]
+    passage = orjson.loads(done.out.splitlines()[0])["passage"]
+    assert passage["text"] == TEXT[passage["start"] : passage["end"]]
 
     # The mapping remembers the text.
     for again in ((), ("--strip-html",), ("--text-template", "{body|strip_html}")):
