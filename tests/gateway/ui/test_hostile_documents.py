@@ -107,7 +107,7 @@ def test_page_renders_texts_like_the_template(blank: Page, template: str, source
         expected = parsed.render(source)
     except TextFieldError:
         expected = None
-    assert blank.evaluate(RENDER, [parsed.parts, source]) == expected
+    assert blank.evaluate(RENDER, [list(map(list, parsed.parts)), source]) == expected
 
 
 TAGS = [
@@ -134,4 +134,4 @@ HTML = st.lists(st.sampled_from(TAGS + HIDDEN + TEXT), max_size=12).map("".join)
 @given(source=st.fixed_dictionaries({"title": HTML, "text": HTML | st.lists(HTML, max_size=2)}))
 def test_page_strips_html_like_the_template(blank: Page, source: dict[str, object]) -> None:
     parsed = TextTemplate.parse("{title}. {text|strip_html}")
-    assert blank.evaluate(RENDER, [parsed.parts, source]) == parsed.text_of(source)
+    assert blank.evaluate(RENDER, [list(map(list, parsed.parts)), source]) == parsed.text_of(source)
