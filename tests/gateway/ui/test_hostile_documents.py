@@ -108,30 +108,3 @@ def test_page_renders_texts_like_the_template(blank: Page, template: str, source
     except TextFieldError:
         expected = None
     assert blank.evaluate(RENDER, [list(map(list, parsed.parts)), source]) == expected
-
-
-TAGS = [
-    "<p>",
-    "</p>",
-    "<b>",
-    "<br>",
-    "<ul>",
-    "<li>",
-    "<table>",
-    "<tr>",
-    "<td>",
-    "</table>",
-    "<pre>",
-    "</pre>",
-    "<body>",
-]
-HIDDEN = ["<script>", "</script>", "<!--", "-->", "<svg>", "</svg>"]
-TEXT = ["a", "😀 ", "\n", "&amp;", "&nbsp;", "&lt;", "<", "\xa0"]
-HTML = st.lists(st.sampled_from(TAGS + HIDDEN + TEXT), max_size=12).map("".join)
-
-
-@settings(max_examples=60)
-@given(source=st.fixed_dictionaries({"title": HTML, "text": HTML | st.lists(HTML, max_size=2)}))
-def test_page_strips_html_like_the_template(blank: Page, source: dict[str, object]) -> None:
-    parsed = TextTemplate.parse("{title}. {text|strip_html}")
-    assert blank.evaluate(RENDER, [list(map(list, parsed.parts)), source]) == parsed.text_of(source)

@@ -53,47 +53,27 @@ function textValues(value) {
   return values.every((each) => typeof each === "string") ? values.filter((each) => !BLANK.test(each)) : undefined;
 }
 
-// As in es_sbert/io/html_text.py.
-const PARAGRAPHS =
-  "address,article,aside,blockquote,body,center,details,dialog,div,dl,fieldset,figure,footer,form,h1,h2,h3,h4,h5,h6," +
-  "header,hr,main,menu,nav,ol,p,pre,search,section,table,ul";
-const LINES = "br,caption,dd,dt,figcaption,legend,li,optgroup,option,select,summary,textarea,tr";
-const CELLS = "td,th";
-const NOT_SHOWN = "script,style,template,noscript,iframe,object,svg,math";
-const [PARAGRAPH, LINE] = ["\x1d", "\x1e"];
-const GAPS = new RegExp(SPACE, "g");
-
-/** The text of HTML, as es_sbert.io.html_text.strip_html makes it. Nothing in it is run or loaded. */
-export function strippedHtml(text) {
-  if (!/[<&]/.test(text)) return text;
-  const { body } = new DOMParser().parseFromString(text, "text/html");
-  if (body.localName !== "body") return ""; // a page of frames
-  if (body.querySelector("*") === null) return body.textContent;
-  for (const node of body.querySelectorAll(NOT_SHOWN)) node.remove();
-  for (const node of body.querySelectorAll("pre,textarea")) {
-    const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
-    while (walker.nextNode()) walker.currentNode.data = walker.currentNode.data.replaceAll("\n", LINE);
-  }
-  for (const [names, mark] of [[PARAGRAPHS, PARAGRAPH], [LINES, LINE], [CELLS, " "]]) {
-    for (const node of body.querySelectorAll(names)) {
-      node.before(mark);
-      node.after(mark);
-    }
-  }
-  const gap = (found) => (found.includes(PARAGRAPH) ? "\n\n" : found.includes(LINE) ? "\n" : " ");
-  return body.textContent.replace(GAPS, gap).replace(AT_THE_ENDS, "");
-}
+/**
+ * A text without what looks like tags, to read. The embedded text is that of a parser (es_sbert/io/html_text.py), which
+ * the page may not use: its policy keeps documents from becoming HTML. Offsets in the embedded text do not apply.
+ */
+export const withoutTags = (text) =>
+  text
+    .replace(/<(script|style)\b[^]*?<\/\1\s*>|<!--[^]*?-->/gi, " ")
+    .replace(/<\/?[a-z][^<>]*>/gi, " ")
+    .replace(/[ \t]+/g, " ")
+    .trim();
 
 /** Texts through the filter of a template; blank ones of several are left out. */
 function filtered(values, filter) {
   if (!values?.length || (filter ?? null) === null) return values;
-  const texts = values.map(strippedHtml);
+  const texts = values.map(withoutTags);
   return texts.length === 1 ? texts : texts.filter((each) => !BLANK.test(each));
 }
 
 /**
- * The embedded text of a document, as es_sbert.index.text_template.TextTemplate renders it; null if it has none.
- * `parts` are a literal, the field after it (or null), and the filter of its values (or null) each.
+ * The embedded text of a document, as es_sbert.index.text_template.TextTemplate renders it; null if it has none. Values
+ * with a filter are those of `withoutTags`. `parts` are a literal, the field after it (or null), and the filter of its values (or null) each.
  */
 export function embeddedText(parts, source) {
   const own = parts.map(([, field, filter]) => (field === null ? [] : filtered(textValues(valueAt(source, field)), filter)));
