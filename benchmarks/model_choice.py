@@ -10,7 +10,7 @@ test set. Speeds are texts a second, on texts that differ: all models run in tur
 best of the rounds. Memory is the peak of a process that has only embedded these texts.
 
 --write keeps what was measured in `benchmarks/results/models/KIND.json`, in place of what was kept of the same part and
-model, and writes the table into docs/models.md.
+model, and writes the table into docs/choosing-a-model.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 
 RESULTS = ROOT / "benchmarks/results/models"
-PAGE = ROOT / "docs/models.md"
+PAGE = ROOT / "docs/choosing-a-model.md"
 NAME, MAKER = "model choice", "benchmarks.model_choice"
 
 SETS = ("cisi", "arguana-rebuilt", "agentset-msmarco")
@@ -167,7 +167,9 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
 @click.option("--model", "names", multiple=True, default=tuple(MODELS), show_default=True)
 @click.option("--set", "sets", multiple=True, default=SETS, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--write", is_flag=True, help="Keep what was measured, and write the table into docs/models.md.")
+@click.option(
+    "--write", is_flag=True, help="Keep what was measured, and write the table into docs/choosing-a-model.md."
+)
 @click.option("--kept", "only_kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
 def main(
     data: Path | None,

@@ -26,6 +26,11 @@ _main_options = option_group(
     shared.text_field_option("Field of the text", "what the index was loaded with, else text"),
     shared.text_template_option,
     click.option(
+        "--strip-html",
+        is_flag=True,
+        help="Embed texts without HTML tags; the documents keep them. For one field: '{title} {body|strip_html}'.",
+    ),
+    click.option(
         "--passages",
         multiple=True,
         metavar="[NAME=]TOKENS",
@@ -59,6 +64,19 @@ _main_options = option_group(
 _document_options = option_group(
     "Documents",
     shared.file_options,
+    click.option(
+        "--types",
+        multiple=True,
+        metavar="COLUMN=TYPE,…",
+        help="Types of columns of CSV and TSV files: string, integer, float, boolean, date, or date:FORMAT such as "
+        "date:%d.%m.%Y.  [default: number, boolean or date where the index has such a field; else string]",
+    ),
+    click.option(
+        "--decimal",
+        type=click.Choice(["point", "comma"]),
+        help="Decimal mark of numbers in CSV and TSV files that may group thousands: comma reads 1.234,56, and point "
+        "reads 1,234.56.  [default: point, without groups]",
+    ),
     click.option(
         "--routing-field",
         help="Field of the routing, such as my_join.parent; documents without a value there are routed by their id.",

@@ -10,15 +10,17 @@ import re
 import shlex
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.joined_text import SEPARATOR, JoinedText
 from es_sbert.errors import UsageError
 from es_sbert.index.derived_fields import DerivedField, derived_fields, mapped_fields
 from es_sbert.index.mapping import document_meta_field
+from es_sbert.io.html_text import HtmlTooDeep, strip_html
 from es_sbert.io.text_formats import json_type_name
 
 # Names in one message; documents of some sources have thousands of fields.
@@ -242,37 +244,65 @@ def _absence(value: Any) -> str:
     return "is missing" if value is MISSING else "is null" if value is None else "is an array without values"
 
 
+# Filter → what it makes of a value.
+STRIP_HTML = "strip_html"
+_FILTERS: Mapping[str, Callable[[str], str]] = {STRIP_HTML: strip_html}
+
+
+class TemplatePart(NamedTuple):
+    """A part of a template.
+
+    Attributes:
+        literal: The text in front.
+        field: The name of the field; None at the end of the template.
+        filter: The filter that its values go through; None for none.
+    """
+
+    literal: str
+    field: str | None
+    filter: str | None = None
+
+
 @dataclass(frozen=True)
 class TextTemplate:
-    """Text of a document, e.g. `{title}. {body}`.
+    """Text of a document, e.g. `{title}. {body}`, or `{title}. {body|strip_html}` with a filter.
 
     Attributes:
         template: The template as written; stored in the mapping's `_meta`, so that documents are embedded
             from the same text later.
-        parts: (text in front, field name) pairs; the last may have no field.
+        parts: Its parts.
     """
 
     template: str
-    parts: tuple[tuple[str, str | None], ...]
+    parts: tuple[TemplatePart, ...]
 
     @classmethod
     def parse(cls, template: str) -> TextTemplate:
         """Read a template; braces are written twice where they are meant as such.
 
         Raises:
-            UsageError: a brace left open, a format specification, or no field at all.
+            UsageError: a brace left open, a format specification, an unknown filter, or no field at all.
         """
         remedy = "Write fields in braces, e.g. --text-template '{title}. {body}'; a brace itself is written twice."
         try:
             parsed = list(string.Formatter().parse(template))
         except ValueError as error:
             raise UsageError(f"the text template {template!r} cannot be read: {error}", remedy) from error
-        parts: list[tuple[str, str | None]] = []
+        parts: list[TemplatePart] = []
         for literal, field, specification, conversion in parsed:
             if field == "" or specification or conversion:
                 raise UsageError(f"the text template {template!r} holds more than names in braces", remedy)
-            parts.append((literal, field))
-        if all(field is None for _, field in parts):
+            name, bar, filter_name = (field or "").rpartition("|")
+            if not bar:
+                parts.append(TemplatePart(literal, field))
+                continue
+            if filter_name not in _FILTERS or not name:
+                raise UsageError(
+                    f"the text template {template!r} has the filter {filter_name!r}, which does not exist",
+                    f"The filters are: {', '.join(_FILTERS)}; write {{FIELD|{STRIP_HTML}}}.",
+                )
+            parts.append(TemplatePart(literal, name, filter_name))
+        if all(part.field is None for part in parts):
             raise UsageError(f"the text template {template!r} names no field", remedy)
         return cls(template, tuple(parts))
 
@@ -289,7 +319,16 @@ class TextTemplate:
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """The fields named, each once."""
-        return tuple(dict.fromkeys(field for _, field in self.parts if field is not None))
+        return tuple(dict.fromkeys(part.field for part in self.parts if part.field is not None))
+
+    def stripping_html(self) -> TextTemplate:
+        """The template with HTML stripped from all fields."""
+        pieces: list[str] = []
+        for literal, field, _ in self.parts:
+            pieces.append(literal.replace("{", "{{").replace("}", "}}"))
+            if field is not None:
+                pieces.append(f"{{{field}|{STRIP_HTML}}}")
+        return TextTemplate.parse("".join(pieces))
 
     def render(self, document: Mapping[str, Any]) -> str:
         """The document's text.
@@ -316,7 +355,7 @@ class TextTemplate:
         Raises:
             TextFieldError: a field holds something else than strings.
         """
-        values = {field: text_values(document, field) for field in self.fields}
+        values = {part: _part_values(document, part) for part in self.parts if part.field is not None}
         present = [own for own in values.values() if own is not None]
         if not present:
             return None
@@ -327,14 +366,24 @@ class TextTemplate:
             return present[0][0]
         return self._join(values, is_complete=len(present) == len(values))
 
-    def _join(self, values: Mapping[str, Sequence[str] | None], *, is_complete: bool) -> str:
-        """The text of these values by field; white space at its ends is dropped if a field has none."""
+    def field_texts(self, document: Mapping[str, Any]) -> list[str]:
+        """The text of each field that has one, as it is embedded; fields that hold something else are left out."""
+        texts: list[str] = []
+        for part in dict.fromkeys(part._replace(literal="") for part in self.parts if part.field is not None):
+            with suppress(TextFieldError):
+                values = _part_values(document, part)
+                if values is not None:
+                    texts.append(SEPARATOR.join(values))
+        return texts
+
+    def _join(self, values: Mapping[TemplatePart, Sequence[str] | None], *, is_complete: bool) -> str:
+        """The text of these values by part; white space at its ends is dropped if a field has none."""
         pieces: list[str] = []
         breaks: list[int] = []
         length = 0
-        for literal, field in self.parts:
-            own = () if field is None else values[field] or ()
-            for number, piece in enumerate((literal, *own)):
+        for part in self.parts:
+            own = () if part.field is None else values[part] or ()
+            for number, piece in enumerate((part.literal, *own)):
                 if number > 1:
                     pieces.append(SEPARATOR)
                     length += len(SEPARATOR)
@@ -352,11 +401,28 @@ class TextTemplate:
     @cached_property
     def is_single_field(self) -> bool:
         """Whether the text is that of one field and nothing else."""
-        return len(self.parts) == 1 and self.parts[0][0] == ""
+        return len(self.parts) == 1 and self.parts[0].literal == ""
 
     def is_missing(self, document: Mapping[str, Any]) -> bool:
         """Whether every field is missing or null."""
         return not any(has_value(find_field(document, field)) for field in self.fields)
+
+
+def _part_values(document: Mapping[str, Any], part: TemplatePart) -> list[str] | None:
+    """The values of a part's field, as `text_values` gives them, through its filter.
+
+    Raises:
+        TextFieldError: the field holds something else than strings, or the filter cannot read it.
+    """
+    assert part.field is not None, "the end of a template has no values"
+    values = text_values(document, part.field)
+    if not values or part.filter is None:
+        return values
+    try:
+        filtered = [_FILTERS[part.filter](value) for value in values]
+    except HtmlTooDeep as error:
+        raise TextFieldError(f"the text field {part.field} has {error}") from error
+    return filtered if len(filtered) == 1 else [value for value in filtered if value and not value.isspace()]
 
 
 # The text of a vector field of which nothing else is said.

@@ -46,7 +46,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     vector_property,
 )
-from es_sbert.index.text_template import TextTemplate, format_text_options
+from es_sbert.index.text_template import STRIP_HTML, TextTemplate, format_text_options
 
 _OTHER_FIELD_REMEDY = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
 
@@ -440,7 +440,7 @@ def text_mismatch(name: str, field: VectorField, text: str, text_options: str | 
         text_options: The options that it was given by.
     """
     options = text_options or format_text_options(field.name, (), text) or ""
-    option = options.partition(" ")[0]
+    option = options.partition(" ")[0] + (" and --strip-html" if f"|{STRIP_HTML}}}" in text else "")
     return IndexMismatch(
         f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {text!r}",
         f"Omit {option} to keep that text. To embed all documents from the new one: "

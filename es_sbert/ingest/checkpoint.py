@@ -81,7 +81,7 @@ class LoadIdentity:
         fingerprint: The model.
         fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
         id_field: Field of the id; None for hashes of the content.
-        file_options: The options by which files are read: format, delimiter, encoding, sheet.
+        file_options: The options by which files are read: format, delimiter, encoding, sheet, types, decimal mark.
         routing_field: Field of the routing; None for none.
     """
 
@@ -89,7 +89,7 @@ class LoadIdentity:
     fingerprint: str
     fields: tuple[tuple[str, str, str | None], ...]
     id_field: str | None
-    file_options: tuple[str | None, ...] = ()
+    file_options: tuple[str | tuple[str, ...] | None, ...] = ()
     routing_field: str | None = None
 
 
@@ -179,7 +179,7 @@ class LoadCheckpoint:
         if row is not None:
             self.note = (
                 f"The state file {self.path} was of another index, model, text or id field, or of files that were read "
-                f"differently (--format, --delimiter, --encoding, --sheet): {_RESTARTED}"
+                f"differently (--format, --delimiter, --encoding, --sheet, --types, --decimal): {_RESTARTED}"
             )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")

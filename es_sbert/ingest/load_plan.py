@@ -41,6 +41,7 @@ from es_sbert.ingest.dead_letters import (
 )
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
 from es_sbert.ingest.read_documents import DocumentRules
+from es_sbert.ingest.sources.column_types import CellType, ColumnTypes, DecimalMark, mapped_types, parse_types
 from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.ingest.sources.sql_source import SqlSource
@@ -67,9 +68,13 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         delimiter: Delimiter of CSV files; None recognizes it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         sheet: Sheet of Excel workbooks; None for the only one.
+        types: Types of columns of CSV and TSV files, such as `price=float,in_stock=boolean`; columns without one have
+            the type of their field in the index.
+        decimal: Decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
             index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
+        strip_html: Embed the text of HTML without its tags; the documents keep them.
         id_field: Field of the id; None takes the hash of the content.
         routing_field: Field of the custom routing, such as the parent of a join field; documents without a value there
             have none.
@@ -107,8 +112,11 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     delimiter: str | None = None
     encoding: str | None = None
     sheet: str | None = None
+    types: tuple[str, ...] = ()
+    decimal: DecimalMark | None = None
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
+    strip_html: bool = False
     id_field: str | None = None
     routing_field: str | None = None
     vector_field: str = DEFAULT_VECTOR_FIELD
@@ -140,9 +148,9 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         """How the files are read.
 
         Raises:
-            UsageError: there is no such encoding or delimiter.
+            UsageError: there is no such encoding, delimiter or type.
         """
-        return FileOptions(self.format, self.delimiter, self.encoding, self.sheet)
+        return FileOptions(self.format, self.delimiter, self.encoding, self.sheet, self.types, self.decimal)
 
     @property
     def key_fields(self) -> tuple[str, ...]:
@@ -208,13 +216,17 @@ def plan_fields(
     texts = {
         field: template or _stored_text(settings, field, known.get(field)) for field, (template, _) in given.items()
     }
+    options = {field: text for field, (_, text) in given.items()}
+    if settings.strip_html:
+        texts = {field: template.stripping_html() for field, template in texts.items()}
+        options = {field: format_text_options(field, (), template.template) for field, template in texts.items()}
     check_name_conflicts(texts, settings.key_fields)
     passages = _passage_rules(settings, list(texts))
     for field, other in like.items():
         if other.meta.passages is not None:
             passages.setdefault(field, other.meta.passages)
     return tuple(
-        PlannedField(field, template, passages.get(field), stored.get(field), given[field][1], like.get(field))
+        PlannedField(field, template, passages.get(field), stored.get(field), options[field], like.get(field))
         for field, template in texts.items()
     )
 
@@ -328,14 +340,26 @@ class LoadPlan:
         # The load keeps vectors of other fields whose text has not changed.
         known = vector_fields(self.state.mappings, self.state.name).values() if self.state is not None else ()
         kept = (name for meta in known if meta.text is not None for name in TextTemplate.parse(meta.text).fields)
+        text_fields = tuple(dict.fromkeys((*self.text_fields, *kept)))
         return ReadSettings(
             settings.max_document_bytes,
             plain_text_field=self.text_fields[0],
             target_index=settings.index,
             retry_seconds=settings.retry_seconds,
-            text_fields=tuple(dict.fromkeys((*self.text_fields, *kept))),
+            text_fields=text_fields,
             key_fields=settings.key_fields,
+            column_types=self._column_types(text_fields),
         )
+
+    def _column_types(self, text_fields: Sequence[str]) -> ColumnTypes:
+        """The types of the columns of CSV and TSV files: those of `--types`, and of the other fields of the index."""
+        settings, state = self.settings, self.state
+        given = parse_types(settings.types)
+        # The mapping as it was when the load was planned, on every machine.
+        mapped = (
+            {} if state is None else mapped_types(state.mappings, state.settings, (*text_fields, *settings.key_fields))
+        )
+        return ColumnTypes(given, mapped, settings.decimal)
 
     def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
         """What the index needs to have for vectors of a model, one for each field.
@@ -462,9 +486,30 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         # Requests that read documents by an alias of several indices are refused, or see the documents of all of them.
         settings = settings.model_copy(update={"index": state.name})
     plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file, alias)
+    _check_types_of_texts(plan.reading)
     if settings.retry is None:
-        check_sources(sources, settings.max_document_bytes, plan.text_fields, settings.id_field, settings.routing_field)
+        check_sources(
+            sources,
+            settings.max_document_bytes,
+            plan.text_fields,
+            settings.id_field,
+            settings.routing_field,
+            plan.reading.column_types,
+        )
     return plan
+
+
+def _check_types_of_texts(reading: ReadSettings) -> None:
+    """Refuse a type other than text for a column whose text is embedded.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for name, kind in reading.column_types.given.items():
+        if name in reading.text_fields and kind.type is not CellType.STRING:
+            raise UsageError(
+                f"--types makes {name} a {kind.type}, and its text is embedded", f"Leave {name} out of --types."
+            )
 
 
 def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:
@@ -486,7 +531,8 @@ def _check_replace_text_options(settings: IngestSettings, sources: Sequence[Docu
             "--replace-text-template embeds all documents that the index holds",
             "Leave FILE, --sql and --retry out, and load them afterwards by a command without --replace-text-template.",
         )
-    if not (settings.text_fields or settings.text_template or any("=" in given for given in settings.vectors)):
+    given = settings.text_fields or settings.text_template or settings.strip_html
+    if not given and not any("=" in vector for vector in settings.vectors):
         raise UsageError(
             "--replace-text-template needs the new text", "Add --text-template '{title}. {body}' or --text-field FIELD."
         )
@@ -503,8 +549,9 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
     given = [option for option, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} exclude each other", "Give one of them.")
-    if (settings.retry or settings.sql) and (settings.delimiter or settings.encoding or settings.sheet):
-        raise UsageError("--delimiter, --encoding and --sheet are for FILE", "Leave them out.")
+    of_files = settings.delimiter or settings.encoding or settings.sheet or settings.types or settings.decimal
+    if (settings.retry or settings.sql) and of_files:
+        raise UsageError("--delimiter, --encoding, --sheet, --types and --decimal are for FILE", "Leave them out.")
     if settings.retry is not None:
         return [find_dead_letters(settings.retry)]
     if settings.sql is None:

@@ -125,9 +125,69 @@ def test_other_way_of_reading_starts_the_load_anew(ingest: Callable[..., Done], 
     assert done.code == 1
     assert Path("state").exists()
     done = ingest("a.csv", "--encoding", "latin-1", "--state", "state", "--dead-letters", "dead")
-    assert "files that were read differently (--format, --delimiter, --encoding, --sheet)" in done.err
+    assert (
+        "files that were read differently (--format, --delimiter, --encoding, --sheet, --types, --decimal)" in done.err
+    )
     assert done.code == 0
     assert texts(es9_url, index) == dict(FEW) | {"0": "the cat"}
+
+
+PRODUCTS = """id;text;price;in_stock;added
+1;a cup;1.234,56;yes;31.01.2026
+2;a plate;;0;
+3;a bowl;about 5;yes;01.02.2026
+4;a jug;7;maybe;01.02.2026
+"""
+TYPES = ("--types", "price=float,in_stock=boolean", "--types", "added=date:%d.%m.%Y", "--decimal", "comma")
+
+
+def letters(path: str) -> list[tuple[str, int, str]]:
+    lines = map(orjson.loads, Path(path).read_bytes().splitlines())
+    return [(letter["source"], letter["line"], letter["reason"].partition(" has ")[0]) for letter in lines]
+
+
+def test_columns_with_types_are_numbers_booleans_and_dates_in_the_index(
+    ingest: Callable[..., Done], es9_url: str, index: str
+) -> None:
+    Path("a.csv").write_text(PRODUCTS)
+    options = ("--dead-letters", "dead", "--max-errors", "off")
+    done = ingest("a.csv", *TYPES, "--dry-run")
+    problems = [document["problem"] for document in done.summary["documents"]]
+    assert problems[:2] == [None, None]
+    assert problems[2] == "the column price has 'about 5', which is not a number"
+    done = ingest("a.csv", *TYPES, *options)
+    assert (done.code, done.summary["indexed"], done.summary["dead"]) == (1, 2, 2)
+    assert letters("dead") == [("a.csv", 4, "the column price"), ("a.csv", 5, "the column in_stock")]
+    found = {
+        name: [source[key] for key in ("price", "in_stock", "added")]
+        for name, source in contents(es9_url, index).items()
+    }
+    assert found == {"1": [1234.56, True, "2026-01-31"], "2": [None, False, None]}
+    with open_engine(es9_url) as engine:
+        mapped = engine.get_index(index).mappings["properties"]
+        assert [mapped[key]["type"] for key in ("price", "in_stock", "added")] == ["float", "boolean", "date"]
+
+    # The fields of the index now tell the types: the same documents are the same, and a broken row is rejected.
+    Path("b.csv").write_text(
+        "id,text,price,in_stock,added\n1,a cup,1234.56,t,2026-01-31\n2,a plate,,no,\n5,a pot,x,,\n"
+    )
+    done = ingest("b.csv", *options)
+    assert (done.code, done.summary["unchanged"], done.summary["dead"]) == (1, 2, 1)
+    assert letters("dead")[2:] == [("b.csv", 4, "the column price")]
+
+
+def test_other_types_start_the_load_anew(ingest: Callable[..., Done], es9_url: str, index: str) -> None:
+    Path("a.csv").write_text(PRODUCTS)
+    files = ("a.csv", "--state", "state", "--dead-letters", "dead")
+    # A load that does not complete keeps its checkpoint.
+    assert ingest(*files, *TYPES, "--max-errors", "0").code == 1
+    assert Path("state").exists()
+    done = ingest(*files, *TYPES, "--max-errors", "0")
+    assert "read differently" not in done.err
+    assert len(letters("dead")) == 1, "written once"
+    done = ingest(*files, "--types", "price=string,in_stock=string,added=date:%d.%m.%Y", "--max-errors", "off")
+    assert "files that were read differently" in done.err
+    assert "--types, --decimal" in done.err
 
 
 def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:
@@ -148,5 +208,5 @@ def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:
 
 def test_options_of_files_are_refused_for_other_sources(ingest: Callable[..., Done]) -> None:
     done = ingest("--sql", "SELECT 1", "--database", "sqlite:///x.db", "--encoding", "latin-1")
-    assert (done.code, "--delimiter, --encoding and --sheet are for FILE" in done.err) == (2, True)
+    assert (done.code, "--delimiter, --encoding, --sheet, --types and --decimal are for FILE" in done.err) == (2, True)
     assert ingest("--encoding", "latin-1").code == 2

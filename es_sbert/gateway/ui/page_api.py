@@ -445,7 +445,7 @@ def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str) -> Json:
         "meta": document_meta_field(name),
         "model": meta.model,
         "passages": meta.passages is not None,
-        "parts": template.parts,
+        "parts": list(map(list, template.parts)),
         "texts": template.fields,
         "hidden": [name, document_meta_field(name)],
     }

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import closest_name
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.column_types import NO_TYPES, ColumnTypes
 from es_sbert.io.file_formats import MAGIC_BYTES, Compression, WrongFormat, detect_compression
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
 from es_sbert.io.text_formats import CorruptStream, read_head
@@ -61,6 +62,7 @@ class ReadSettings:
         retry_seconds: How long to retry a source that does not answer.
         text_fields: Fields of texts: bytes in them are decoded.
         key_fields: Fields of the id and the routing: bytes in them are decoded.
+        column_types: The types of the columns of CSV and TSV files.
     """
 
     max_bytes: int
@@ -69,6 +71,7 @@ class ReadSettings:
     retry_seconds: float = 300.0
     text_fields: tuple[str, ...] = ()
     key_fields: tuple[str, ...] = ()
+    column_types: ColumnTypes = NO_TYPES
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,13 @@ class RequiredColumns:
     Attributes:
         text_fields: One of them must exist.
         id_field, routing_field: Must exist, if given.
+        column_types: Columns of CSV and TSV files that were given a type must exist in these.
     """
 
     text_fields: Sequence[str]
     id_field: str | None = None
     routing_field: str | None = None
+    column_types: ColumnTypes = NO_TYPES
 
     def check(self, name: str, columns: Sequence[str], *, nested: bool = False, hint: str = "") -> None:
         """Compare them with the columns of a source.
@@ -278,18 +283,20 @@ def check_sources(
     text_fields: Sequence[str],
     id_field: str | None,
     routing_field: str | None = None,
+    column_types: ColumnTypes = NO_TYPES,
 ) -> None:
     """Open every source that can be read twice and check what its first bytes tell; pipes are left alone.
 
     Args:
         text_fields: Fields of which a header must name at least one.
         id_field, routing_field: Fields that a header must name, if given.
+        column_types: Types of columns of CSV and TSV files.
 
     Raises:
         SourceError: a source cannot be opened, is not what its name says, or lacks a required column.
         UsageError: a library that reads it is not installed.
     """
-    required = RequiredColumns(text_fields, id_field, routing_field)
+    required = RequiredColumns(text_fields, id_field, routing_field, column_types)
     for source in sources:
         try:
             source.check(max_bytes, required)

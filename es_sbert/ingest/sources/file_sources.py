@@ -126,6 +126,7 @@ class TextSource(FileSource):
         if columns[0].lstrip().startswith("{"):
             remedy = "Add --format jsonl, or name the file .jsonl."
             raise SourceError(f"{self.name} looks like JSON Lines, not like {self.format.upper()}", remedy)
+        required.column_types.check_columns(self.name, columns)
         required.check(self.name, columns, hint=delimiter_hint(columns, is_tsv=self.format is FileFormat.TSV))
 
     @property
@@ -199,7 +200,7 @@ class TextSource(FileSource):
             return jsonl_rows(lines)
         if self.format is FileFormat.LINES:
             return plain_rows(lines, settings.plain_text_field)
-        return dict_rows(self._rows(lines, settings.max_bytes))
+        return settings.column_types.convert(dict_rows(self._rows(lines, settings.max_bytes)), self.name)
 
     def _rows(self, lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
         if self.format is FileFormat.TSV:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.sources.column_types import DecimalMark, parse_types
 from es_sbert.ingest.sources.document_source import (
     ByteInput,
     DocumentSource,
@@ -165,17 +166,24 @@ class FileOptions:
         delimiter: Of CSV files; None recognizes it in each file.
         encoding: Of text files; None for UTF-8, or UTF-16 with a byte order mark.
         sheet: The sheet of workbooks; None for the only one.
+        types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
+        decimal: The decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
 
     Raises:
-        UsageError: there is no such encoding or delimiter.
+        UsageError: there is no such encoding, delimiter or type.
     """
 
     format: FileFormat | None = None
     delimiter: str | None = None
     encoding: str | None = None
     sheet: str | None = None
+    types: tuple[str, ...] = ()
+    decimal: DecimalMark | None = None
 
     def __post_init__(self) -> None:
+        # One notation: a load resumes another one if both have the same options.
+        types = sorted(f"{name}={kind}" for name, kind in parse_types(self.types).items())
+        object.__setattr__(self, "types", tuple(types))
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
         if self.encoding is not None:
@@ -200,8 +208,11 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     sources = [source for argument in arguments for source in _sources_for_argument(argument, given)]
     texts = {source.format for source in sources if isinstance(source, TextSource)}
     workbooks = any(isinstance(source, WorkbookSource) for source in sources)
+    has_tables = not texts.isdisjoint((FileFormat.CSV, FileFormat.TSV))
     for option, value, applies, what in (
         ("--delimiter", given.delimiter, FileFormat.CSV in texts, "CSV files"),
+        ("--types", given.types or None, has_tables, "CSV and TSV files"),
+        ("--decimal", given.decimal, has_tables, "CSV and TSV files"),
         ("--encoding", given.encoding, bool(texts), "text files"),
         ("--sheet", given.sheet, workbooks, "Excel workbooks"),
     ):

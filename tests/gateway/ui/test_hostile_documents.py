@@ -107,4 +107,4 @@ def test_page_renders_texts_like_the_template(blank: Page, template: str, source
         expected = parsed.render(source)
     except TextFieldError:
         expected = None
-    assert blank.evaluate(RENDER, [parsed.parts, source]) == expected
+    assert blank.evaluate(RENDER, [list(map(list, parsed.parts)), source]) == expected

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from benchmarks.model_choice import merged, run_text
+from benchmarks.model_choice import PAGE, merged, run_text
+from es_sbert.catalog.models import MODELS
 
 ABOUT = {"date": "2026-01-02", "commit": "abc", "rounds": 3, "processor": {"name": "P", "features": ["x"], "cores": 2}}
 
@@ -37,3 +39,11 @@ def test_table_shows_means_and_which_speeds_are_missing() -> None:
     lines = [line for line in run_text("avx512-bf16", run).splitlines() if line.startswith("|")]
     assert "| mine | 10.0 | 11.0 | 10.5 | 80.00 | 1,234 | 99 | 384 | 256 | 90 | 500 | int8 |" in lines
     assert "| other | 20.0 | 21.0 | 20.5 | 80.00 | – | – | 384 | 256 | 90 | – | int8 |" in lines
+
+
+def test_page_has_license_size_and_limits_of_every_model_of_the_catalog() -> None:
+    page = PAGE.read_text()
+    for model in MODELS.values():
+        numbers = dict(re.findall(r"(\d+) (dimensions|layers|tokens)", model.summary)[i][::-1] for i in (0, 2))
+        row = f"| {model.name} | {model.license} | {model.megabytes} | {numbers['dimensions']} | {numbers['tokens']} |"
+        assert row in page, row

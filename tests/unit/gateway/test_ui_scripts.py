@@ -143,8 +143,16 @@ def test_texts_are_rendered_as_they_were_embedded(call: Calls, template: str) ->
         except TextFieldError:
             return None
 
-    found = call("text.js", "embeddedText", [[parsed.parts, document] for document in documents])
+    found = call("text.js", "embeddedText", [[list(map(list, parsed.parts)), document] for document in documents])
     assert found == list(map(embedded, documents))
+
+
+def test_texts_of_html_are_shown_without_tags_and_without_passages_of_another_text(call: Calls) -> None:
+    field = FIELD | {"parts": [["", "title", None], [". ", "text", "strip_html"]]}
+    source = {"title": "Weather", "text": "<script>a<b</script><p class=x>It <b>rained</b> 1 < 2.</p><!-- no -->"}
+    hit = _hit(source, inner_hits=_passage(0, 9), highlight={"text": [f"<p class=x>It <b>{ON}rained{OFF}"]})
+    [runs] = call("excerpts.js", "excerptRuns", [[hit, field]])
+    assert runs == [{"text": "It rained 1 < 2.", "marked": False}]
 
 
 def test_passages_and_titles_of_lists_are_shown(call: Calls) -> None:

@@ -223,3 +223,33 @@ def test_document_id(value: Any, expected: str) -> None:
 def test_invalid_ids_raise(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidId, match=reason):
         document_id(record(fields), "id")
+
+
+def test_filter_changes_the_text_and_neither_the_field_nor_the_document() -> None:
+    template = TextTemplate.parse("{title}: {body.text|strip_html} {{x}} {body.text}")
+    document = {"title": "<T>", "body": [{"text": "<p>one<p>two"}, {"text": "<br>"}, {"text": "a&amp;b"}]}
+    text = template.text_of(document)
+    assert text == "<T>: one\n\ntwo\na&b {x} <p>one<p>two\n<br>\na&amp;b"
+    assert template.fields == ("title", "body.text")
+    assert template.field_texts(document) == ["<T>", "one\n\ntwo\na&b", "<p>one<p>two\n<br>\na&amp;b"]
+    # Each value is a part of its own for passages, without the blank one.
+    assert [text[start:end] for start, end in value_spans(text)][1].startswith("a&b")
+    assert TextTemplate.parse("{body|strip_html}").text_of({"body": "<p> </p>"}) == ""
+    assert TextTemplate.parse("{body|strip_html}").text_of({"body": None}) is None
+    with pytest.raises(
+        TextFieldError, match=r"the text field body has HTML that is nested more than 2,000 levels deep"
+    ):
+        TextTemplate.parse("{body|strip_html}").text_of({"body": "<div>" * 3000})
+
+
+def test_html_is_stripped_from_all_fields_once() -> None:
+    stripped = TextTemplate.parse("{a}{{x}}{b|strip_html}.").stripping_html()
+    assert stripped.template == "{a|strip_html}{{x}}{b|strip_html}."
+    assert stripped.stripping_html() == stripped
+
+
+@pytest.mark.parametrize("template", ["{body|striphtml}", "{body|}", "{|strip_html}"])
+def test_unknown_filter_is_refused(template: str) -> None:
+    with pytest.raises(UsageError, match="has the filter") as error:
+        TextTemplate.parse(template)
+    assert error.value.remedy == "The filters are: strip_html; write {FIELD|strip_html}."

@@ -24,7 +24,9 @@ export function excerptRuns(hit, field) {
   const title = titleOf(hit, field);
   const text = embeddedText(field.parts, hit._source ?? {});
   const first = text === null ? 0 : titleLength(text, title, field.parts);
-  const passage = bestPassage(hit, field.name);
+  const isFiltered = ([, , filter]) => (filter ?? null) !== null;
+  // Passages count characters of the embedded text, which the page does not have if it was filtered.
+  const passage = field.parts.some(isFiltered) ? null : bestPassage(hit, field.name);
   if (passage !== null && text !== null) {
     const begin = Array.from(text.slice(0, first)).length; // passages count characters
     if (passage.end > begin) {
@@ -32,7 +34,9 @@ export function excerptRuns(hit, field) {
       return filled([run(before), run(marked, true), run(after)]);
     }
   }
-  const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined);
+  // The engine highlights the text with its tags.
+  const hasTags = (name) => field.parts.some((part) => part[1] === name && isFiltered(part));
+  const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined && !hasTags(each));
   if (name !== undefined) {
     const runs = runsOf(hit.highlight[name][0]);
     const rest = filled(dropped(runs, titleLength(textOf(runs), title, [])));

@@ -54,16 +54,33 @@ function textValues(value) {
 }
 
 /**
- * The embedded text of a document, as es_sbert.index.text_template.TextTemplate renders it; null if it has none.
- * `parts` are pairs of a literal and the field after it (or null).
+ * A text without what looks like tags, to read. The embedded text is that of a parser (es_sbert/io/html_text.py), which
+ * the page may not use: its policy keeps documents from becoming HTML. Offsets in the embedded text do not apply.
+ */
+export const withoutTags = (text) =>
+  text
+    .replace(/<(script|style)\b[^]*?<\/\1\s*>|<!--[^]*?-->/gi, " ")
+    .replace(/<\/?[a-z][^<>]*>/gi, " ")
+    .replace(/[ \t]+/g, " ")
+    .trim();
+
+/** Texts through the filter of a template; blank ones of several are left out. */
+function filtered(values, filter) {
+  if (!values?.length || (filter ?? null) === null) return values;
+  const texts = values.map(withoutTags);
+  return texts.length === 1 ? texts : texts.filter((each) => !BLANK.test(each));
+}
+
+/**
+ * The embedded text of a document, as es_sbert.index.text_template.TextTemplate renders it; null if it has none. Values
+ * with a filter are those of `withoutTags`. `parts` are a literal, the field after it (or null), and the filter of its values (or null) each.
  */
 export function embeddedText(parts, source) {
-  const fields = parts.map(([, field]) => field).filter((field) => field !== null);
-  const byName = new Map(fields.map((field) => [field, textValues(valueAt(source, field))]));
-  const values = [...byName.values()];
-  if (values.includes(undefined) || values.every((own) => own === null)) return null;
-  if (values.every((own) => own === null || own.every((value) => BLANK.test(value)))) return "";
-  const text = parts.map(([literal, field]) => literal + (byName.get(field) ?? []).join("\n")).join("");
+  const own = parts.map(([, field, filter]) => (field === null ? [] : filtered(textValues(valueAt(source, field)), filter)));
+  const values = own.filter((_, number) => parts[number][1] !== null);
+  if (values.includes(undefined) || values.every((each) => each === null)) return null;
+  if (values.every((each) => each === null || each.every((value) => BLANK.test(value)))) return "";
+  const text = parts.map(([literal], number) => literal + (own[number] ?? []).join("\n")).join("");
   return values.includes(null) ? text.replace(AT_THE_ENDS, "") : text;
 }
 
