@@ -1,4 +1,4 @@
-"""`es-sbert index`: the command group, and the commands create, show, template, change-type and repair."""
+"""`es-sbert index`: the command group, and the commands create, show, template and repair."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_advise import advise
+from es_sbert.cli.index_change_type import change_type
 from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements, tune_hybrid
 from es_sbert.cli.index_migrate import migrate
@@ -179,6 +180,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         f"    fingerprint  {meta.fingerprint}",
         f"    dimensions   {meta.dimensions}",
         f"    index type   {meta.index_type} over {meta.element_type}, {meta.similarity}",
+        *([] if field.stored.is_whole else [f"                 {field.stored.describe()}. {field.stored.remedy}"]),
         f"    text         {meta.text or 'not set before the first load'}",
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
         *([] if meta.min_cosine is None else [f"    min. cosine  {meta.min_cosine:g}, of searches by the gateway"]),
@@ -210,52 +212,6 @@ def template(name: str, **options: Any) -> None:
         requests = template_requests(engine, name)
     click.echo("\n\n".join(console_request(f"PUT {request.path}", request.body) for request in requests))
     print_message("Send these requests, and new indices have the vector fields. Existing ones: `es-sbert doctor`.")
-
-
-@cloup.command()
-@click.argument("name")
-@option_group(
-    "Options",
-    click.option("--index-type", required=True, help=f"The new type: {shared.INDEX_TYPES_HELP}."),
-    click.option(
-        "--force-merge",
-        "merge",
-        is_flag=True,
-        help="Rewrite what is in the index already: takes the time of building every graph anew, and up to three times "
-        "the index's disk space until it is done.",
-    ),
-    shared.vector_field_option,
-)
-@shared.connection_options
-def change_type(name: str, index_type: str, merge: bool, vector_field: str, **options: Any) -> None:
-    """Change the index type of a vector field of the index NAME in place (Elasticsearch).
-
-    Possible are the steps that Elasticsearch allows: from flat types to graphs, and from finer numbers to
-    coarser ones (hnsw, int8_hnsw, int4_hnsw, bbq_hnsw). Everything else needs a new index:
-    `es-sbert index migrate`.
-
-    New documents are stored in the new type at once. Those in the index follow when the engine merges their
-    segments, which may take long or never come; --force-merge does it now. Searches go on all the time.
-
-    \b
-    Examples:
-      es-sbert index change-type docs --index-type int8_hnsw
-      es-sbert index change-type docs --index-type bbq_hnsw --force-merge
-    """
-    from es_sbert.index.vector_field import change_index_type as change
-    from es_sbert.index.vector_field import force_merge
-
-    with shared.open_engine(options) as engine:
-        before = change(engine, name, vector_field, index_type)
-        if before == index_type:
-            print_message(f"{name}.{vector_field} has the index type {index_type} already")
-        else:
-            print_message(f"{name}.{vector_field}: {index_type} in place of {before}")
-        if merge:
-            print_message("Merging each shard into one segment …")
-            force_merge(engine, name)
-        elif before != index_type:
-            print_message("Documents in the index follow as their segments are merged; now: --force-merge")
 
 
 @cloup.command()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_cosines, mean_confidence_interval
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
+from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.messages import escape_unprintable
 
 
@@ -30,6 +31,7 @@ class CalibrationReport:
         k: Hits of a search.
         keep: Share of the relevant documents that the recommended value keeps.
         calibration: The table and the recommendation.
+        stored: How much of the index is stored in its index type. Hits are those of the index as it is.
     """
 
     index: str
@@ -44,6 +46,7 @@ class CalibrationReport:
     k: int
     keep: float
     calibration: Calibration
+    stored: IndexTypeShare
 
     @property
     def recommended_value(self) -> float:
@@ -53,7 +56,8 @@ class CalibrationReport:
     def as_json(self) -> Json:
         plain = asdict(self)
         calibration: Json = plain.pop("calibration")
-        return plain | calibration
+        del plain["stored"]
+        return plain | calibration | {"index_type_share": self.stored.share}
 
 
 Counts = NDArray[np.int64]
@@ -262,6 +266,11 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
             "value may be too high or too low for real queries. Labelled queries (--queries FILE) give a better one."
+        )
+    if not report.stored.is_whole:
+        lines.append(
+            f"{report.stored.describe()}. Cosines are exact in every index type, but hits of {report.k} and precision "
+            f"are those of the index as it is now. {report.stored.remedy}"
         )
     lines.append(_recommendation_line(report))
     if recommended.overlaps:

@@ -36,6 +36,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values, read_stored_vectors
+from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import (
     BYTE_TYPES,
     OVERSAMPLE,
@@ -52,7 +53,7 @@ from es_sbert.index.mapping import (
     vector_path,
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
-from es_sbert.index.vector_field import ALLOWED_CHANGES, VectorField
+from es_sbert.index.vector_field import ALLOWED_CHANGES, VectorField, require_index
 from es_sbert.messages import size_text
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
@@ -181,6 +182,7 @@ class IndexAdvice:
         skipped: Shorter vectors whose exact search misses the recall, so that no index was built.
         cut_recall: Dimensions → recall of exact search by cut vectors among a quarter of the sample, and among all.
         recommended: The least memory whose interval lies above `min_recall`; None if there is none.
+        stored: How much of the index itself is stored in its index type.
     """
 
     index: str
@@ -196,6 +198,7 @@ class IndexAdvice:
     skipped: tuple[LayoutMeasurement, ...]
     cut_recall: dict[int, tuple[float, float]]
     recommended: LayoutMeasurement | None
+    stored: IndexTypeShare
 
     @property
     def expected_recall(self) -> float | None:
@@ -213,6 +216,7 @@ class IndexAdvice:
         return {name: getattr(self, name) for name in names} | {
             "k": K,
             "current": asdict(self.current),
+            "index_type_share": self.stored.share,
             "layouts": [row.as_json() for row in self.rows],
             "not_built": [row.as_json() for row in self.skipped],
             "recommended": None if best is None else best.as_json(),
@@ -445,6 +449,7 @@ def advise(
         skipped,
         cut_recall,
         recommend_layout(rows, request.min_recall),
+        read_index_type_share(engine, require_index(engine, field.index), field.name),
     )
 
 
@@ -614,4 +619,7 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
     if best.layout.element_type is ElementType.BYTE and advice.current.element_type is not ElementType.BYTE:
         lines.append("Vectors of bytes are rounded for good: to have floats again, the documents are embedded again.")
     lines.append(f"  {best.changes}" if best.changes else "The index has this layout already.")
+    if not advice.stored.is_whole and not best.changes:
+        lines[-1] = f"The mapping of the index has this layout already. {advice.stored.describe()}."
+        lines.append(advice.stored.remedy)
     return lines

@@ -35,6 +35,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors, text_hash
+from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
@@ -231,6 +232,7 @@ class MeasuredCosines:
         documents: Documents with a vector.
         sample: Documents that are used as unrelated ones.
         k: Hits of a search.
+        stored: How much of the index was stored in its index type.
     """
 
     queries: CalibrationQueries
@@ -238,6 +240,7 @@ class MeasuredCosines:
     documents: int
     sample: int
     k: int
+    stored: IndexTypeShare
 
 
 class IndexCalibrator:
@@ -282,6 +285,7 @@ class IndexCalibrator:
             k=measured.k,
             keep=keep,
             calibration=calibrate(measured.cosines, keep),
+            stored=measured.stored,
         )
 
     def measure(
@@ -337,7 +341,9 @@ class IndexCalibrator:
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
         # As they are searched with: those of bytes are rounded.
         vectors = np.asarray(to_element_type(vectors, self.field.meta.element_type), np.float32)
-        return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors, k), documents, len(sampled), k)
+        cosines = self._cosines(wanted, sampled, vectors, k)
+        stored = read_index_type_share(self._engine, require_index(self._engine, self._name), self.field.name)
+        return MeasuredCosines(wanted, cosines, documents, len(sampled), k, stored)
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
         """Documents at random, the same ones for a seed as long as the index is at rest."""

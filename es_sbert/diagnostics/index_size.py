@@ -26,6 +26,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
+from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.index_summary import count_chunks
 from es_sbert.index.mapping import (
     BBQ_MIN_DIMENSIONS,
@@ -38,7 +39,7 @@ from es_sbert.index.mapping import (
     supported_index_types,
     vector_path,
 )
-from es_sbert.index.vector_field import VectorField, read_vector_field
+from es_sbert.index.vector_field import VectorField, read_vector_field, require_index
 from es_sbert.messages import size_text
 
 DEFAULT_M = 16  # neighbours of a node, the engines' default
@@ -144,6 +145,7 @@ class MeasuredSize:
         vectors: Bytes on disk in the primary shards; None if the engine does not report it.
         store: Bytes on disk of the whole index, documents and all.
         segments: In all primary shards; documents that were deleted or replaced stay in them until they are merged.
+        stored: How much of the index is stored in the index type.
     """
 
     index: str
@@ -151,6 +153,12 @@ class MeasuredSize:
     vectors: int | None
     store: int
     segments: int
+    stored: IndexTypeShare
+
+    def as_json(self) -> Json:
+        plain = asdict(self)
+        del plain["stored"]
+        return plain | {"index_type_share": self.stored.share}
 
 
 @dataclass(frozen=True)
@@ -174,14 +182,15 @@ class SizeReport:
 
     @property
     def error(self) -> float | None:
-        """How far the estimate is from the vectors' real size, as a share of it; None where that is not known."""
-        if self.real is None or not self.real.vectors:
+        """How far the estimate is from the vectors' real size, as a share of it; None where that is not known, or some
+        vectors are stored in an earlier index type."""
+        if self.real is None or not self.real.vectors or not self.real.stored.is_whole:
             return None
         expected = next(size.index for size in self.sizes if size.index_type is self.real.index_type)
         return expected / self.real.vectors - 1
 
     def as_json(self) -> Json:
-        real = None if self.real is None else self.real.__dict__ | {"estimate_error": self.error}
+        real = None if self.real is None else self.real.as_json() | {"estimate_error": self.error}
         plain = {name: getattr(self, name) for name in ("engine", "documents", "dimensions", "copies")}
         return plain | {"types": [size.as_json() for size in self.sizes], "real": real}
 
@@ -226,7 +235,8 @@ def size_report(
             index_type, name = IndexType(field.meta.index_type), field.index
             vectors = engine.vector_size(name, vector_path(vector_field, field.meta))
             segments = sum(engine.count_segments(name).values())
-            real = MeasuredSize(name, index_type, vectors, engine.store_size(name), segments)
+            stored = read_index_type_share(engine, require_index(engine, name), vector_field)
+            real = MeasuredSize(name, index_type, vectors, engine.store_size(name), segments, stored)
     numbers = stored_type if element_type is None else parse_element_type(element_type, engine.info)
     sizes = tuple(
         estimate_size(engine.info, index_type, documents, dimensions, m, numbers)
@@ -276,4 +286,9 @@ def size_lines(report: SizeReport) -> list[str]:
             f"{real.index} in one copy: vectors and graph {measured} on disk ({real.segments} segments){off}",
             f"  the whole index, documents and all: {size_text(real.store)}",
         ]
+        if not real.stored.is_whole:
+            lines.append(
+                f"  {real.stored.describe()}, so the real size cannot be compared with an estimate. "
+                f"{real.stored.remedy}"
+            )
     return lines

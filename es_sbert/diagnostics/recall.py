@@ -23,8 +23,9 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
+from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path
-from es_sbert.index.vector_field import VectorField
+from es_sbert.index.vector_field import VectorField, require_index
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, SearchMethod, VectorQuery, search_body
 
 _Z95 = 1.959963984540054  # standard normal quantile of 0.975
@@ -220,6 +221,7 @@ class RecallReport:
         target: The recall to reach.
         rows: In the order of effort.
         recommended: The least effort whose interval is above the target; None if there is none.
+        stored: How much of the index is stored in its index type. What was measured is all of the index, as it is.
     """
 
     index: str
@@ -231,9 +233,12 @@ class RecallReport:
     target: float
     rows: tuple[RecallMeasurement, ...]
     recommended: SearchSetting | None
+    stored: IndexTypeShare
 
     def as_json(self) -> Json:
-        return asdict(self)
+        plain = asdict(self)
+        del plain["stored"]
+        return plain | {"index_type_share": self.stored.share}
 
 
 def recall_settings(
@@ -322,6 +327,7 @@ def measure_recall(
             f"{field.index}.{field.name} is of type flat: its search is exact already", "There is nothing to measure."
         )
     engine.refresh(field.index)
+    stored = read_index_type_share(engine, require_index(engine, field.index), field.name)
     report(f"{len(queries.vectors):,} queries with each of {len(settings)} settings")
     _search_all(engine, field, queries, settings[0], k)  # the first search reads the index from disk
     answers = [_search_all(engine, field, queries, setting, k) for setting in settings]
@@ -339,7 +345,9 @@ def measure_recall(
         rows.append(RecallMeasurement(setting, mean_confidence_interval(shares, k), median, p95))
     recommended = recommend_setting(rows, target)
     count, documents = len(queries.own), exact.documents
-    return RecallReport(field.index, field.name, str(index_type), k, count, documents, target, tuple(rows), recommended)
+    return RecallReport(
+        field.index, field.name, str(index_type), k, count, documents, target, tuple(rows), recommended, stored
+    )
 
 
 def recommend_setting(rows: Sequence[RecallMeasurement], target: float) -> SearchSetting | None:
@@ -423,7 +431,14 @@ def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
         )
     else:
         with_oversample = f" and oversample {report.recommended.oversample:g}" if quantized else ""
+        of_mixture = "" if report.stored.is_whole else ", for the index as it is now"
         shown.append(
-            f"Recommended for {report.target:g}: num_candidates {report.recommended.num_candidates}{with_oversample}"
+            f"Recommended for {report.target:g}{of_mixture}: num_candidates {report.recommended.num_candidates}"
+            f"{with_oversample}"
+        )
+    if not report.stored.is_whole:
+        shown.append(
+            f"{report.stored.describe()}. Recall and times will be others as segments are merged, so the figures are "
+            f"not those of {report.index_type}. {report.stored.remedy} Then measure again."
         )
     return shown

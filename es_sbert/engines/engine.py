@@ -16,7 +16,7 @@ from es_sbert.engines.answer_form import checks_answers
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import response_error, root_cause
-from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, ShardState
+from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, Segment, ShardCopy, ShardState
 from es_sbert.engines.rest import (
     KEEP_ALIVE,
     EngineResponse,
@@ -673,12 +673,27 @@ class Engine(ABC):
         Raises:
             RequestFailed: a shard has no active primary.
         """
+        return {
+            number: sum(s.is_searched for s in copies[0].segments) for number, copies in self.segments(name).items()
+        }
+
+    def segments(self, name: str) -> dict[int, list[ShardCopy]]:
+        """Shard → its started copies with their segments, the primary first.
+
+        Args:
+            name: An index, or an alias of one.
+
+        Raises:
+            RequestFailed: a shard has no active primary.
+        """
         path = f"/{quote_index_name(name)}/_segments"
         [shards] = self._primary_shards(name, path, self._request("GET", path)).values()
-        return {
-            number: sum(bool(segment["search"]) for segment in copies[0]["segments"].values())
-            for number, copies in shards.items()
-        }
+        return {number: [_parse_copy(copy) for copy in copies] for number, copies in shards.items()}
+
+    def running_merges(self, name: str) -> int:
+        """Merges that run now in all copies of an index."""
+        answer = self._request("GET", f"/{quote_index_name(name)}/_stats/merge")
+        return int(answer["_all"]["total"]["merges"]["current"])
 
     def start_force_merge(self, name: str) -> str:
         """Begin to merge every shard into one segment; the task's name, for `is_task_done`."""
@@ -804,6 +819,19 @@ def _started_copies(copies: Sequence[Json]) -> list[Json]:
     started = [copy for copy in copies if copy["routing"].get("state") in ("STARTED", "RELOCATING")]
     started.sort(key=lambda copy: not copy["routing"]["primary"])
     return started if started and started[0]["routing"]["primary"] else []
+
+
+def _parse_copy(copy: Json) -> ShardCopy:
+    segments = tuple(
+        Segment(
+            generation=int(segment["generation"]),
+            documents=int(segment["num_docs"]),
+            deleted=int(segment["deleted_docs"]),
+            is_searched=bool(segment["search"]),
+        )
+        for segment in copy["segments"].values()
+    )
+    return ShardCopy(node=copy["routing"]["node"], segments=segments)
 
 
 def _parse_shard_state(copies: Sequence[Json]) -> ShardState:

@@ -105,3 +105,38 @@ class ShardState:
     history: str = ""
     copies: int = 1
     node: str = ""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of a copy of a shard. What it holds is not changed any more, only marked as deleted.
+
+    Attributes:
+        generation: Of all segments that the copy has had, each has its own.
+        documents: Documents that are not deleted, and the nested objects in them.
+        deleted: Documents that are deleted or replaced, and still take space.
+        is_searched: Whether searches see it. Others wait to be removed.
+    """
+
+    generation: int
+    documents: int
+    deleted: int
+    is_searched: bool
+
+    @property
+    def max_documents(self) -> int:
+        """Documents that it was written with, which never changes."""
+        return self.documents + self.deleted
+
+
+@dataclass(frozen=True)
+class ShardCopy:
+    """A started copy of a shard.
+
+    Attributes:
+        node: Id of its node.
+        segments: Of the copy; each copy merges on its own.
+    """
+
+    node: str
+    segments: tuple[Segment, ...]

@@ -106,7 +106,7 @@ class AdoptableField:
         Args:
             existing_meta: The current `_meta` of the mapping.
         """
-        body = mapping_addition(info.engine_type, self.name, meta, existing_meta)
+        body = mapping_addition(info.engine_type, self.name, meta, existing_meta, is_new=False)
         del body["properties"][self.name]
         return body
 

@@ -10,6 +10,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
+from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import (
     VectorFieldMeta,
     and_query,
@@ -34,6 +35,7 @@ class FieldSummary:
         current: Of these, documents whose vector is of the field's model.
         truncated: Documents whose text was longer than the model reads.
         passages: Passages with a vector; None where a document has one vector.
+        stored: How much of the index is stored in the index type.
     """
 
     name: str
@@ -42,6 +44,7 @@ class FieldSummary:
     current: int
     truncated: int
     passages: int | None
+    stored: IndexTypeShare
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class IndexSummary:
                 "current": f.current,
                 "truncated": f.truncated,
                 "passage_count": f.passages,
+                "index_type_share": f.stored.share,
             }
             for f in self.fields
         ]
@@ -123,7 +127,9 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
         truncated = and_query(exists, {"term": {f"{meta_field}.truncated": True}})
         passages = None if meta.passages is None else count_chunks(engine, state.name, name)
-        fields.append(FieldSummary(name, meta, count(exists), count(current), count(truncated), passages))
+        stored_share = read_index_type_share(engine, state, name)
+        counts = count(exists), count(current), count(truncated)
+        fields.append(FieldSummary(name, meta, *counts, passages, stored_share))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
     store_size = None
     with suppress(AccessDenied):

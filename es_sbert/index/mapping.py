@@ -370,11 +370,17 @@ def index_body(
     return body
 
 
-def mapping_addition(engine_type: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json) -> Json:
-    """Body of `PUT /index/_mapping` that adds this vector field, its document object and its `_meta`."""
+def mapping_addition(
+    engine_type: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json, *, is_new: bool = True
+) -> Json:
+    """Body of `PUT /index/_mapping` that adds this vector field, its document object and its `_meta`.
+
+    Args:
+        is_new: Whether the mapping lacks the field until then, see `merge_field_meta`.
+    """
     properties = read_body(f"{engine_type}/index")["mappings"]["properties"]
     return {
-        "_meta": merge_field_meta(existing_meta, vector_field, meta),
+        "_meta": merge_field_meta(existing_meta, vector_field, meta, is_new=is_new),
         "properties": {
             vector_field: _field_property(engine_type, properties[_PLACEHOLDER], meta),
             document_meta_field(vector_field): copy.deepcopy(properties[document_meta_field(_PLACEHOLDER)]),
@@ -401,9 +407,27 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
     return vector if meta.passages is None else chunks_property(vector)
 
 
-def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta) -> Json:
-    """A mapping's `_meta` with this field's entry set; an update replaces `_meta` whole, so all else is kept."""
+# `_meta.es_sbert.earlier_segments`: vector field → the segments that may hold vectors in an earlier index type of the
+# field (es_sbert/index/earlier_segments.py); an empty object where they are not known. A field without an entry has had
+# its index type from the beginning.
+EARLIER_SEGMENTS = "earlier_segments"
+
+
+def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta, *, is_new: bool = False) -> Json:
+    """A mapping's `_meta` with this field's entry set; an update replaces `_meta` whole, so all else is kept.
+
+    Args:
+        is_new: Whether the field is new, so that all its vectors are stored in this index type. Otherwise an entry of
+            another type, or none, leaves it unknown which segments are (`EARLIER_SEGMENTS`).
+    """
     ours = existing_meta.get(META_KEY, {})
+    before = ours.get("fields", {}).get(vector_field)
+    same_type = isinstance(before, dict) and before.get("index_type") == meta.index_type
+    earlier = {name: entry for name, entry in ours.get(EARLIER_SEGMENTS, {}).items() if name != vector_field}
+    if is_new or not same_type:
+        earlier |= {} if is_new else {vector_field: {}}
+        ours = {name: entry for name, entry in ours.items() if name != EARLIER_SEGMENTS}
+        ours |= {EARLIER_SEGMENTS: earlier} if earlier else {}
     # Left out where they say nothing: indices of earlier versions stay as they are.
     unset = {name for name in ("passages", "min_cosine") if getattr(meta, name) is None}
     if meta.element_type is ElementType.FLOAT:

@@ -44,6 +44,7 @@ CHANGE_LOAD_SETTINGS = IndexTask("switch off refreshes and replicas of", ("read"
 MIGRATE_FROM = IndexTask("migrate", ("read", "manage"))
 MIGRATE_TO = IndexTask("create, fill and swap in", ("read", "index", "delete", "manage"))
 ADOPT = IndexTask("adopt the vectors of", ("read", "index", "manage"))
+REMOVE = IndexTask("remove vectors from", ("read", "index", "manage"))
 SAVE_MIN_COSINE = IndexTask("store a minimum cosine in the mapping of", ("read", "manage"))
 ADVISE = IndexTask("create, fill and delete temporary indices named", ("read", "index", "manage"))
 INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)

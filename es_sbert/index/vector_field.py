@@ -21,6 +21,7 @@ from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
+from es_sbert.index.earlier_segments import drop_earlier_segments, note_earlier_segments, settled_segments
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
@@ -207,7 +208,8 @@ def ensure_vector_field(
     def plan(found: IndexState) -> Json | None:
         if planned and request.name not in vector_fields(found.mappings, found.name):
             # Another machine has erased the entry that was just written.
-            return {"_meta": merge_field_meta(found.mappings.get("_meta", {}), request.name, planned[-1].meta)}
+            meta, is_new = found.mappings.get("_meta", {}), planned[0].outcome is FieldOutcome.ADDED
+            return {"_meta": merge_field_meta(meta, request.name, planned[-1].meta, is_new=is_new)}
         field, change = plan_field_change(engine, found, request, name=index)
         planned.append(field)
         return change
@@ -576,9 +578,25 @@ _GRAPH_PARAMETERS = ("m", "ef_construction")
 _POLL_SECONDS = 1.0
 
 
+def check_index_type_change(engine: Engine, index: str, vector_field: str, index_type: str) -> IndexType:
+    """Make sure that a vector field can get another index type in place.
+
+    Returns:
+        The type that it has.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index or field, or a change that the engine does not allow.
+        UsageError: an index type that the engine or the dimensions rule out.
+        EngineError: the engine failed.
+    """
+    state = require_index(engine, index)
+    _plan_index_type(engine, state, vector_field, index_type)
+    return IndexType(vector_field_from_state(engine, state, vector_field).meta.index_type)
+
+
 def change_index_type(engine: Engine, index: str, vector_field: str, index_type: str) -> IndexType:
     """Change the mapping and `_meta` of a vector field, in one request. What is in the index already follows as its
-    segments are merged.
+    segments are merged; `_meta` then notes which segments these are.
 
     Returns:
         The type that the field had; the same where there was nothing to do.
@@ -589,9 +607,11 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
-    before = vector_field_from_state(engine, state, vector_field).meta.index_type
+    before = IndexType(vector_field_from_state(engine, state, vector_field).meta.index_type)
     update_mapping(engine, state, lambda found: _plan_index_type(engine, found, vector_field, index_type))
-    return IndexType(before)
+    if before != index_type:
+        note_earlier_segments(engine, state, vector_field)
+    return before
 
 
 def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index_type: str) -> Json | None:
@@ -655,6 +675,20 @@ def changed_index_options(stored: Json, after: IndexType) -> Json:
     """A field's `changed_index_options` in its new type; the graph keeps its parameters."""
     kept = {name: stored[name] for name in _GRAPH_PARAMETERS if name in stored} if after in _HNSW else {}
     return {"type": str(after), **kept}
+
+
+def store_in_index_type(engine: Engine, index: str, vector_field: str) -> None:
+    """Write all documents in the present index type of a vector field, by merging every shard into one segment.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index, see also `update_mapping`.
+        EngineError: the engine failed; the merge may go on without us.
+    """
+    state = require_index(engine, index)
+    before = settled_segments(engine, state.name)
+    force_merge(engine, state.name)
+    if before is not None:
+        drop_earlier_segments(engine, state, vector_field, before)
 
 
 def force_merge(engine: Engine, index: str) -> None:

@@ -19,7 +19,7 @@ from es_sbert.engines.retry import Backoff, Retrier, RetryPolicy, is_retryable, 
 from es_sbert.errors import RequestFailed
 from es_sbert.index.document_vectors import action_metadata, if_unchanged, targets_to_fill
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import merge_field_meta, vector_fields
+from es_sbert.index.mapping import EARLIER_SEGMENTS, merge_field_meta, read_meta_entry, vector_fields
 from es_sbert.ingest.concurrent_changes import WriteState, count_concurrent_changes
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import ConcurrentChanges
@@ -62,7 +62,9 @@ def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
         meta: Json = state.mappings.get("_meta", {})
         missing = [target for target in targets_to_fill(context.targets) if target.field not in existing]
         for target in missing:
-            meta = merge_field_meta(meta, target.field, target.meta)
+            # All segments have the index type if they had it when the load began: types never change back.
+            is_new = target.field not in (read_meta_entry(context.index.mappings, EARLIER_SEGMENTS) or {})
+            meta = merge_field_meta(meta, target.field, target.meta, is_new=is_new)
         lost.extend(target.field for target in missing)
         return {"_meta": meta} if missing else None
 

@@ -34,7 +34,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     with_meta_entry,
 )
-from es_sbert.index.privileges import ADOPT, require_privileges
+from es_sbert.index.privileges import REMOVE, require_privileges
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.migration.document_copy import copy_write
@@ -94,7 +94,7 @@ def remove_vectors(
     index = retrying(partial(require_index, engine, name))
     fields = removable_fields(index)
     _check_removable(engine, index, fields)
-    retrying(partial(require_privileges, engine, index.name, ADOPT))
+    retrying(partial(require_privileges, engine, index.name, REMOVE))
     settings = retrying(partial(restore_load_settings, engine, index.name))
     retrying(partial(update_mapping, engine, index, partial(_plan_note, fields)))
     documents = _rewrite_documents(engine, index, fields, policy, report) if fields else 0

@@ -252,7 +252,7 @@ def _add_fields(engine: Engine, index: IndexState, target: IndexState) -> None:
         ours, meta = vector_fields(state.mappings, state.name), state.mappings.get("_meta", {})
         entries = {name: entry for name, entry in theirs.items() if name not in ours}
         for name, entry in entries.items():
-            meta = merge_field_meta(meta, name, entry)
+            meta = merge_field_meta(meta, name, entry, is_new=name in added)
         return {"properties": added} | ({"_meta": meta} if entries else {}) if added or entries else None
 
     update_mapping(engine, target, plan)

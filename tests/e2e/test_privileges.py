@@ -29,6 +29,7 @@ from es_sbert.index.privileges import (
     LOAD,
     MIGRATE_TO,
     PRUNE,
+    REMOVE,
     SAVE_MIN_COSINE,
     SEARCH,
 )
@@ -222,6 +223,9 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
     "`index calibrate --save`": (
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", "--save", *desk.model)),
+    "`index change-type`": (
+        Desk.loaded, lambda desk, name: desk.index("change-type", name, "--index-type", "int8_hnsw", "--yes")),
+    "`index remove`": (Desk.loaded, lambda desk, name: desk.index("remove", name, "--yes")),
     "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
     "`index repair --written-field`": (
         with_keyword, lambda desk, name: desk.index("repair", name, "--written-field", "duplicate_of", "--yes")),
@@ -261,6 +265,7 @@ def test_code_checks_privileges_of_the_table() -> None:
         "`ingest --prune`": PRUNE,
         "`ingest --load-settings fast`": CHANGE_LOAD_SETTINGS,
         "`index adopt`": ADOPT,
+        "`index remove`": REMOVE,
         "`index calibrate --save`": SAVE_MIN_COSINE,
         "`index migrate`": MIGRATE_TO,
     }.items():

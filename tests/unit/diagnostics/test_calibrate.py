@@ -22,6 +22,7 @@ from es_sbert.diagnostics.calibration import (
     row_at,
 )
 from es_sbert.diagnostics.recall import document_cosines
+from es_sbert.index.earlier_segments import IndexTypeShare
 from tests.engine.vectors import cosines, random_vectors
 
 # One cosine a query and document, on and beside values of the grid.
@@ -142,6 +143,7 @@ def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
         k=10,
         keep=0.75,
         calibration=calibration,
+        stored=IndexTypeShare("docs", "embedding", "hnsw", 1.0),
     )
 
 

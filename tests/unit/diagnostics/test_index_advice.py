@@ -29,6 +29,7 @@ from es_sbert.diagnostics.layout_plot import layout_plot
 from es_sbert.diagnostics.recall import ConfidenceInterval
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
+from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import VectorField
 
@@ -60,7 +61,7 @@ def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
     recalls = {384: (1.0, 1.0), 128: (0.98, 0.96)}
     made = IndexAdvice(
         "docs-1", "embedding", "Elasticsearch 9.4.3", current, 80_000, 5_000, 300, False, 0.95, tuple(rows), (),
-        recalls, recommend_layout(rows, 0.95),
+        recalls, recommend_layout(rows, 0.95), IndexTypeShare("docs-1", "embedding", "hnsw", 1.0),
     )  # fmt: skip
     return replace(made, **values)
 
