@@ -148,6 +148,11 @@ class SearchRewriter:
         marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u")
         self._marks = tuple(mark.encode() for mark in marks)
 
+    @property
+    def max_parsed_bytes(self) -> int:
+        """Size up to which a search is parsed."""
+        return self._limits.search_bytes
+
     async def receive(self, incoming: IncomingRequest, to_utf8: Callable[[bytes], bytes] = to_utf8) -> ReceivedRequest:
         """Read the body of a request.
 
