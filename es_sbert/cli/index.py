@@ -183,7 +183,11 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         *([] if field.stored.is_whole else [f"                 {field.stored.describe()}. {field.stored.remedy}"]),
         f"    text         {meta.text or 'not set before the first load'}",
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
-        *([] if meta.min_cosine is None else [f"    min. cosine  {meta.min_cosine:g}, of searches by the gateway"]),
+        *(
+            []
+            if meta.min_cosine is None
+            else [f"    min. cosine  {meta.min_cosine:g}, of hybrid searches and of the gateway"]
+        ),
         f"    vectors      {pluralize(field.vectors, 'document')}{passages}, {field.current:,} of this model, "
         f"{field.truncated:,} truncated",
     ]

@@ -120,14 +120,19 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
     click.option(
         "--keep",
         type=shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
-        default=0.95,
-        help="Share of the relevant documents that the recommended value keeps.",
+        help="Share of the relevant documents that the recommended value keeps.  [default: 0.95]",
+    ),
+    click.option(
+        "--max-unrelated",
+        type=shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
+        help="Instead of --keep: recommend the lowest value that at most this share of unrelated documents reaches.",
     ),
     click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Hits of a search."),
     click.option(
         "--save",
         is_flag=True,
-        help="Store the recommended value in the mapping of the index, for semantic queries through the gateway.",
+        help="Store the recommended value in the mapping of the index, for hybrid searches and for semantic queries "
+        "through the gateway.",
     ),
     shared.json_option,
     shared.vector_field_option,
@@ -135,7 +140,14 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
 @shared.connection_options
 @shared.encoder_options
 def calibrate(
-    name: str, queries: Path | None, keep: float, save: bool, as_json: bool, vector_field: str, **options: Any
+    name: str,
+    queries: Path | None,
+    keep: float | None,
+    max_unrelated: float | None,
+    save: bool,
+    as_json: bool,
+    vector_field: str,
+    **options: Any,
 ) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
@@ -150,8 +162,11 @@ def calibrate(
     fields, or the first half of the words with the whole text. These are not what users type, so the recommended
     value may be too high or too low for real queries.
 
-    With --save, semantic queries through the gateway use the value unless they set min_cosine, or the gateway
-    runs with --min-cosine.
+    The recommended value keeps 95 % of the relevant documents (--keep), or is the lowest that at most a given
+    share of the unrelated documents reaches (--max-unrelated).
+
+    With --save, hybrid searches and semantic queries through the gateway use the value unless they set
+    min_cosine, or the gateway runs with --min-cosine.
 
     The value is for this model and this index: run the command again after a migration to another model. The
     index should be at rest.
@@ -160,6 +175,7 @@ def calibrate(
     Examples:
       es-sbert index calibrate docs --save
       es-sbert index calibrate docs --queries labelled.jsonl --keep 0.9
+      es-sbert index calibrate docs --max-unrelated 0.001 --save
     """
     from es_sbert.diagnostics.calibration import calibration_lines
     from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labelled_queries
@@ -167,6 +183,8 @@ def calibrate(
     from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
     from es_sbert.index.vector_field import save_min_cosine
 
+    if keep is not None and max_unrelated is not None:
+        raise UsageError("both --keep and --max-unrelated are given", "Choose the value by one of the two.")
     labelled = None if queries is None else read_labelled_queries(queries)
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
@@ -181,17 +199,18 @@ def calibrate(
                 )
             how = shared.select_options(options, ("sample", "seed", "k"))
             measured = index.measure(encoder, labelled, report=print_message, **how)
-            report = index.calibrate(measured, keep)
+            report = index.calibrate(measured, 0.95 if keep is None else keep, max_unrelated)
         print_report(report.as_json(), calibration_lines(report), as_json=as_json)
         if save:
             save_min_cosine(engine, index.field, report.recommended_value)
     if save:
         print_message(
-            f"Saved for {name}.{vector_field}: semantic queries through the gateway drop hits below "
-            f"{report.recommended_value:.2f}. `es-sbert serve --min-cosine` replaces the value (-1 keeps all hits)."
+            f"Saved for {name}.{vector_field}: hybrid searches and semantic queries through the gateway drop hits "
+            f"below {report.recommended_value:.2f}. "
+            "`es-sbert serve --min-cosine` replaces the value (-1 keeps all hits)."
         )
     else:
-        print_message("With --save, the gateway uses the value for this index.")
+        print_message("With --save, hybrid searches and the gateway use the value for this index.")
 
 
 def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
     click.option(
         "--filter", "filter_text", metavar="JSON", help="Query that every hit must match, applied during the search."
     ),
-    click.option("--min-cosine", type=float, help="Drop hits whose cosine, -1 to 1, is below this value."),
+    click.option(
+        "--min-cosine",
+        type=float,
+        help="Drop hits whose cosine, -1 to 1, is below this value.  [default: none; with --hybrid that of es-sbert "
+        "index calibrate --save]",
+    ),
     click.option(
         "--allow-partial",
         is_flag=True,
@@ -184,6 +190,11 @@ def search(
             print_message(f"Warning: {warning}")
         if result.partial is not None:
             print_message(f"Warning: the result is partial: {result.partial}")
+        if hybrid and how["min_cosine"] is None and semantic.field.meta.min_cosine is None and not as_json:
+            print_message(
+                "No minimum cosine is stored for this index, so a text that fits no document also has hits. To measure "
+                f"and store one: `es-sbert index calibrate {shlex.quote(index)} --save`"
+            )
         if as_json:
             mark = {} if result.partial is None else {"partial": True}
             for hit in result:

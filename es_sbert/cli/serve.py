@@ -90,6 +90,13 @@ _semantic_options = option_group(
         default="fail",
         help="A document whose vector cannot be made is refused, for the client to send it again, or passes without.",
     ),
+    click.option(
+        "--hide-vectors",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        help="Leave vectors and their metadata out of the hits of searches that do not ask for them. auto: only where "
+        "a document that is written back without them gets them again.",
+    ),
 )
 
 

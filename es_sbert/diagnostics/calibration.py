@@ -5,7 +5,7 @@ Pure functions from cosines to a table, a recommendation and a report. `index_ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -29,7 +29,8 @@ class CalibrationReport:
         queries: Number of queries.
         labelled, kinds, left_out: See `CalibrationQueries`.
         k: Hits of a search.
-        keep: Share of the relevant documents that the recommended value keeps.
+        keep: Share of the relevant documents that the recommended value keeps, unless `max_unrelated` is given.
+        max_unrelated: Share of the unrelated documents that may reach the recommended value; None chooses by `keep`.
         calibration: The table and the recommendation.
         stored: How much of the index is stored in its index type. Hits are those of the index as it is.
     """
@@ -45,6 +46,7 @@ class CalibrationReport:
     left_out: Mapping[str, int]
     k: int
     keep: float
+    max_unrelated: float | None
     calibration: Calibration
     stored: IndexTypeShare
 
@@ -135,13 +137,13 @@ class ThresholdRow:
 
 @dataclass(frozen=True)
 class CosineRecommendation:
-    """The largest minimum cosine that keeps enough of the relevant documents.
+    """The largest minimum cosine that keeps enough of the relevant documents, or the smallest that few others reach.
 
     Attributes:
         row: The value, and what it does.
-        low: Lower end of its 95 % interval: the largest value that surely keeps enough. None where there are too few
-            queries to be sure of any.
-        high: Upper end: the largest value that may keep enough.
+        low: Lower end of its 95 % interval: the largest value that surely keeps enough, or the smallest that may be
+            reached by few enough. None where there are too few queries to be sure of any.
+        high: Upper end: the largest value that may keep enough, or the smallest that is surely reached by few enough.
         overlaps: Whether more unrelated documents pass than `MAX_UNRELATED_SHARE`.
     """
 
@@ -164,13 +166,24 @@ class Calibration:
     recommended: CosineRecommendation
 
 
-def calibrate(sample: CosineSample, keep: float) -> Calibration:
-    """Find the largest value that keeps a share of the relevant documents.
+def calibrate(sample: CosineSample, keep: float, max_unrelated: float | None = None) -> Calibration:
+    """Find the largest value that keeps a share of the relevant documents, or the smallest that few others reach.
 
     Args:
         keep: Share of the relevant documents to keep, between 0 and 1.
+        max_unrelated: Share of the unrelated documents that may reach the value; chooses by it and not by `keep`.
     """
     rows = _threshold_rows(sample)
+    if max_unrelated is not None:
+        most = max_unrelated + _ROUNDING
+        best = _first_place(rows, lambda row: row.unrelated.mean <= most)
+        recommended = CosineRecommendation(
+            rows[best],
+            low=rows[_first_place(rows, lambda row: row.unrelated.low <= most)].min_cosine,
+            high=rows[_first_place(rows, lambda row: row.unrelated.high <= most)].min_cosine,
+            overlaps=rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
+        )
+        return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)
     least = keep - _ROUNDING
     best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
     low = max((place for place in range(best + 1) if rows[place].recall.low >= least), default=None)
@@ -182,6 +195,11 @@ def calibrate(sample: CosineSample, keep: float) -> Calibration:
         overlaps=rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
     )
     return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)
+
+
+def _first_place(rows: Sequence[ThresholdRow], suits: Callable[[ThresholdRow], bool]) -> int:
+    """The place of the first row that suits; the last place if none does."""
+    return next((place for place, row in enumerate(rows) if suits(row)), len(rows) - 1)
 
 
 def row_at(sample: CosineSample, min_cosine: float) -> ThresholdRow:
@@ -308,8 +326,11 @@ def _recommendation_line(report: CalibrationReport) -> str:
         else f"{recommended.low:.2f}–{recommended.high:.2f}"
     )
     passing = row.unrelated.mean * report.documents
+    target = f"keep {report.keep:g} of the relevant documents"
+    if report.max_unrelated is not None:
+        target = f"let at most {report.max_unrelated:.3g} of the unrelated documents pass"
     return (
-        f"Recommended to keep {report.keep:g} of the relevant documents: {row.min_cosine:.2f} "
+        f"Recommended to {target}: {row.min_cosine:.2f} "
         f"(95 % interval: {interval}). It keeps {_format_percent(row.recall)}, and lets "
         f"{_format_percent(row.unrelated)} of unrelated documents pass: about {passing:,.0f} of {report.documents:,} "
         "for each query."

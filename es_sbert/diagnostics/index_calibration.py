@@ -264,12 +264,14 @@ class IndexCalibrator:
         self._has_vector = and_query(has_vector_query(vector_field, self.field.meta), self._filter)
         self._template = None if self.field.meta.text is None else TextTemplate.parse(self.field.meta.text)
 
-    def calibrate(self, measured: MeasuredCosines, keep: float) -> CalibrationReport:
+    def calibrate(
+        self, measured: MeasuredCosines, keep: float, max_unrelated: float | None = None
+    ) -> CalibrationReport:
         """Recommend a minimum cosine.
 
         Args:
             measured: By `measure`.
-            keep: Share of the relevant documents that the recommended value must keep.
+            keep, max_unrelated: What the recommended value must do, see `calibrate`.
         """
         queries = measured.queries
         return CalibrationReport(
@@ -284,7 +286,8 @@ class IndexCalibrator:
             left_out={reason: count for reason, count in queries.left_out.items() if count},
             k=measured.k,
             keep=keep,
-            calibration=calibrate(measured.cosines, keep),
+            max_unrelated=max_unrelated,
+            calibration=calibrate(measured.cosines, keep, max_unrelated),
             stored=measured.stored,
         )
 

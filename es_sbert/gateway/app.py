@@ -42,6 +42,7 @@ from es_sbert.gateway.proxy.engine_routes import (
 from es_sbert.gateway.proxy.forward import OutgoingRequest, forward
 from es_sbert.gateway.proxy.incoming_request import DrainableReceive, IncomingRequest
 from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import requested_mode
 from es_sbert.gateway.search.rank_eval_handler import RankEvalHandler
 from es_sbert.gateway.search.search_handlers import SearchHandler
@@ -109,7 +110,7 @@ class Gateway:
         self._models = ModelRegistry(settings.models, settings.embedding, self._metrics)
         self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)
         rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
-        self._search = SearchHandler(rewriter, self._upstream)
+        self._search = SearchHandler(rewriter, self._upstream, VectorHider(settings.semantic, self._indices))
         self._rank_eval = RankEvalHandler(rewriter, self._upstream)
         # Functions that check or rewrite the request of an API that is not a search, but may contain queries.
         self._others = dict.fromkeys((*BY_QUERY_APIS, EngineApi.LANGUAGE), UnsupportedApiHandler(rewriter).outgoing)

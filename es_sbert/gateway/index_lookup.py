@@ -7,7 +7,8 @@ caller's credentials, so a response never reveals anything that the engine would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlencode
 
@@ -191,6 +192,7 @@ class ResolvedIndices:
         refusal: Why the vector fields of the remote indices among them are unknown.
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
+        is_mixed: Whether there are local indices without one of the vector fields that others have.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
@@ -200,6 +202,7 @@ class ResolvedIndices:
     refusal: RemoteRefusal | None = None
     filters: dict[str, Json] = field(default_factory=dict)
     derived: dict[str, dict[str, DerivedField]] = field(default_factory=dict)
+    is_mixed: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.fields)
@@ -230,6 +233,7 @@ class IndexLookup:
         self._keys = CallerCacheKeys()
         self._cache: TTLCache[bytes, ResolvedIndices] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
         self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
+        self._elsewhere: TTLCache[bytes, frozenset[str]] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 
     async def get(self, names: IndexExpression, *, fresh: bool = False) -> ResolvedIndices:
         """The indices of an expression that the caller may search. Concurrent equal lookups share one request.
@@ -254,6 +258,34 @@ class IndexLookup:
             self._pending[key].add_done_callback(lambda _: self._pending.pop(key, None))
         # Shielded: other callers may wait for the same lookup when one disconnects.
         return await asyncio.shield(self._pending[key])
+
+    async def mapped_elsewhere(self, names: IndexExpression, owners: Mapping[str, Collection[str]]) -> frozenset[str]:
+        """Those of the fields that are ordinary fields in other indices of an expression of local indices.
+
+        Args:
+            owners: Field → the indices whose fields of that name are not looked for.
+
+        Raises:
+            EngineUnreachable, RequestFailed: the lookup failed.
+        """
+        options = {name: names.options[name] for name in EXPRESSION_OPTIONS if name in names.options}
+        own = json.dumps({name: sorted(indices) for name, indices in sorted(owners.items())})
+        key = self._keys.key(names.headers, names.expression, urlencode(options), own)
+        if key not in self._elsewhere:
+            fields = quote(",".join(f"{name},{name}.*" for name in owners), safe=",*")
+            query = urlencode({**options, "filter_path": "*.mappings.*.full_name"})
+            found: set[str] = set()
+            for part in split_expression(names.expression or "_all"):
+                target = f"/{part}/_mapping/field/{fields}?{query}"
+                reply = await self._upstream.request("GET", target, self.lookup_credentials(names.headers))
+                answer = self._upstream.require_object(reply, "GET /INDEX/_mapping/field")
+                with self._upstream.parsing("GET /INDEX/_mapping/field"):
+                    for index, state in answer.items():
+                        paths = [f"{path}." for path in state["mappings"]]
+                        mapped = [name for name in owners if any(path.startswith(f"{name}.") for path in paths)]
+                        found.update(name for name in mapped if index not in owners[name])
+            self._elsewhere[key] = frozenset(found)
+        return self._elsewhere[key]
 
     async def get_for_write(self, name: str, headers: Headers) -> ResolvedIndices | None:
         """The indices of a name that documents are written to; None if the caller may not write there.
@@ -285,6 +317,7 @@ class IndexLookup:
     def invalidate(self) -> None:
         """Drop cached results, because indices are about to change."""
         self._cache.clear()
+        self._elsewhere.clear()
         self._permissions.invalidate()
 
     async def _resolve(self, key: bytes, names: IndexExpression) -> ResolvedIndices:
@@ -444,4 +477,5 @@ def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
         for name in state.get("mappings", {}).get(section, {})
     )
     named = {index: names for index, names in derived.items() if names}
-    return ResolvedIndices(fields, shards, ordinary=ordinary or not answer, derived=named)
+    is_mixed = len({frozenset(by_index[index]) for index in by_index}) > 1
+    return ResolvedIndices(fields, shards, ordinary=ordinary or not answer, derived=named, is_mixed=is_mixed)

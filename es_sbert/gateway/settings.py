@@ -306,6 +306,14 @@ class OnEmbeddingFailure(StrEnum):
     PASS = "pass"  # it is written without vectors
 
 
+class HideVectors(StrEnum):
+    """Whether the hits of searches lack vectors and their metadata. A caller who asks for them always gets them."""
+
+    AUTO = "auto"  # if a document that is written back without them gets them again
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class SemanticSettings(FrozenSettings):
     """How semantic queries are rewritten and documents embedded.
 
@@ -322,6 +330,7 @@ class SemanticSettings(FrozenSettings):
             measured optimum (`es_sbert.search.hybrid_search`).
         writes: Whether to embed documents that are written through the gateway.
         on_embedding_failure: What happens to a document that cannot be embedded.
+        hide_vectors: Whether the hits of searches lack vectors and their metadata.
     """
 
     virtual_field: str = "semantic"
@@ -332,6 +341,7 @@ class SemanticSettings(FrozenSettings):
     semantic_weight: float | None = Field(default=None, gt=0)
     writes: bool = True
     on_embedding_failure: OnEmbeddingFailure = OnEmbeddingFailure.FAIL
+    hide_vectors: HideVectors = HideVectors.AUTO
 
     @field_validator("virtual_field")
     @classmethod

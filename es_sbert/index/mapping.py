@@ -82,8 +82,8 @@ class VectorFieldMeta(BaseModel):
             float32, those of a `byte` field as int8.
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
         passages: How texts are cut; None where a document has one vector, of what the model reads of its text.
-        min_cosine: Minimum cosine of semantic queries through the gateway, as `es-sbert index calibrate --save`
-            measured it for this model and text; None for none.
+        min_cosine: Minimum cosine of hybrid searches and of semantic queries through the gateway, as `es-sbert index
+            calibrate --save` measured it for this model and text; None for none.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -213,6 +213,8 @@ class HybridOptions(SearchOptions, total=False):
         depth: Documents that each side brings in; at least k. Default: 100, or k.
         rank_constant: Of reciprocal rank fusion; default 60.
         pipeline: Name of a search pipeline in OpenSearch in place of one made of the weights.
+        min_cosine: Of the semantic search; by default the value that `es-sbert index calibrate --save` stored. -1 drops
+            nothing.
     """
 
     fusion: str
@@ -372,16 +374,24 @@ class HybridSearch:
         return cls(text, SearchParams.of(k, shared), options)
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
-        return hybrid_request(engine_type, target.scope, target.encode(self.text), self)
+        # Minimum cosines are of queries by the model that embedded the documents, not of those by a pair's other model.
+        is_pair = target.loaded_encoder.info.query_fingerprint
+        minima = {} if is_pair else target.scope.min_cosines
+        return hybrid_request(engine_type, target.scope, target.encode(self.text), self, minima)
 
 
 def hybrid_request(
-    engine_type: EngineType, scope: SearchScope, vectors: Mapping[str, Vectors], search: HybridSearch
+    engine_type: EngineType,
+    scope: SearchScope,
+    vectors: Mapping[str, Vectors],
+    search: HybridSearch,
+    min_cosines: Mapping[str, float] | None = None,
 ) -> SearchRequest[HybridResult]:
     """A request for a hybrid search.
 
     Args:
         vectors: As for `search_request`.
+        min_cosines: By vector field, the minimum cosine of its hits if the search gives none.
 
     Raises:
         UsageError: see `VectorQuery`, `SearchParams`, `read_hybrid_params`; options that the fusion does not support.
@@ -390,6 +400,8 @@ def hybrid_request(
     params, hybrid = search.params, read_hybrid_params(engine_type, scope, search)
     method = scope.method(engine_type, params.exact)
     queries = build_vector_queries(scope, vectors, params, hybrid.depth)
+    if params.min_cosine is None and min_cosines:
+        queries = [replace(query, min_cosine=min_cosines.get(query.field)) for query in queries]
     if hybrid.fusion is Fusion.RRF:
         return _rrf_request(engine_type, scope, queries, search, hybrid)
     page = params.page(engine_type, scope.names, search.text)

@@ -154,6 +154,20 @@ class SearchScope:
             groups.setdefault(key, []).append(searched)
         return tuple(SearchScope(tuple(group), self.filters) for group in groups.values())
 
+    @property
+    def min_cosines(self) -> dict[str, float]:
+        """By vector field, the minimum cosine that was calibrated for it: the lowest of its indices.
+
+        Without the fields that are not calibrated in one of their indices.
+        """
+        minima: dict[str, float] = {}
+        for name in self.names:
+            stored = [field.meta.min_cosine for field in self.fields if field.name == name]
+            known = [value for value in stored if value is not None]
+            if len(known) == len(stored):
+                minima[name] = min(known)
+        return minima
+
     def field_meta(self, name: str, index: str | None = None) -> VectorFieldMeta:
         """What the mapping says about a field; in which of the indices matters for the text alone."""
         wanted = [field.meta for field in self.fields if field.name == name]

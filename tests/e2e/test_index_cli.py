@@ -424,11 +424,19 @@ def test_calibrate_recommends_min_cosine(
     assert "min. cosine" not in run("index", "show", index, url=es9_url).out
     saved = run("index", "calibrate", index, "--keep", "0.8", "-k", "5", "--save", url=es9_url)
     assert (saved.code, saved.out) == (0, done.out)
-    assert f"Saved for {index}.embedding: semantic queries through the gateway drop hits below {value}" in saved.err
+    assert (
+        f"Saved for {index}.embedding: hybrid searches and semantic queries through the gateway drop hits below {value}"
+        in (saved.err)
+    )
     assert f"min. cosine  {float(value):g}" in run("index", "show", index, url=es9_url).out
     assert run("ingest", "--index", index, file, "--id-field", "id", url=es9_url).code == 0
     shown = orjson.loads(run("index", "show", index, "--json", url=es9_url).out)
     assert shown["fields"][0]["min_cosine"] == float(value)
+
+    few = orjson.loads(run("index", "calibrate", index, "--max-unrelated", "0.01", "--json", url=es9_url).out)
+    assert few["recommended"]["row"]["unrelated"]["mean"] <= 0.01
+    refused = run("index", "calibrate", index, "--max-unrelated", "0.01", "--keep", "0.9", url=es9_url)
+    assert_refused(refused, "both --keep and --max-unrelated", "one of the two")
 
     labelled.write_bytes(
         b"".join(

@@ -17,7 +17,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.server import create_server as gateway_server
 from es_sbert.gateway.server import limited_protocol
-from es_sbert.gateway.settings import GatewaySettings, Limits, ModelSettings
+from es_sbert.gateway.settings import GatewaySettings, Limits, ModelSettings, SemanticSettings
 
 # Generous: a server that has not started by then never will.
 _SECONDS = 120
@@ -40,17 +40,26 @@ def served(app: Starlette | Any, *, host: str = "127.0.0.1") -> Iterator[str]:
 
 
 @contextmanager
-def gateway(upstream: str, model: Path | str, *, head_seconds: float | None = None, **limits: Any) -> Iterator[str]:
+def gateway(
+    upstream: str,
+    model: Path | str,
+    *,
+    head_seconds: float | None = None,
+    semantic: SemanticSettings | None = None,
+    **limits: Any,
+) -> Iterator[str]:
     """The whole gateway as `es-sbert serve` runs it, in front of `upstream`, until the block ends; its address.
 
     Args:
         model: The only one it serves.
         head_seconds: How long the head of a request may take, where that is not `idle_seconds`.
+        semantic: How it rewrites searches.
         limits: Fields of `Limits`.
     """
     settings = GatewaySettings(
         upstream=EngineSettings(url=upstream),
         limits=Limits(**limits),
+        semantic=semantic or SemanticSettings(),
         models=ModelSettings(models=(str(model),), precision="fp32", threads=1),
     )
     server = gateway_server(settings)

@@ -23,6 +23,8 @@ from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.mappings import read_body
+from es_sbert.search.hybrid_search import supported_fusions
+from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import delete_index
 from tests.dashboards.visualizations import request, search_source
 from tests.engine.ingest_support import open_engine
@@ -31,6 +33,8 @@ from tests.gateway.articles import MEANT, QUERY, articles, ingest_articles
 from tests.gateway.serving import served
 
 COUNT = 48
+# No word of an article, and near to none.
+NONSENSE = "qwxz vbnmlk prrtgh"
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,88 @@ def test_query_matches_relevant_documents_only(calibrated: Calibrated) -> None:
     assert found["hits"]["hits"][0]["_source"]["title"] == MEANT
     assert 0 < total(found) == len(found["hits"]["hits"]) < COUNT / 2
     assert min(hit["_score"] for hit in found["hits"]["hits"]) >= (1 + calibrated.min_cosine) / 2 - 1e-5
+
+
+def hybrid_search(calibrated: Calibrated, body: Json, index: str | None = None) -> Json:
+    """A search through the gateway that turns full-text queries into hybrid ones."""
+    url = f"{calibrated.gateway}/{index or calibrated.index}/_search"
+    answer = patient.post(url, json=body, headers={"x-es-sbert": "hybrid"})
+    assert answer.status_code == 200, answer.text
+    return orjson.loads(answer.content)  # type: ignore[no-any-return]
+
+
+def test_nonsense_has_no_hits_in_hybrid_search_through_the_gateway(calibrated: Calibrated) -> None:
+    words = {"query": NONSENSE, "fields": ["title", "text"]}
+    both = [{"match": {"text": NONSENSE}}, {"match": {"semantic": NONSENSE}}]
+    queries: list[Json] = [
+        {"match": {"text": NONSENSE}},
+        {"match": {"text": {"query": NONSENSE, "operator": "and"}}},
+        {"match": {"text": {"query": NONSENSE, "minimum_should_match": "75%"}}},
+        {"multi_match": words},
+        {"multi_match": words | {"operator": "and"}},
+        {"bool": {"should": both}},
+    ]
+    bodies = [{"query": query} for query in queries]
+    # Elasticsearch's free retrievers, and OpenSearch's own hybrid query.
+    own: Json = {"query": {"hybrid": {"queries": both}}}
+    is_elasticsearch = "x-elastic-product" in patient.get(f"{calibrated.engine}/_cluster/health").headers
+    bodies.append({"retriever": {"standard": {"query": {"bool": {"should": both}}}}} if is_elasticsearch else own)
+    for body in bodies:
+        assert hybrid_search(calibrated, body)["hits"]["hits"] == [], body
+    # A text that fits has hits without its words, and the request's own minimum wins.
+    assert (
+        hybrid_search(calibrated, {"query": {"match": {"text": QUERY}}})["hits"]["hits"][0]["_source"]["title"] == MEANT
+    )
+    low = {"match": {"semantic": {"query": NONSENSE, "min_cosine": -1}}}
+    assert (
+        len(hybrid_search(calibrated, {"query": {"bool": {"should": [both[0], low]}}, "size": 50})["hits"]["hits"])
+        == 48
+    )
+
+
+def test_nonsense_has_no_hits_in_hybrid_search_of_the_library(
+    calibrated: Calibrated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SemanticIndex(calibrated.index, calibrated.engine) as index:
+        fusions = supported_fusions(index.engine.info.engine_type)
+        for fusion in fusions:
+            assert index.hybrid(NONSENSE, fusion=fusion).hits == (), fusion
+            near = index.hybrid(QUERY, fusion=fusion)
+            assert near.hits[0].source["title"] == MEANT, fusion
+            assert near.hits[0].lexical is None, fusion
+            # Keyword hits stay at any cosine, and the caller's own minimum wins.
+            by_words = index.hybrid(f"{NONSENSE} station", fusion=fusion, min_cosine=0.99)
+            assert by_words.hits, fusion
+            assert all(hit.lexical is not None for hit in by_words), fusion
+            assert len(index.hybrid(NONSENSE, k=5, fusion=fusion, min_cosine=-1)) == 5, fusion
+    with pytest.raises(SystemExit) as ended:
+        main(["search", "--index", calibrated.index, NONSENSE, "--hybrid", "--url", calibrated.engine])
+    assert ended.value.code == 0
+    said = capsys.readouterr()
+    assert "0 hits" in said.err
+    assert "No minimum cosine" not in said.err
+
+
+def test_hybrid_search_without_the_value_says_how_to_measure_it(
+    calibrated: Calibrated, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    index = f"{calibrated.index}-without"
+    try:
+        ingest_articles(calibrated.engine, index)
+        for _ in range(2):
+            body = {"query": {"match": {"text": NONSENSE}}, "size": 50}
+            assert len(hybrid_search(calibrated, body, index)["hits"]["hits"]) == COUNT
+        warned = [record.getMessage() for record in caplog.records if "no minimum cosine" in record.getMessage()]
+        assert len(warned) == 1
+        assert f"{index} have" in warned[0]
+        assert "es-sbert index calibrate --save" in warned[0]
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["search", "--index", index, NONSENSE, "--hybrid", "--url", calibrated.engine])
+        assert ended.value.code == 0
+        assert f"`es-sbert index calibrate {index} --save`" in " ".join(capsys.readouterr().err.split())
+    finally:
+        delete_index(calibrated.engine, index)
 
 
 def test_negated_query_matches_all_others(calibrated: Calibrated) -> None:

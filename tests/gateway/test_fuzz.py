@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.gateway.search.hidden_fields import hide_in_search
+from es_sbert.gateway.settings import HideVectors, SemanticSettings
 from es_sbert.index.mapping import VectorFieldMeta
 from tests.gateway.echo import HEAD, Echo, Received, is_question
 from tests.gateway.recorded import Request
@@ -64,11 +66,20 @@ def engine(tiny: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def url(engine: Engine, tiny: Path) -> Iterator[str]:
-    with gateway(engine.url, tiny) as address:
+    """A gateway that leaves nothing out of hits, so that only semantic queries change a request."""
+    with gateway(engine.url, tiny, semantic=SemanticSettings(hide_vectors=HideVectors.NEVER)) as address:
         # An error shape is the engine's once the gateway has seen it.
         send(address, Request("GET", "/"))
         # With its first use of vectors, the gateway asks for the engine's version.
         send(address, Request("POST", "/meant/_search", JSON, b'{"query":{"match":{"semantic":"a"}}}'))
+        yield address
+
+
+@pytest.fixture(scope="module")
+def hiding_url(engine: Engine, tiny: Path) -> Iterator[str]:
+    """A gateway as it runs by default."""
+    with gateway(engine.url, tiny) as address:
+        send(address, Request("POST", "/meant/_search", JSON, b"{}"))  # it asks for the engine's version
         yield address
 
 
@@ -201,6 +212,34 @@ def test_non_semantic_requests_pass_through_unchanged(
     assert (got.target, got.body) == (f"/{index}/{target}".encode(), sent)
 
 
+HIDDEN_FIELDS = ["embedding", "embedding_meta"]
+own_filters = st.sampled_from(
+    [{}, {"_source": {"excludes": ["title"]}}, {"_source": ["title"]}, {"pit": {"id": "x"}}, {"size": 0}]
+)
+
+
+@MANY
+@given(body=plain_bodies, more=own_filters, index=st.sampled_from(["plain", "meant"]), indented=st.booleans())
+def test_hiding_vectors_changes_the_source_filter_only(
+    hiding_url: str, engine: Engine, body: dict[str, Any], more: dict[str, Any], index: str, indented: bool
+) -> None:
+    body |= more
+    sent = orjson.dumps(body, option=orjson.OPT_INDENT_2 if indented else None)
+    assert send(hiding_url, Request("POST", f"/{index}/_search", JSON, sent)).status == 200
+    got = engine.passed()
+    target, _, query = got.target.partition(b"?")
+    assert target == f"/{index}/_search".encode()
+    expected, _ = hide_in_search(body, [], HIDDEN_FIELDS)
+    if index == "plain" or expected is body:
+        assert (query, got.body) == (b"", sent)
+    elif got.body == sent:
+        assert query == b"_source_excludes=embedding%2Cembedding_meta"
+        assert expected == body | {"_source": {"excludes": HIDDEN_FIELDS}}
+    else:
+        assert query == b""
+        assert orjson.loads(got.body) == expected
+
+
 @MANY
 @given(body=asking_bodies, target=st.sampled_from(["_search", "_count", "_async_search"]))
 def test_index_without_vectors_is_never_rewritten(url: str, engine: Engine, body: dict[str, Any], target: str) -> None:
@@ -280,10 +319,17 @@ def nested(depth: int, inner: str) -> bytes:
 
 
 @pytest.mark.parametrize("depth", [10, 100, 1_000, 10_000, 100_000])
-@pytest.mark.parametrize("inner", ['{"match":{"semantic":"cats"}}', '{"match":{"title":"semantic"}}'])
-def test_deep_nesting_does_not_crash(url: str, engine: Engine, depth: int, inner: str) -> None:
+@pytest.mark.parametrize(
+    "inner",
+    [
+        '{"match":{"semantic":"cats"}}',
+        '{"match":{"title":"semantic"}}',
+        '{"has_child":{"type":"a","query":{},"inner_hits":{}}}',
+    ],
+)
+def test_deep_nesting_does_not_crash(hiding_url: str, engine: Engine, depth: int, inner: str) -> None:
     """Engines refuse more than 30 levels of queries themselves, with a reason."""
-    assert_understood(send(url, Request("POST", "/meant/_search", JSON, nested(depth, inner))))
+    assert_understood(send(hiding_url, Request("POST", "/meant/_search", JSON, nested(depth, inner))))
     engine.received.clear()
 
 

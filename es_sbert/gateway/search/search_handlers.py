@@ -35,6 +35,13 @@ from es_sbert.gateway.proxy.forward import (
 from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search.hidden_fields import (
+    VectorHider,
+    hide_by_parameter,
+    hide_in_bodies,
+    hide_in_search,
+    must_parse,
+)
 from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
     RewriteContext,
@@ -51,6 +58,9 @@ _REPEATABLE = frozenset(
     {EngineApi.SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, EngineApi.EXPLAIN, EngineApi.VALIDATE}
 )
 _NATIVE_SEMANTIC_QUERIES = (b'"query_vector_builder"', b'"neural"', b'"semantic"')
+# A field that a filter of the caller cannot name: whether hits would lose fields, before these are looked up.
+_ANY_FIELD = ("",)
+Parameters = list[tuple[str, str]]
 # Maximum number of searches of one request that are logged if none of them is semantic.
 _MAX_LOGGED = 1000
 
@@ -63,6 +73,7 @@ class _MsearchEntry:
         header, body: Its two lines.
         trace: What the log says about it.
         result: The result of rewriting it; None if it is not semantic.
+        is_hidden: Whether its body was changed so that its hits lack the vectors.
         error: Why it cannot be rewritten.
         response: Its part of the response if it is not sent to the engine.
     """
@@ -71,6 +82,7 @@ class _MsearchEntry:
     body: bytes
     trace: SearchTrace = field(default_factory=SearchTrace)
     result: RewriteResult | None = None
+    is_hidden: bool = False
     error: EsSbertError | None = None
     response: Json | None = None
 
@@ -81,11 +93,13 @@ class SearchHandler:
     Args:
         rewriter: Rewrites search bodies.
         upstream: The engine.
+        hider: Knows which fields the hits lack.
     """
 
-    def __init__(self, rewriter: SearchRewriter, upstream: Upstream) -> None:
+    def __init__(self, rewriter: SearchRewriter, upstream: Upstream, hider: VectorHider) -> None:
         self._rewriter = rewriter
         self._upstream = upstream
+        self._hider = hider
 
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
         """Rewrite the searches and forward the request.
@@ -140,7 +154,7 @@ class SearchHandler:
         if plain is None:
             return unchanged
         if not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, received.mode, template=template):
-            return unchanged
+            return await self._hide_in_plain(received, incoming, route), None
         try:
             search, params = await offload_if_large(len(plain), parse_search, plain, incoming)
         except UnsupportedJson:
@@ -157,7 +171,10 @@ class SearchHandler:
         )
         if isinstance(result, BufferedResponse):
             return unchanged  # the engine rejects the template
-        if not result.is_changed:
+        if not result.is_changed and not template:
+            return await self._hide_in_plain(received, incoming, route), result
+        body, params = await self._hide(result.body, params, context, route.api)
+        if body is result.original:
             return received.unchanged, result
         if result.preference is not None and route.api is not EngineApi.VALIDATE:  # which lacks the parameter
             params = [*params, ("preference", result.preference)]
@@ -165,8 +182,50 @@ class SearchHandler:
         target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
         # A search from the parameters `source` or `q` is sent as a body.
         method = "POST" if incoming.method == "GET" and not plain else incoming.method
-        body = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
-        return OutgoingRequest.with_body(incoming, body, target, method), result
+        written = await offload_if_large(size * max(1, len(result.queries)), write_object, body)
+        return OutgoingRequest.with_body(incoming, written, target, method), result
+
+    async def _hide(
+        self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi
+    ) -> tuple[Json, Parameters]:
+        """A parsed search whose hits lack the vectors; the identical objects if nothing changes."""
+        if not self._hider.applies(api, context.options):
+            return body, params
+        hide = partial(offload_if_large, context.size, hide_in_search, body, params)
+        # Most searches that are parsed for this name what they return: no index is looked up for them.
+        if (await hide(_ANY_FIELD))[0] is body:
+            return body, params
+        fields = await self._hider.fields(context)
+        return await hide(fields) if fields else (body, params)
+
+    async def _hide_in_plain(
+        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
+    ) -> OutgoingRequest:
+        """A search that is not rewritten: with the vectors left out of its hits, or unchanged."""
+        plain, options = received.plain or b"", dict(parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True))
+        if not self._hider.applies(route.api, options):
+            return received.unchanged
+        size = len(plain)
+        context = RewriteContext(route.index, options, incoming.headers, received.mode, size)
+        if not await offload_if_large(size, must_parse, plain, incoming.query):
+            fields = await self._hider.fields(context)
+            target = hide_by_parameter(received.unchanged.target, fields)
+            if not fields:
+                return received.unchanged
+            if target is not None:
+                return replace(received.unchanged, target=target)
+        if size > self._rewriter.max_parsed_bytes:
+            return received.unchanged
+        try:
+            search, params = await offload_if_large(size, parse_search, plain, incoming)
+        except UnsupportedJson:
+            return received.unchanged
+        body, params = await self._hide(search, params, context, route.api)
+        if body is search:
+            return received.unchanged
+        target = incoming.path + (b"?" + urlencode(params, quote_via=quote).encode() if params else b"")
+        method = "POST" if incoming.method == "GET" and not plain else incoming.method
+        return OutgoingRequest.with_body(incoming, await offload_if_large(size, write_object, body), target, method)
 
     async def _answer_msearch(
         self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder
@@ -177,16 +236,24 @@ class SearchHandler:
         entries: list[_MsearchEntry] = []
         if plain is not None:
             may_be_semantic = await self._rewriter.maybe_semantic(plain, received.mode, template=template)
-            is_read = may_be_semantic or recorder.is_logged
+            may_hide = self._hider.applies(route.api, {})
+            is_read = may_be_semantic or may_hide or recorder.is_logged
             searches = (await offload_if_large(len(plain), split_entries, plain) if is_read else None) or []
-            recorder.searches += [entry.trace for entry in (searches if may_be_semantic else searches[:_MAX_LOGGED])]
+            traced = searches if may_be_semantic else searches[:_MAX_LOGGED] if recorder.is_logged else []
+            recorder.searches += [entry.trace for entry in traced]
             if may_be_semantic:
-                entries = await cancel_on_disconnect(
+                searches = await cancel_on_disconnect(
                     incoming, self._rewrite_entries(searches, incoming, route, received.mode)
                 )
+            if may_hide and not template:
+                searches = await cancel_on_disconnect(
+                    incoming, self._hide_in_entries(searches, incoming, route, received.mode)
+                )
+            if may_be_semantic or may_hide:
+                entries = searches
             del searches  # the lines of a large request
         added = recorder.response_headers()
-        if all(entry.result is None and entry.error is None for entry in entries):
+        if all(entry.result is None and entry.error is None and not entry.is_hidden for entry in entries):
             hooks = ResponseHooks(recorder.watch().part, headers=added)
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
@@ -242,11 +309,7 @@ class SearchHandler:
             header, body = parse_object(entry.header or b"{}"), await offload_if_large(size, parse_object, entry.body)
         except UnsupportedJson:
             return entry
-        own = {name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")}
-        expression = index_expression(header.get("index", header.get("indices")))
-        context = replace(context, options={**context.options, **own}, size=size, trace=entry.trace)
-        if expression is not None:
-            context = replace(context, expression=expression)
+        context = replace(_with_header(context, header), size=size, trace=entry.trace)
         try:
             result = await self._rewriter.rewrite_search(body, incoming, context, template=template)
         except EsSbertError as error:
@@ -258,10 +321,38 @@ class SearchHandler:
             return replace(entry, response=response)
         if not result.is_changed and not template:
             return entry
-        written = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
+        hidden, _ = await self._hide(result.body, [], context, EngineApi.MULTI_SEARCH)
+        written = await offload_if_large(size * max(1, len(result.queries)), write_object, hidden)
         if result.preference is not None:
             entry = replace(entry, header=write_object(header | {"preference": result.preference}))
-        return replace(entry, body=written, result=result if result.is_changed else None)
+        is_hidden = hidden is not result.body
+        return replace(entry, body=written, result=result if result.is_changed else None, is_hidden=is_hidden)
+
+    async def _hide_in_entries(
+        self, entries: Sequence[_MsearchEntry], incoming: IncomingRequest, route: EngineRoute, mode: RewriteMode
+    ) -> list[_MsearchEntry]:
+        """The searches that were not rewritten, with the vectors left out of their hits."""
+        options = dict(parse_qsl(incoming.query.decode("ascii")))
+        context = RewriteContext(route.index, options, incoming.headers, mode)
+        # One lookup for all searches with the same header, as most requests have.
+        by_header: dict[bytes, list[int]] = {}
+        for number, entry in enumerate(entries):
+            if entry.result is None and entry.error is None and entry.response is None:
+                by_header.setdefault(entry.header, []).append(number)
+        result = list(entries)
+        for header, numbers in by_header.items():
+            try:
+                own = _with_header(context, parse_object(header or b"{}"))
+            except UnsupportedJson:
+                continue  # the engine rejects it
+            if not (fields := await self._hider.fields(own)):
+                continue
+            bodies = [entries[number].body for number in numbers]
+            hide = partial(hide_in_bodies, bodies, fields, self._rewriter.max_parsed_bytes)
+            for number, body in zip(numbers, await offload_if_large(sum(map(len, bodies)), hide), strict=True):
+                if body is not entries[number].body:
+                    result[number] = replace(entries[number], body=body, is_hidden=True)
+        return result
 
     async def _join_responses(self, request: OutgoingRequest, entries: Sequence[_MsearchEntry]) -> BufferedResponse:
         """Send the searches without an error, in several requests if they are too large for one.
@@ -380,6 +471,14 @@ def _join_entries(entries: Sequence[_MsearchEntry]) -> bytes:
 
 def _error_response(error: EsSbertError) -> Json:
     return {"error": error_object(error), "status": http_status(error)}
+
+
+def _with_header(context: RewriteContext, header: Json) -> RewriteContext:
+    """The context of a search of `_msearch`, given that of one with an empty header."""
+    own = {name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")}
+    expression = index_expression(header.get("index", header.get("indices")))
+    context = replace(context, options={**context.options, **own})
+    return context if expression is None else replace(context, expression=expression)
 
 
 def _parameter_value(value: object) -> str:

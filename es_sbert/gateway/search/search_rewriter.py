@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -14,7 +16,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
-from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.errors import BadRequest, ThrottledLog
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest
@@ -41,11 +43,13 @@ from es_sbert.gateway.search.incoming_search import (
 )
 from es_sbert.gateway.search.knn_clauses import CutoffCosines, Filters, TopKCutoff, cutoff_key
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
-from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import ElementType
 from es_sbert.search.vector_query import check_query_vector, query_numbers
+
+logger = logging.getLogger(__name__)
 
 NO_VECTORS_HINT = (
     "The indices searched have no vectors of es-sbert, so the gateway passed the query through unchanged. For semantic "
@@ -143,10 +147,16 @@ class SearchRewriter:
         self._pits = PitResolver(upstream)
         self._cutoff = TopKCutoff(upstream)
         self._callers = CallerCacheKeys()
+        self._log = ThrottledLog(logger, interval=math.inf)
         virtual_field = settings.semantic.virtual_field
         # A name may be written with escapes.
         marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u")
         self._marks = tuple(mark.encode() for mark in marks)
+
+    @property
+    def max_parsed_bytes(self) -> int:
+        """Size up to which a search is parsed."""
+        return self._limits.search_bytes
 
     async def receive(self, incoming: IncomingRequest, to_utf8: Callable[[bytes], bytes] = to_utf8) -> ReceivedRequest:
         """Read the body of a request.
@@ -258,6 +268,7 @@ class SearchRewriter:
             if rewritten is body:
                 return RewriteResult(body, body, hint=None if indices else NO_VECTORS_HINT)
             queries = trace.queries = tuple(semantic for semantic, _ in collected.queries)
+            self._report_uncalibrated(queries)
             if check is not None:
                 budget.spend([_vector_key(semantic) for semantic in queries])
                 check = None  # do not count them again
@@ -286,6 +297,23 @@ class SearchRewriter:
         confirm = partial(self._is_current, context, indices) if confirm_later else None
         trace.seconds = time.perf_counter() - start
         return RewriteResult(body, rewritten, queries, preference, confirm=confirm)
+
+    def _report_uncalibrated(self, queries: Sequence[SemanticQuery]) -> None:
+        """Log once for each index that hybrid searches of it have no minimum cosine."""
+        for semantic in queries:
+            if semantic.syntax is not SemanticSyntax.HYBRID or semantic.has_minimum:
+                continue
+            remedy = "es-sbert index calibrate --save measures and stores one"
+            if not semantic.calibrated:  # a stored value is for queries by the model of the documents
+                remedy = "es-sbert index calibrate measures one for --min-cosine"
+            for searched in semantic.target.fields:
+                if searched.meta.min_cosine is None or not semantic.calibrated:
+                    self._log.warning(
+                        "hybrid searches of %s have no minimum cosine, so any text has hits: %s",
+                        searched.index,
+                        remedy,
+                        kind=searched.index,
+                    )
 
     async def is_semantic(self, body: Json, context: RewriteContext) -> bool:
         """Whether a body contains a semantic query, by the current mappings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,6 +130,22 @@ def test_interval_narrows_with_more_queries() -> None:
     assert 0.3 <= many.recommended.low <= many.recommended.row.min_cosine <= many.recommended.high <= 0.37
 
 
+def test_value_by_share_of_unrelated_is_the_lowest_that_few_enough_reach() -> None:
+    unrelated = [place / 100 for place in range(100)]  # as many reach a value as lie above it
+    sample = sample_of([([0.9], unrelated, [0.9])] * 50)
+    for target in (0.5, 0.1, 0.01):
+        found = calibrate(sample, 0.95, target).recommended
+        assert found.row.unrelated.mean <= target + 1e-9
+        below = row_at(sample, found.row.min_cosine - 0.01)
+        assert below.unrelated.mean > target
+        assert found.low is not None
+        assert found.low <= found.row.min_cosine <= found.high
+        assert found.overlaps == (target > 0.05)
+    chosen = calibrate(sample, 0.95, 0.01)
+    text = "\n".join(calibration_lines(replace(report_of(chosen, labelled=True), max_unrelated=0.01)))
+    assert "Recommended to let at most 0.01 of the unrelated documents pass: 0.99" in text
+
+
 def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
     return CalibrationReport(
         index="docs",
@@ -142,6 +159,7 @@ def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
         left_out={"documents without a vector": 7},
         k=10,
         keep=0.75,
+        max_unrelated=None,
         calibration=calibration,
         stored=IndexTypeShare("docs", "embedding", "hnsw", 1.0),
     )
