@@ -25,7 +25,7 @@ from es_sbert.gateway.shutdown import DrainingServer, ShutdownState
 from es_sbert.messages import shorten
 
 # Time for requests in progress at shutdown.
-_SHUTDOWN_SECONDS = 30
+SHUTDOWN_SECONDS = 30
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _GC_THRESHOLDS = (1000, 10, 1000)  # as gc.set_threshold takes them
 
@@ -56,7 +56,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         date_header=False,
         proxy_headers=False,
         timeout_keep_alive=round(settings.limits.idle_seconds),
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
     )
