@@ -54,6 +54,14 @@ _listen_options = option_group(
         help="Refuse requests to other names than this (421), against DNS rebinding. May be given several times.  "
         "[default: any]",
     ),
+    click.option(
+        "--drain-seconds",
+        type=shared.FiniteFloatRange(0, 3600),
+        default=0.0,
+        metavar="SECONDS",
+        help="On SIGTERM, fail /readyz and go on answering for this long, so that a load balancer notices before the "
+        "gateway stops listening. Requests in progress then have 30 more seconds.",
+    ),
 )
 _semantic_options = option_group(
     "Semantic queries and writes",
@@ -249,6 +257,12 @@ _key_and_log_options = option_group(
         metavar="NAME",
         help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials.",
     ),
+    click.option(
+        "--search-log-key-file",
+        type=shared.FILE_TYPE,
+        help="With --search-log: file with the key of the hashes of query texts, 16 to 64 bytes. Give all gateways the "
+        "same, so that equal queries are counted together.  [default: a new key at every start]",
+    ),
     click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
     click.option(
         "--log-clicks",
@@ -271,6 +285,14 @@ serve_options = shared.combine_options(
     _key_and_log_options,
     _limit_options,
 )
+
+
+# Options that need --search-log.
+_SEARCH_LOG_FLAGS = {
+    "log_queries": "--log-queries",
+    "log_clicks": "--log-clicks",
+    "search_log_key_file": "--search-log-key-file",
+}
 
 
 def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
@@ -296,13 +318,14 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     )
     search_log = None
     if options["search_log"] is not None:
-        policy = settings.QueryTextPolicy.of(queries=options["log_queries"])
+        key_file = options["search_log_key_file"]
+        log_key = None if key_file is None else read_secret_file(key_file, "key").encode()
+        policy = settings.QueryTextPolicy.of(queries=options["log_queries"], key=log_key)
         gateway = f"{socket.gethostname()}:{listen.port}"
         search_log = settings.SearchLogSettings(
             policy, gateway=gateway, index=options["search_log"], clicks=options["log_clicks"]
         )
-    elif options["log_queries"] or options["log_clicks"]:
-        flag = "--log-queries" if options["log_queries"] else "--log-clicks"
+    elif flag := next((flag for name, flag in _SEARCH_LOG_FLAGS.items() if options[name]), None):
         raise UsageError(f"{flag} says what the search log holds, and there is none", "Give --search-log NAME too.")
     return settings.GatewaySettings(
         upstream=shared.engine_settings(options),
@@ -354,6 +377,7 @@ def serve(**options: Any) -> int:
     from es_sbert.engines.detection import refuse_old_engine
     from es_sbert.gateway.admission import raise_open_file_limit
     from es_sbert.gateway.server import bind_socket, create_server, freeze_objects, tune_interpreter
+    from es_sbert.gateway.service_manager import notify_service_manager
 
     raise_open_file_limit()
     tune_interpreter()
@@ -361,7 +385,12 @@ def serve(**options: Any) -> int:
     # An engine that does not answer yet may start later.
     wait = settings.limits.connect_seconds
     refuse_old_engine([replace(address, timeout=wait) for address in parse_addresses(settings.upstream)])
-    running, listen = create_server(settings, on_loaded=freeze_objects), settings.listen
+
+    def on_loaded() -> None:
+        freeze_objects()
+        notify_service_manager("READY=1", "STATUS=answering requests")
+
+    running, listen = create_server(settings, on_loaded), settings.listen
     with bind_socket(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"

@@ -50,6 +50,7 @@ from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.shutdown import ShutdownState
 from es_sbert.gateway.ui.page_api import PageApi
 from es_sbert.gateway.ui.page_routes import ui_routes
 from es_sbert.gateway.writes.missing_vectors import UnreadReason
@@ -61,18 +62,23 @@ _LINGER_SECONDS = 2.0
 
 
 def create_app(
-    settings: GatewaySettings, connections: ConnectionLimiter | None = None, on_loaded: Callable[[], None] | None = None
+    settings: GatewaySettings,
+    connections: ConnectionLimiter | None = None,
+    on_loaded: Callable[[], None] | None = None,
+    shutdown: ShutdownState | None = None,
 ) -> ASGIApp:
     """The gateway as an ASGI application with a lifespan.
 
     Args:
         connections: The server's connection limiter, if it has one.
         on_loaded: Called once the default model is loaded.
+        shutdown: State of the server's shutdown, if it has one.
 
     Raises:
         UsageError: an invalid address or CA file.
     """
-    gateway: ASGIApp = Gateway(settings, connections or ConnectionLimiter(settings.limits), on_loaded)
+    connections, shutdown = connections or ConnectionLimiter(settings.limits), shutdown or ShutdownState()
+    gateway: ASGIApp = Gateway(settings, connections, shutdown, on_loaded)
     if settings.listen.cors_origins:
         return CORSMiddleware(
             gateway,
@@ -94,11 +100,16 @@ class Gateway:
     Args:
         settings: Settings of the gateway.
         connections: The server's connection limiter.
+        shutdown: State of the server's shutdown.
         on_loaded: Called once the default model is loaded.
     """
 
     def __init__(
-        self, settings: GatewaySettings, connections: ConnectionLimiter, on_loaded: Callable[[], None] | None = None
+        self,
+        settings: GatewaySettings,
+        connections: ConnectionLimiter,
+        shutdown: ShutdownState,
+        on_loaded: Callable[[], None] | None = None,
     ) -> None:
         self._settings = settings
         self._on_loaded = on_loaded
@@ -122,7 +133,10 @@ class Gateway:
             [
                 *OpenAIApi(self._models, settings, self._metrics, self._admission).routes(),
                 *health_routes(
-                    self._models, self._upstream.health_problem, lambda: self._admission.full or connections.full
+                    self._models,
+                    self._upstream.health_problem,
+                    lambda: self._admission.full or connections.full,
+                    shutdown,
                 ),
                 *metrics_routes(self._metrics, settings.metrics_key),
                 *(clicks.routes() if _takes_clicks(settings) else ()),
@@ -314,13 +328,17 @@ HEALTH_PATHS = ("/healthz", "/readyz")
 
 
 def health_routes(
-    models: ModelRegistry, engine_problem: Callable[[], Awaitable[str | None]], overload: Callable[[], str | None]
+    models: ModelRegistry,
+    engine_problem: Callable[[], Awaitable[str | None]],
+    overload: Callable[[], str | None],
+    shutdown: ShutdownState,
 ) -> list[Route]:
     """`GET /healthz` and `GET /readyz`, without authentication and admission control.
 
     Args:
         engine_problem: Why the engine is not available; None if it is.
         overload: Which limit of the gateway is reached; None if none is.
+        shutdown: State of the server's shutdown.
     """
 
     async def healthz(request: Request) -> Response:
@@ -329,7 +347,12 @@ def health_routes(
 
     async def readyz(request: Request) -> Response:
         """Readiness: requests can be served."""
-        problems = {"engine": await engine_problem(), "model": models.not_ready_reason, "capacity": overload()}
+        problems = {
+            "engine": await engine_problem(),
+            "model": models.not_ready_reason,
+            "capacity": overload(),
+            "server": shutdown.reason,
+        }
         ready = not any(problems.values())
         checks = {part: problem or "ok" for part, problem in problems.items()}
         return JSONResponse({"status": "ready" if ready else "not ready", **checks}, 200 if ready else 503)

@@ -21,10 +21,11 @@ from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import HEALTH_PATHS, create_app
 from es_sbert.gateway.errors import engine_error, error_body, http_status
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings
+from es_sbert.gateway.shutdown import DrainingServer, ShutdownState
 from es_sbert.messages import shorten
 
 # Time for requests in progress at shutdown.
-_SHUTDOWN_SECONDS = 30
+SHUTDOWN_SECONDS = 30
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _GC_THRESHOLDS = (1000, 10, 1000)  # as gc.set_threshold takes them
 
@@ -40,13 +41,13 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     Raises:
         UsageError: invalid settings, for example a certificate or key that cannot be read.
     """
-    listen, connections = settings.listen, ConnectionLimiter(settings.limits)
+    listen, connections, shutdown = settings.listen, ConnectionLimiter(settings.limits), ShutdownState()
     pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
-        create_app(settings, connections, on_loaded),
+        create_app(settings, connections, on_loaded, shutdown),
         host=listen.host,
         port=listen.port,
-        http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts),
+        http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts, shutdown),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -55,7 +56,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         date_header=False,
         proxy_headers=False,
         timeout_keep_alive=round(settings.limits.idle_seconds),
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
     )
@@ -67,7 +68,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
             f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
             "Give PEM files that belong together, which this user may read: --tls-certificate and --tls-key.",
         ) from error
-    return uvicorn.Server(config)
+    return DrainingServer(config, shutdown, listen.drain_seconds)
 
 
 def _is_not_cut_off(record: logging.LogRecord) -> bool:
@@ -132,6 +133,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         counted: Limits the connections of the server.
         health_pages: Paths that work even on surplus connections.
         allowed_hosts: Names by which the gateway may be called, in lower case; empty for any.
+        shutdown_state: Of the server.
         address: The client's IP address.
     """
 
@@ -139,6 +141,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     counted = ConnectionLimiter(Limits())
     health_pages: frozenset[bytes] = frozenset()
     allowed_hosts: frozenset[str] = frozenset()
+    shutdown_state = ShutdownState()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -169,6 +172,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Respond with an error and close the connection."""
         self._refusal = (HTTPStatus(http_status(error)), error_body(error))
         self.send_400_response("")
+
+    def close_after_response(self) -> None:
+        """Close the connection after its response, unless that has started: the client was not told then.
+
+        An idle connection stays open for one more request.
+        """
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         if not self._begun:
@@ -221,7 +232,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             raise self._bad("the only supported transfer encoding is chunked; compress the body with Content-Encoding")
         self._in_head = False
         super().on_headers_complete()
-        if self._surplus is not None:
+        if self._surplus is not None or self.shutdown_state.draining:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -306,6 +317,7 @@ def limited_protocol(
     connections: ConnectionLimiter,
     health_pages: Iterable[str] = (),
     allowed_hosts: Iterable[str] = (),
+    shutdown: ShutdownState | None = None,
 ) -> type[asyncio.Protocol]:
     """A protocol class for uvicorn's setting `http`.
 
@@ -314,10 +326,12 @@ def limited_protocol(
         connections: Limits the connections.
         health_pages: Paths that work even on surplus connections.
         allowed_hosts: Names by which the gateway may be called; empty for any.
+        shutdown: State of the server.
     """
     pages = frozenset(page.encode() for page in health_pages)
     settings: dict[str, object] = {"head_seconds": head_seconds, "counted": connections, "health_pages": pages}
     settings["allowed_hosts"] = frozenset(host.lower() for host in allowed_hosts)
+    settings["shutdown_state"] = shutdown or ShutdownState()
     return type("LimitedRequestProtocol", (LimitedHttpProtocol,), settings)
 
 

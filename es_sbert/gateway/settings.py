@@ -364,6 +364,7 @@ class ListenSettings(FrozenSettings):
         cors_origins: Origins of web pages that may call the gateway; none by default.
         allowed_hosts: Names or IP addresses by which clients may call the gateway; any by default.
         certificate, key: PEM files for https.
+        drain_seconds: From SIGTERM until the gateway stops listening.
     """
 
     host: str = "127.0.0.1"
@@ -373,6 +374,7 @@ class ListenSettings(FrozenSettings):
     allowed_hosts: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
+    drain_seconds: float = Field(default=0.0, ge=0, le=3600)
 
     @model_validator(mode="after")
     def _goes_together(self) -> ListenSettings:

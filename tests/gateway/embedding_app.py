@@ -15,6 +15,7 @@ from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
 from es_sbert.gateway.openai_api import OpenAIApi
 from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, GatewaySettings, Limits, ModelSettings
+from es_sbert.gateway.shutdown import ShutdownState
 
 
 def embedding_app(
@@ -55,7 +56,7 @@ def embedding_app(
     return Starlette(
         routes=[
             *OpenAIApi(models, gateway, metrics, admission).routes(),
-            *health_routes(models, upstream_problem, lambda: admission.full),
+            *health_routes(models, upstream_problem, lambda: admission.full, ShutdownState()),
             *metrics_routes(metrics, metrics_key),
         ],
         lifespan=lifespan,

@@ -16,10 +16,12 @@ class GatewayProcess:
 
     Attributes:
         url: Its address.
+        process: Its number.
     """
 
     def __init__(self, url: str, process: int) -> None:
         self.url = url
+        self.process = process
         self._folder = Path(f"/proc/{process}")
 
     def memory(self, name: str) -> int:

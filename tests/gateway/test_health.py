@@ -28,6 +28,7 @@ def test_readyz_lists_what_is_missing(tiny: Path) -> None:
             "engine": "nothing answers at the address",
             "model": "the model tiny is not loaded yet",
             "capacity": "ok",
+            "server": "ok",
         }
         assert http.post("/v1/embeddings", json={"input": "cat"}).status_code == 200
         assert http.get("/readyz").json()["model"] == "ok"
@@ -36,7 +37,7 @@ def test_readyz_lists_what_is_missing(tiny: Path) -> None:
 def test_readyz_returns_200_when_ready(embeddings_url: str) -> None:
     answer = patient.get(f"{embeddings_url}/readyz")
     assert answer.status_code == 200
-    assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok", "capacity": "ok"}
+    assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok", "capacity": "ok", "server": "ok"}
 
 
 def test_every_metric_is_documented() -> None:

@@ -85,6 +85,8 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
         (["--cors-origin", "https://app.example/"], "is not a valid origin"),
         (["--log-queries"], "--search-log"),
         (["--log-clicks"], "--search-log"),
+        (["--search-log-key-file", "missing"], "--search-log"),
+        (["--search-log", "searches", "--search-log-key-file", "missing"], "cannot be read"),
     ],
 )
 def test_invalid_option_combinations_exit_2(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

@@ -1,0 +1,77 @@
+"""Graceful shutdown: readiness fails first, requests are answered for a while longer, and then the server ends."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from es_sbert.gateway.service_manager import notify_service_manager
+from es_sbert.messages import log_event
+
+
+@dataclass
+class ShutdownState:
+    """What the server tells the application and its connections about its shutdown.
+
+    Attributes:
+        draining: Whether the server is about to end. Requests are still answered, but `/readyz` fails, and each
+            response closes its connection, so that clients open the next one to another gateway.
+    """
+
+    draining: bool = False
+
+    @property
+    def reason(self) -> str | None:
+        """Why a load balancer must send no more requests here; None if it may."""
+        return "the gateway is shutting down" if self.draining else None
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that drains on SIGTERM before it shuts down.
+
+    A second SIGTERM ends the draining, and Ctrl-C shuts down at once. The shutdown itself is uvicorn's: it stops
+    listening and waits for the requests in progress.
+
+    Args:
+        config: Of the server.
+        state: Is told when draining begins.
+        drain_seconds: From SIGTERM until the server stops listening; 0 to stop at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ShutdownState, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._state = state
+        self._drain_seconds = drain_seconds
+        self._drain_until: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM and SIGINT. Called by the interpreter between any two instructions."""
+        if sig == signal.SIGTERM and self._drain_seconds and self._drain_until is None and self.started:
+            self._drain_until = time.monotonic() + self._drain_seconds
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Begin and end draining; called by uvicorn ten times a second. Returns whether the server shuts down."""
+        if self._drain_until is not None:
+            if not self._state.draining:
+                self._start_draining()
+            self.should_exit = self.should_exit or time.monotonic() >= self._drain_until
+        should_exit = await super().on_tick(counter)
+        if should_exit:
+            notify_service_manager("STOPPING=1", "STATUS=waiting for the requests in progress")
+        return should_exit
+
+    def _start_draining(self) -> None:
+        self._state.draining = True
+        connections: set[Any] = self.server_state.connections
+        for connection in connections:
+            connection.close_after_response()
+        notify_service_manager("STOPPING=1", "STATUS=answering requests until load balancers have noticed the shutdown")
+        told = f"shutting down in {self._drain_seconds:g} seconds: /readyz fails, requests are still answered"
+        log_event("draining", told, text=told, seconds=self._drain_seconds)
