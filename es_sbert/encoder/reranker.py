@@ -75,6 +75,7 @@ class Reranker:
     Thread-safe. Close it, or use it as a context manager, to end its threads.
 
     Usage:
+
         with Reranker("my-reranker") as reranker:
             scores = reranker.predict("how do magnets work", ["Iron in a field.", "A cat sleeps."])  # (2,)
 
@@ -156,6 +157,9 @@ class Reranker:
         self.warnings = selected.warnings
         if bundle.manifest.variants[selected.variant].forced:
             self.warnings += (f"variant {selected.variant} was exported below its parity threshold (--force)",)
+
+    def __repr__(self) -> str:
+        return f"<Reranker {self.name!r}>"
 
     def close(self) -> None:
         """End the worker threads."""

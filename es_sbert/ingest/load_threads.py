@@ -217,6 +217,7 @@ class StageThreads:
     """Threads connected by queues.
 
     Usage:
+
         threads = StageThreads(control)
         lines = threads.add_stage("read", read_lines(), capacity=8)
         threads.start("write", lambda: write_lines(lines))

@@ -109,6 +109,7 @@ class SbertTextEmbedder(_Embedder):
     """Embeds a query, with the model's query prompt where it has one.
 
     Usage:
+
         pipeline.add_component("embedder", SbertTextEmbedder("all-MiniLM-L6-v2"))
         pipeline.connect("embedder.embedding", "retriever.query_embedding")
 
@@ -144,6 +145,7 @@ class SbertDocumentEmbedder(_Embedder):
     """Embeds documents, with the model's document prompt where it has one.
 
     Usage:
+
         pipeline.add_component("embedder", SbertDocumentEmbedder("all-MiniLM-L6-v2"))
         pipeline.connect("embedder.documents", "writer.documents")
 

@@ -90,3 +90,5 @@ def test_api_reference_builds_without_warnings(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     page = (tmp_path / "es_sbert.html").read_text(encoding="utf-8")
     assert all(f'id="{name}"' in page for name in es_sbert.__all__)
+    search = (tmp_path / "es_sbert" / "search.html").read_text(encoding="utf-8")
+    assert search.count("<p>Usage:</p>\n\n<pre><code>") + search.count('<p>Usage:</p>\n\n<div class="pdoc-code') == 2
