@@ -149,6 +149,8 @@ def main(args: list[str] | None = None) -> None:
         log_error(OutputError(f"the output cannot be written: {error.strerror}", remedy))
         sys.exit(2)
     except click.exceptions.Abort:
+        if sys.stderr.isatty():
+            click.echo(err=True)  # the terminal has written "^C"
         log_event("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")
         sys.exit(130)
     except click.ClickException as error:

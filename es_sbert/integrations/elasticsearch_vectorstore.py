@@ -16,7 +16,7 @@ class AsyncEmbeddingService:
 
     Usage:
 
-        AsyncVectorStore(client, index="docs", embedding_service=AsyncEmbeddingService(encoder), ...)
+        AsyncVectorStore(client, index="docs", embedding_service=AsyncEmbeddingService(encoder))
 
     Args:
         encoder: An open encoder, or for a field of bytes `ByteEmbeddings`; it stays the caller's to close.

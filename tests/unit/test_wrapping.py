@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.cli.wrapping import wrap
-from tests.terminal import run_in_terminal
+from tests.terminal import Frame, run_in_terminal
 
 COMMAND = [sys.executable, "-m", "es_sbert", "duplicates", "--index", "tickets", "tickets.jsonl"]
 
@@ -53,3 +53,22 @@ def test_messages_wrap_in_a_terminal_and_not_in_a_pipe() -> None:
     assert rows[1] == "both are given"
     piped = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
     assert piped.stderr.splitlines()[0] == " ".join(rows[:2])
+
+
+def test_a_message_after_ctrl_c_begins_a_line() -> None:
+    pressed = False
+
+    def press(frame: Frame) -> bytes:
+        nonlocal pressed
+        if pressed or "Ready" not in "\n".join(frame.rows):
+            return b""
+        pressed = True
+        return b"\x03"
+
+    program = (
+        "import time, click; from es_sbert.cli import main; "
+        "main.cli = click.Command('cli', callback=lambda: (click.echo('Ready'), time.sleep(60))); main.main([])"
+    )
+    run = run_in_terminal([sys.executable, "-c", program], environment=dict(os.environ), press=press)
+    assert run.code == 130
+    assert run.frames[-1].rows[-1] == "Interrupted."
