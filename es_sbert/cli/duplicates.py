@@ -254,7 +254,7 @@ def _search_by_knn(
             with analysis_input.progress_meter(candidates.compared) as show:
                 return search.run(candidates, fields=fields, priority=priority, on_progress=show)
         except KeyboardInterrupt:
-            done = f"{pluralize(candidates.compared, 'document')}"
+            done = pluralize(candidates.compared, "document")
             log_message(f"Interrupted after {done}; run the same command again to resume ({path}).")
             return None
 

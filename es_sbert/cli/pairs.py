@@ -105,7 +105,7 @@ def pairs(
         analysis_input.check_two_texts(len(first))
         similar = most_similar_pairs(first.vectors, k or DEFAULT_K, min_cosine=min_cosine, starts=first.starts)
         found = [_ScoredPair(*pair, None) for pair in similar]
-        compared = f"{pluralize(len(first), 'text')}"
+        compared = pluralize(len(first), "text")
     else:
         for name, collection in zip(between, collections, strict=True):
             if not len(collection):

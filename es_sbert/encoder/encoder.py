@@ -109,10 +109,11 @@ class Encoder:
     Close it, or use it as a context manager, to end its threads.
 
     Usage:
-
+        ```python
         with Encoder("all-MiniLM-L6-v2") as encoder:
             vectors = encoder.encode(["A man plays a guitar.", "The cat sleeps."])  # (2, 384) float32
             vector = encoder.encode("A man plays a guitar.")  # (384,)
+        ```
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default. A `Path` is

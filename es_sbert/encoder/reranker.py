@@ -75,9 +75,10 @@ class Reranker:
     Thread-safe. Close it, or use it as a context manager, to end its threads.
 
     Usage:
-
+        ```python
         with Reranker("my-reranker") as reranker:
             scores = reranker.predict("how do magnets work", ["Iron in a field.", "A cat sleeps."])  # (2,)
+        ```
 
     Args:
         model: Folder that `es-sbert export CROSS_ENCODER -o FOLDER` wrote, hub id, installed or registered name. A

@@ -21,6 +21,4 @@ def retrieval_row(data: RetrievalCollection, run: Run, part: str) -> ReportRow:
 def average_row(rows: Sequence[ReportRow]) -> ReportRow:
     """Means over several collections, each of which counts the same, as BEIR and NanoBEIR average."""
     figures = {name: sum(row.figures[name] for row in rows) / len(rows) for name in METRICS}
-    return ReportRow(
-        AVERAGE, f"{pluralize(len(rows), 'collection')}", sum(row.size for row in rows), "queries", figures
-    )
+    return ReportRow(AVERAGE, pluralize(len(rows), "collection"), sum(row.size for row in rows), "queries", figures)

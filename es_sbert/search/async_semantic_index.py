@@ -44,10 +44,11 @@ class AsyncSemanticIndex:
     """A `SemanticIndex` whose methods do not block the event loop.
 
     Usage:
-
+        ```python
         async with AsyncSemanticIndex("docs", "http://localhost:9200") as index:
             result = await index.search("how do vaccines work", k=5)
             print(result[0].source["title"])
+        ```
 
     Each call runs in a thread of a pool, since embedding a text takes milliseconds and loading a model seconds. The
     requests of an asynchronous client run on the event loop. A cancelled search returns at once, but its request is

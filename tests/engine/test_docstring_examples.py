@@ -22,7 +22,7 @@ from tests.unit.checkpoints import write_cross_encoder
 pytestmark = pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
 
 PACKAGE = Path(es_sbert.__file__).parent
-_USAGE = re.compile(r"^Usage:\n\n((?:    .*\n|\n)+)", re.MULTILINE)
+_USAGE = re.compile(r"^Usage:\n    ```python\n(.*?)    ```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^((?:    .*\n|\n)+)", re.MULTILINE)
 FRONT_DOOR = ("AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex")
 
