@@ -312,9 +312,9 @@ def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index
         assert run(*command, "--yes", url=es9_url).err == "duplicate_of is a field of analyses already\n"
     for field, message, remedy in (
         ("missing", "has no field missing", "Check the name"),
-        ("body", "holds the vector or the text", "another name"),
-        ("embedding_meta.fingerprint", "holds the vector or the text", "another name"),
-        ("_id", "is not a valid field name", "a name such as"),
+        ("body", "holds the vector or the text", "Name another field"),
+        ("embedding_meta.fingerprint", "holds the vector or the text", "Name another field"),
+        ("_id", "is not a valid field name", "a field to write such as"),
     ):
         assert_refused(run("index", "repair", index, "--written-field", field, "--yes", url=es9_url), message, remedy)
     assert_refused(run("index", "repair", index, "--yes", url=es9_url), "nothing would be asked", "Leave --yes out")
