@@ -36,6 +36,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.evaluation.beir_files import read_beir_folder
 from es_sbert.evaluation.comparison import compare_reports
 from es_sbert.evaluation.evaluated_models import close_model, open_model
+from es_sbert.evaluation.significance import shown_difference
 from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection
 from es_sbert.evaluation.task_runner import run_task
 
@@ -118,7 +119,12 @@ def rows_of(name: str, kind: str, compared: ModelComparison, *more: str) -> list
     rows = []
     for measure, metric in compared.metrics.items():
         interval = f"{metric.low:+.1f} to {metric.high:+.1f}"
-        figures = [f"{metric.second:.1f}", f"{metric.first:.1f}", f"{metric.difference:+.1f}", interval]
+        figures = [
+            f"{metric.second:.1f}",
+            f"{metric.first:.1f}",
+            f"{shown_difference(metric.first, metric.second, 1):+.1f}",
+            interval,
+        ]
         rows.append([name, f"{compared.queries:,} {kind}", measure, *figures])
     return [[*rows[0], str(compared.verdict), *more], [*rows[1], *[""] * (1 + len(more))]]
 

@@ -28,7 +28,7 @@ from benchmarks.retrieval import Collection, Run, rank_in_memory, read_collectio
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.evaluation.significance import paired_difference
+from es_sbert.evaluation.significance import paired_difference, shown_difference
 
 MEASURE = nDCG @ 10
 _DEV_SHARE = 0.1
@@ -160,7 +160,7 @@ def main(
     ]
     figures = [name, len(rows["train"]), len(before), window]
     means = [f"{found.second:.2f}", f"{found.first:.2f}"]
-    difference = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+    difference = f"{shown_difference(found.first, found.second):+.2f} ({found.low:+.2f} to {found.high:+.2f})"
     click.echo(table(header, [[*figures, *means, difference, found.verdict]]))
 
 

@@ -71,9 +71,23 @@ def shorten(text: str, limit: int = 1000) -> str:
     return f"{text[:half]} […{len(text) - 2 * half:,} characters…] {text[-half:]}"
 
 
-def pluralize(count: int, noun: str) -> str:
-    """`1 hit`, `1,200 hits`."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+def pluralize(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 hit`, `1,200 hits`.
+
+    Args:
+        plural: Of nouns such as `index`; None adds an s.
+    """
+    return f"1 {noun}" if count == 1 else f"{count:,} {plural or f'{noun}s'}"
+
+
+def be(count: int, past: bool = False) -> str:
+    """`is` or `are`, or `was` or `were`, after a count."""
+    return ("was" if past else "is") if count == 1 else ("were" if past else "are")
+
+
+def have(count: int) -> str:
+    """`has` or `have`, after a count."""
+    return "has" if count == 1 else "have"
 
 
 def _escape(character: str) -> str:

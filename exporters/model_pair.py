@@ -37,6 +37,7 @@ from es_sbert.exporters.export_bundle import (
     staged_folder,
 )
 from es_sbert.exporters.parity import normalize_rows, parity_sentences, row_cosines, spearman
+from es_sbert.messages import pluralize
 
 # What two models of one space reach (docs/results.md, A fast model for queries). The cosine alone is high for all texts
 # of models whose vectors point the same way. The ranks of models that were trained from one pretrained network agree to
@@ -175,7 +176,7 @@ def _compare(
         with Encoder(folder, precision="fp32", device="cpu", called=name, report=report) as encoder:
             return [encoder.encode(texts, kind) for kind in kinds]
 
-    report(f"Comparing the vectors of {len(texts):,} texts")
+    report(f"Comparing the vectors of {pluralize(len(texts), 'text')}")
     large, by_documents = embed(folders["document"], documents.name, "document", "query")
     (by_queries,) = embed(folders["query"], queries.name, "query")
     return measure_agreement(large, by_documents, by_queries)

@@ -43,6 +43,7 @@ from es_sbert.exporters.numpy_reference import (
 from es_sbert.exporters.rotary_weights import EncoderWeights
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
+from es_sbert.messages import pluralize
 
 
 def parity_pairs(max_tokens: int, count: int = 1024) -> tuple[list[str], list[str]]:
@@ -550,5 +551,7 @@ def read_gold_pairs(path: Path) -> GoldPairs:
     table = read_table(path, ("sentence1", "sentence2", "score"))
     pairs = GoldPairs(table.texts("sentence1"), table.texts("sentence2"), table.floats("score"))
     if len(table) < 2:
-        raise SourceError(f"{path} holds {len(table)} pairs, too few to rank", "Give a file with more pairs.")
+        raise SourceError(
+            f"{path} holds {pluralize(len(table), 'pair')}, too few to rank", "Give a file with more pairs."
+        )
     return pairs

@@ -47,6 +47,7 @@ from es_sbert.filesystem import file_lock
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
+from es_sbert.messages import pluralize
 from es_sbert.training import train
 from es_sbert.training.hard_negatives import choose_negatives, normalized_text, relevant_rows
 from es_sbert.training.recipe import HardNegativesSpec
@@ -169,7 +170,7 @@ class Adaptation:
         corpus = build_corpus(found, plan.fields, embedded, plan.pairs, plan.passages())
         _write_lines(path, [asdict(document) for document in corpus.documents])
         write_json(counts, corpus.left_out)
-        self._report(f"Read {len(found):,} documents: {_describe_corpus(corpus)}")
+        self._report(f"Read {pluralize(len(found), 'document')}: {_describe_corpus(corpus)}")
         return corpus
 
     def add_queries(self, plan: AdaptPlan, corpus: PairCorpus) -> PairCorpus:
@@ -205,10 +206,12 @@ class Adaptation:
             labelled=self._inputs.evaluated,
             extra=labelled_pairs(self._inputs.trained, corpus.documents),
         )
-        dropped = f"; {split.dropped:,} pairs dropped, whose query or text occurs in another part, or nearly does"
+        dropped = (
+            f"; {pluralize(split.dropped, 'pair')} dropped, whose query or text occurs in another part, or nearly does"
+        )
         self._report(
-            f"Training on {len(split.train):,} pairs, {len(split.dev):,} choose the checkpoint, "
-            f"{len(split.held_out):,} queries are held out{dropped if split.dropped else ''}"
+            f"Training on {pluralize(len(split.train), 'pair')}, {len(split.dev):,} choose the checkpoint, "
+            f"{pluralize(len(split.held_out), 'query', 'queries')} held out{dropped if split.dropped else ''}"
         )
         return split
 
@@ -219,7 +222,7 @@ class Adaptation:
             return
         texts = first_passages([document.text for document in corpus.documents], plan, self._settings.train_tokens)
         with Encoder(plan.model, device=self._device, threads=self._threads, called=plan.model_name) as encoder:
-            self._report(f"Embedding {len(texts):,} texts with {plan.model_name}")
+            self._report(f"Embedding {pluralize(len(texts), 'text')} with {plan.model_name}")
             queries = encoder.encode([pair.query for pair in split.train], "query")
             vectors = queries, encoder.encode(texts, "document")
         negatives = self._mine_negatives(plan, corpus, split, texts, vectors)  # (pairs, negatives)
@@ -257,7 +260,9 @@ class Adaptation:
         places = {key: place for place, key in enumerate(pool)}
         texts, queries = [passages[row] for row in rows], [pair.query for pair in split.train]
         vectors = vectors[0], vectors[1][rows]
-        self._report(f"Mining negatives among {len(texts):,} texts: kNN of {plan.model_name}, and BM25 of the index")
+        self._report(
+            f"Mining negatives among {pluralize(len(texts), 'text')}: kNN of {plan.model_name}, and BM25 of the index"
+        )
         nearest, _ = search_exact(*vectors, max(_RANK_DEPTH, settings.ranks[1]))
         by_id = {document.id: places[key] for document, key in zip(documents, keys, strict=True) if key in places}
         bm25 = rank_by_bm25(
@@ -307,7 +312,10 @@ class Adaptation:
         queries, relevant = [query.text for query in split.held_out], [query.rows for query in split.held_out]
         metrics = []
         for model, name in ((plan.model, plan.model_name), (str(self.model_folder), self._settings.name)):
-            self._report(f"Ranking {len(texts):,} texts for {len(queries):,} held-out queries by {name}")
+            self._report(
+                f"Ranking {pluralize(len(texts), 'text')} for "
+                f"{pluralize(len(queries), 'held-out query', 'held-out queries')} by {name}"
+            )
             with Encoder(model, device=self._device, threads=self._threads, precision="fp32") as encoder:
                 vectors = encoder.encode(queries, "query"), encoder.encode(texts, "document")
             metrics.append(query_metrics(*vectors, relevant))
@@ -382,7 +390,7 @@ def adapt(
 def _describe_corpus(corpus: PairCorpus) -> str:
     """`90 pairs; 10 without a title`."""
     left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
-    return f"{sum(document.query is not None for document in corpus.documents):,} pairs{left_out}"
+    return f"{pluralize(sum(document.query is not None for document in corpus.documents), 'pair')}{left_out}"
 
 
 @contextmanager

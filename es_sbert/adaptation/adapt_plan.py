@@ -28,6 +28,7 @@ from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_sample import DocumentSelection, SampledDocument, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, mapping_field_names
+from es_sbert.messages import pluralize
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.passage_pairs import passage_splitter
 from es_sbert.training.recipe import Recipe
@@ -188,7 +189,7 @@ def make_plan(
     selection = DocumentSelection(index, settings.filter, _LOOKED_AT, settings.seed)
     looked_at = read_documents(engine, selection, names, retrying=retrying)
     fields = field_statistics([document.source for document in looked_at], names)
-    report(f"Fields with text, by {len(looked_at):,} documents: {', '.join(map(str, fields)) or 'none'}")
+    report(f"Fields with text, by {pluralize(len(looked_at), 'document')}: {', '.join(map(str, fields)) or 'none'}")
     choice = choose_fields(
         fields,
         embedded,

@@ -22,6 +22,7 @@ from typing import IO
 import orjson
 
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.messages import pluralize
 from es_sbert.training.training_errors import translate_disk_errors
 
 # Between two messages of how many queries have arrived.
@@ -55,7 +56,7 @@ def generate_queries(
     missing = {identifier: text for identifier, text in texts.items() if identifier not in known}
     if missing:
         kept = f"; {len(texts) - len(missing):,} are kept from before" if len(missing) < len(texts) else ""
-        report(f"Generating queries for {len(missing):,} texts with {command}{kept}")
+        report(f"Generating queries for {pluralize(len(missing), 'text')} with {command}{kept}")
         known |= _Generation(command, missing, path, report).run()
     return {identifier: known[identifier] for identifier in texts}
 
@@ -161,7 +162,8 @@ class _Generation:
     def _refuse_status(self, status: int) -> None:
         ended = f"exit status {status}" if status > 0 else f"signal {-status}"
         raise SourceError(
-            f"the generator ended with {ended} after {len(self._queries):,} of {len(self._texts):,} queries",
+            f"the generator ended with {ended} after {len(self._queries):,} of "
+            f"{pluralize(len(self._texts), 'query', 'queries')}",
             "See what it wrote to standard error, and run es-sbert again with --resume: queries that have arrived are "
             "kept.",
         )
@@ -172,7 +174,8 @@ class _Generation:
         missing = [identifier for identifier in self._texts if identifier not in self._queries]
         if missing:
             raise SourceError(
-                f"the generator wrote no query for {len(missing):,} of {len(self._texts):,} texts, such as that of the "
+                f"the generator wrote no query for {len(missing):,} of "
+                f"{pluralize(len(self._texts), 'text')}, such as that of the "
                 f"id {missing[0]!r}",
                 'Write a line for each text, with "query": "" if it has none. --resume asks only for those that are '
                 "missing.",

@@ -34,6 +34,7 @@ from es_sbert.analysis.similarity import (
 )
 from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError, require_extra
+from es_sbert.messages import pluralize
 
 DEFAULT_MIN_COSINE = 0.75
 DEFAULT_MIN_SIZE = 5
@@ -360,11 +361,18 @@ def _count_distinct(texts: Vectors, most: int) -> int:
 
 def _check_distinct(texts: Vectors, k: int) -> None:
     if k > len(texts):
-        raise UsageError(f"{k:,} clusters of {len(texts):,} texts", "Ask for fewer clusters, or give more texts.")
+        raise UsageError(
+            f"{pluralize(k, 'cluster')} of {pluralize(len(texts), 'text')}",
+            "Ask for fewer clusters, or give more texts.",
+        )
     found = _count_distinct(texts, k)
     if found < k:
-        remedy = f"Ask for {found:,} clusters at most, or give more texts."
-        raise UsageError(f"{k:,} clusters of {len(texts):,} texts, which have only {found:,} different vectors", remedy)
+        remedy = f"Ask for {pluralize(found, 'cluster')} at most, or give more texts."
+        raise UsageError(
+            f"{pluralize(k, 'cluster')} of {pluralize(len(texts), 'text')}, which have only "
+            f"{pluralize(found, 'different vector')}",
+            remedy,
+        )
 
 
 def _check_count(texts: Vectors, most: int, method: ClusterMethod) -> None:

@@ -17,6 +17,7 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.exact_search import unit_vectors
+from es_sbert.messages import pluralize
 
 # Lengths that vectors are often cut to.
 _USUAL_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
@@ -79,7 +80,7 @@ def fit_rotation(vectors: Vectors, seed: int = 0, lengths: Sequence[int] = ()) -
         needed = int(np.ceil(dimensions / (1 - _HELD_OUT_SHARE))) + 1
         raise SourceError(
             f"{count:,} distinct texts are too few to find {dimensions} axes",
-            f"Give at least {needed:,} texts like those that will be searched; ten thousand are better.",
+            f"Give at least {pluralize(needed, 'text')} like those that will be searched; ten thousand are better.",
         )
     order = np.random.default_rng(seed).permutation(count)
     measured = vectors[order[:held_out]]

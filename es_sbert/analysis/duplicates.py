@@ -23,7 +23,7 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.rest import Json
 from es_sbert.errors import OutputError, UsageError, require_extra
-from es_sbert.messages import escape_unprintable
+from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.search.vector_query import MAX_K
 
 DEFAULT_NEIGHBORS = 20
@@ -145,7 +145,7 @@ def duplicate_groups(
         priority: Of each text: the member with the greatest is kept, of several the first. None: the first is kept.
 
     Returns:
-        The groups, in the order of their first member.
+        The groups, the largest first; equally large ones in the order of their first members.
 
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or SciPy is not installed.
@@ -206,7 +206,8 @@ def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | N
     ]
     if dates and max(dates) == -math.inf:
         raise UsageError(
-            f"none of the {len(texts):,} texts has a date in {date_field}", "Name another field with --date-field."
+            f"none of the {pluralize(len(texts), 'text')} has a date in {date_field}",
+            "Name another field with --date-field.",
         )
     return dates
 
@@ -240,7 +241,7 @@ def _build_groups(
     order = np.argsort(labels, kind="stable")
     borders = np.flatnonzero(np.diff(labels[order])) + 1
     members = [group for group in np.split(order, borders) if len(group) > 1]
-    members.sort(key=lambda group: int(group[0]))
+    members.sort(key=lambda group: (-len(group), int(group[0])))
     if not members:
         return []
     kept = [
@@ -451,7 +452,7 @@ class DuplicateSearchState:
             if compared:
                 raise UsageError(
                     f"{self.path} holds a search with other options, or of another index or model, that has compared "
-                    f"{compared:,} documents",
+                    f"{pluralize(compared, 'document')}",
                     "Use the same options to resume it, give --state another file, or delete this one.",
                 )
         for name in tables:

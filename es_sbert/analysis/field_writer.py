@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from shlex import quote
 from typing import Any
 
@@ -34,10 +35,13 @@ from es_sbert.index.mapping import and_query, document_meta_field, read_meta_ent
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.messages import have, pluralize
 
 _WRITTEN = "written_fields"  # of `_meta.es_sbert`
 # Documents that are looked at again in one request.
 _PAGE = 500
+# Updates that are in memory at once: those of all documents of an index may not fit.
+_BATCH = 5000
 # Another writer may be faster this often before a document is given up.
 _MAX_ATTEMPTS = 10
 
@@ -99,6 +103,14 @@ class FieldUpdateCounts:
     def completed(self) -> int:
         """Updates that came to an end."""
         return self.written + self.removed + len(self.changed) + len(self.deleted) + len(self.refused)
+
+    def merge(self, other: FieldUpdateCounts) -> None:
+        """Add what became of other updates."""
+        self.written += other.written
+        self.removed += other.removed
+        self.changed += other.changed
+        self.deleted += other.deleted
+        self.refused |= other.refused
 
     def add_written(self, update: FieldUpdate) -> None:
         if update.value is None:
@@ -181,9 +193,10 @@ class FieldWriter:
         count = self._retrying(partial(self._engine.count, self._state.name, {"exists": {"field": self.name}}))
         if count:
             raise IndexMismatch(
-                f"{count:,} documents of {self._state.name} have values in {self.name} that no analysis has written, "
+                f"{pluralize(count, 'document')} of {self._state.name} {have(count)} values in {self.name} "
+                "that no analysis has written, "
                 "as far as the mapping tells: they would be lost",
-                "Give --write-field the name of a new field. If an analysis has written them, or if they may be lost, "
+                "Name a new field to write. If an analysis has written them, or if they may be lost, "
                 f"declare the field: `es-sbert index repair {self._state.name} --written-field {quote(self.name)}`.",
             )
 
@@ -200,7 +213,7 @@ class FieldWriter:
         self._state = self._retrying(partial(update_mapping, self._engine, self._state, plan))
         self._missing = False
 
-    def plan_removals(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> list[FieldUpdate]:
+    def plan_removals(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> Iterator[FieldUpdate]:
         """Updates that remove the field from all documents but some: what an earlier analysis wrote, for example.
 
         Args:
@@ -210,28 +223,38 @@ class FieldWriter:
         Raises:
             EngineError: the engine failed.
         """
-        if self._missing:
-            return []
+        if not self._missing:
+            yield from self._plan_others(assigned, and_query({"exists": {"field": self.name}}, filter), lambda _: None)
+
+    def plan_own_ids(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> Iterator[FieldUpdate]:
+        """Updates that give all documents but some their own id, those that have it already left out.
+
+        Args, Raises:
+            As `plan_removals`.
+        """
+        query: Json = {"match_all": {}} if filter is None else filter
+        yield from self._plan_others(assigned, query, lambda document_id: document_id)
+
+    def _plan_others(
+        self, assigned: Collection[DocumentKey], query: Json, value: Callable[[str], str | None]
+    ) -> Iterator[FieldUpdate]:
         reader = TextCollectionBuilder(self._vector)
-        query = and_query(and_query({"exists": {"field": self.name}}, self._alias_filter), filter)
         pages = scan_index(
             self._engine,
             self._state.name,
-            query=query,
+            query=and_query(query, self._alias_filter),
             source_includes=[*reader.text_fields, self.name],
             page=min(_PAGE, self._state.result_window),
             retrying=self._retrying,
         )
-        # By key: a document that was written again may come twice.
-        updates = {
-            document_key(hit): FieldUpdate(self.name, hit["_id"], reader.text_of(hit), document_version(hit), None)
-            for page in pages
-            for hit in page.hits
-        }
-        return [update for key, update in updates.items() if key not in assigned]
+        for hit in (hit for page in pages for hit in page.hits):
+            document_id, wanted = hit["_id"], value(hit["_id"])
+            written = pick_fields(hit.get("_source") or {}, [self.name]).get(self.name)
+            if document_key(hit) not in assigned and written != wanted:
+                yield FieldUpdate(self.name, document_id, reader.text_of(hit), document_version(hit), wanted)
 
-    def write(self, updates: Sequence[FieldUpdate]) -> FieldUpdateCounts:
-        """Update documents, no two updates of one document; returns when all have come to an end.
+    def write(self, updates: Iterable[FieldUpdate]) -> FieldUpdateCounts:
+        """Update documents; returns when all updates have come to an end. Of several for one document, the last counts.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
@@ -239,7 +262,23 @@ class FieldWriter:
                 stays.
         """
         counts = FieldUpdateCounts()
-        waiting = list(updates)
+        given = iter(updates)
+        # By key: a document that was written again while the index was read may come twice.
+        while batch := {update.key: update for update in islice(given, _BATCH)}:
+            written = self._write_batch([*batch.values()])
+            if written.completed != len(batch):
+                raise RuntimeError(
+                    f"{pluralize(len(batch), 'update')}, but {written.completed} came to an end: {written}"
+                )
+            counts.merge(written)
+        self._retrying(partial(self._engine.refresh, self._state.name))
+        if counts.written:
+            # Another machine may have erased the note since.
+            self.add_to_mapping()
+        return counts
+
+    def _write_batch(self, updates: list[FieldUpdate]) -> FieldUpdateCounts:
+        counts, waiting = FieldUpdateCounts(), updates
         for _ in range(_MAX_ATTEMPTS):
             conflicts = [update for update, result in self._updates.send(waiting) if not counts.add(update, result)]
             waiting = list(self._retry_conflicts(conflicts, counts))
@@ -247,12 +286,6 @@ class FieldWriter:
                 break
         reason = f"other writers changed it in each of {_MAX_ATTEMPTS} attempts: run the command again"
         counts.refused |= {update.key: reason for update in waiting}
-        if counts.completed != len(updates):
-            raise RuntimeError(f"{len(updates)} updates, but {counts.completed} came to an end: {counts}")
-        self._retrying(partial(self._engine.refresh, self._state.name))
-        if counts.written:
-            # Another machine may have erased the note since.
-            self.add_to_mapping()
         return counts
 
     def _retry_conflicts(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
@@ -378,10 +411,10 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
         reserved |= {vector.name, document_meta_field(vector.name), *texts}
     parts = name.split(".")
     if not all(parts) or name.startswith("_"):
-        raise UsageError(f"{name!r} is not a valid field name", "Give --write-field a name such as duplicate_of.")
+        raise UsageError(f"{name!r} is not a valid field name", "Name a field to write such as duplicate_group.")
     if parts[0] in reserved or name in reserved:
         raise UsageError(
-            f"the field {name} holds the vector or the text of the documents", "Give --write-field another name."
+            f"the field {name} holds the vector or the text of the documents", "Name another field to write."
         )
     properties: Json = state.mappings.get("properties", {})
     for depth, part in enumerate(parts):
@@ -396,7 +429,7 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
             raise IndexMismatch(
                 f"the field {'.'.join(parts[: depth + 1])} of {state.name} has the type {kind}, which cannot hold the "
                 "result: a field of type keyword can",
-                "Give --write-field another name; a field that does not exist is added.",
+                "Name another field to write; one that does not exist is added.",
             )
         properties = there["properties"]
     return True

@@ -31,7 +31,7 @@ from es_sbert.index.vector_field import VectorField, require_index, vector_field
 from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
-from es_sbert.messages import escape_unprintable
+from es_sbert.messages import escape_unprintable, pluralize
 
 # Documents of the index that are read in one request; with their vectors they take some megabytes.
 _PAGE = 500
@@ -75,7 +75,7 @@ class DocumentVersion(NamedTuple):
     term: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextCollection:
     """Texts with their embeddings.
 
@@ -98,6 +98,14 @@ class TextCollection:
     values: Sequence[Json] = ()
     versions: Sequence[DocumentVersion] = ()
     model: str = ""
+
+    def __repr__(self) -> str:
+        rows, dimensions = self.vectors.shape
+        made = f" by {self.model}" if self.model else ""
+        return (
+            f"<TextCollection: {pluralize(len(self.ids), 'text')}, {pluralize(rows, 'vector')} of "
+            f"{dimensions} dimensions{made}>"
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -265,7 +273,7 @@ def _read_texts(
         values.append(pick_fields(record.fields, fields))
     if names and not has_field:
         raise SourceError(
-            f"none of the {read:,} records has the text field {' or '.join(template.fields)}",
+            f"none of the {pluralize(read, 'record')} has the text field {' or '.join(template.fields)}",
             fields_hint(template.fields, list(names), "The records have"),
         )
     return FileTexts(ids, texts, values, skipped)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from es_sbert.bundle.model_files import read_json
 from es_sbert.errors import BundleInvalid
+from es_sbert.messages import pluralize
 
 PAIR_AGAIN = "Make it again: es-sbert model pair --documents MODEL --queries MODEL -o FOLDER."
 
@@ -64,7 +65,7 @@ class PairAgreement(BaseModel, frozen=True):
         """The figures as one line."""
         return (
             f"mean cosine {self.mean_cosine:.3f}, centered {self.centered_cosine:.3f}, rank agreement "
-            f"{self.rank_agreement:.1f} on {self.texts:,} texts"
+            f"{self.rank_agreement:.1f} on {pluralize(self.texts, 'text')}"
         )
 
 

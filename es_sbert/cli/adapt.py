@@ -16,6 +16,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.analysis_input import read_filter
 from es_sbert.cli.output import align_columns, print_message, require_terminal
 from es_sbert.errors import IndexMismatch, UsageError, require_extra
+from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.adaptation.adapt_plan import AdaptSettings
@@ -297,13 +298,17 @@ def _result_json(result: AdaptResult) -> dict[str, Any]:
 
 def result_lines(result: AdaptResult, settings: AdaptSettings) -> list[str]:
     """The comparison as a table, what it means, and what to do next."""
+    from es_sbert.evaluation.significance import shown_difference
+
     comparison = result.comparison
     rows = [("", result.plan.model_name, settings.name, "difference", "95 % interval")]
     for name, metric in comparison.metrics.items():
         interval = f"{metric.low:+.2f} to {metric.high:+.2f}"
-        rows.append((name, f"{metric.second:.2f}", f"{metric.first:.2f}", f"{metric.difference:+.2f}", interval))
+        difference = f"{shown_difference(metric.first, metric.second):+.2f}"
+        rows.append((name, f"{metric.second:.2f}", f"{metric.first:.2f}", difference, interval))
     lines = [
-        f"{comparison.queries:,} held-out queries, {comparison.documents:,} documents, exact ranking, × 100:",
+        f"{pluralize(comparison.queries, 'held-out query', 'held-out queries')}, "
+        f"{pluralize(comparison.documents, 'document')}, exact ranking, × 100:",
         *align_columns(rows),
     ]
     if comparison.verdict == "better":

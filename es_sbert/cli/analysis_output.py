@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,7 @@ from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import OUTPUT_FILE_TYPE, F, open_engine
 from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import UsageError, require_extra
-from es_sbert.messages import escape_unprintable, log_message
+from es_sbert.messages import be, escape_unprintable, have, log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
@@ -125,25 +125,19 @@ def report_page(
 _MAX_REFUSALS_SHOWN = 10
 
 
-def write_field_options(help: str) -> Callable[[F], F]:
-    """--write-field and --dry-run.
-
-    Args:
-        help: What is written.
-    """
-    return option_group(
-        "Writing",
-        click.option("--write-field", metavar="FIELD", help=help),
-        click.option("--dry-run", is_flag=True, help="With --write-field: write nothing, show how many would change."),
-    )
+def write_field_options(*fields: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[F], F]:
+    """Options that name fields to write, and --dry-run."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Write no field, show how many documents would change.")
+    return option_group("Writing", *fields, dry_run)
 
 
 @contextmanager
-def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
-    """The writer of a field, checked before hours of work; None where nothing is to be written.
+def field_writers(options: Mapping[str, Any], *names: str) -> Iterator[dict[str, FieldWriter]]:
+    """The writers of the fields that are to be written, by the option's name; checked before hours of work.
 
     Args:
         options: All options of the command.
+        names: Of the options that name a field.
 
     Raises:
         UsageError: options that do not go together, or a field that may not be written.
@@ -153,76 +147,106 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
     from es_sbert.engines.retry import RetryPolicy
     from es_sbert.index.privileges import LOAD, require_privileges
 
-    write_field, index, dry_run = options["write_field"], options["index"], options["dry_run"]
-    if write_field is None:
+    fields = {name: options[name] for name in names if options[name] is not None}
+    index, dry_run = options["index"], options["dry_run"]
+    flags = " or ".join(_flag(name) for name in fields or names)
+    if not fields:
         if dry_run:
-            raise UsageError("--dry-run is given, but nothing would be written", "Add --write-field FIELD.")
-        yield None
+            raise UsageError("--dry-run is given, but nothing would be written", f"Add {flags} FIELD.")
+        yield {}
         return
     if index is None:
-        raise UsageError("--write-field is given without --index", "Name the index whose documents are analyzed.")
+        raise UsageError(f"{flags} is given without --index", "Name the index whose documents are analyzed.")
     if options["distinct"]:
-        raise UsageError(
-            "--distinct leaves out documents that --write-field would have to write", "Leave --distinct out."
-        )
+        raise UsageError(f"--distinct leaves out documents that {flags} would have to write", "Leave --distinct out.")
+    if len({*fields.values()}) < len(fields):
+        raise UsageError(f"{flags} name the same field", "Give each a field of its own.")
     from es_sbert.analysis.field_writer import FieldWriter
 
     with open_engine(options) as engine:
         if not dry_run:
             analysis_input.engine_retrier(options)(lambda: require_privileges(engine, index, LOAD))
         policy = RetryPolicy(options["retry_seconds"])
-        writer = FieldWriter(
-            engine, index, options["vector_field"], write_field, policy=policy, on_wait=analysis_input.log_wait
-        )
-        writer.check_owner()
-        yield writer
+        writers = {
+            name: FieldWriter(
+                engine, index, options["vector_field"], field, policy=policy, on_wait=analysis_input.log_wait
+            )
+            for name, field in fields.items()
+        }
+        for writer in writers.values():
+            writer.check_owner()
+        yield writers
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def write_field_values(
-    writer: FieldWriter, texts: TextCollection, values: Mapping[int, str], filter: Json | None, *, dry_run: bool
+    writer: FieldWriter,
+    texts: TextCollection,
+    values: Mapping[int, str],
+    filter: Json | None,
+    *,
+    own_ids: bool = False,
+    dry_run: bool,
 ) -> int:
-    """Write the field, remove it from all other documents that were analyzed, and tell how it went.
+    """Write the field and tell how it went.
 
     Args:
         values: Position in `texts` → value.
         filter: Query of the documents that were analyzed.
+        own_ids: Whether all other documents that match the filter get their own id. Otherwise they lose the field.
 
     Returns:
         Exit code: 1 where a document did not get its value.
     """
     from es_sbert.analysis.field_writer import field_updates
 
-    keys = texts.keys
-    removals = writer.plan_removals({keys[place] for place in values}, filter)
-    updates = field_updates(texts, writer.name, values)
+    keys, name = texts.keys, writer.name
+    assigned = {keys[place] for place in values}
+    updates = field_updates(texts, name, values)
+    others = writer.plan_own_ids(assigned, filter) if own_ids else writer.plan_removals(assigned, filter)
     if dry_run:
+        changed, count = len(updates), sum(1 for _ in others)
         log_message(
-            f"{writer.name} would be written to {len(updates):,} documents and removed from {len(removals):,}; "
-            f"{len(values) - len(updates):,} have the right value already"
+            f"{name} would be written to {pluralize(changed + count, 'document')}"
+            if own_ids
+            else f"{name} would be written to {pluralize(changed, 'document')} and removed from {count:,}; "
+            f"{pluralize(len(values) - changed, 'document')} already {have(len(values) - changed)} the right value"
         )
         return 0
-    if updates:
+    if updates or own_ids:
         writer.add_to_mapping()
-    counts = writer.write([*updates, *removals])
-    for line in _field_update_lines(counts, writer.name, len(values) - len(updates)):
+    counts = writer.write(chain(updates, others))
+    unchanged = None if own_ids else len(values) - len(updates)
+    for line in _field_update_lines(counts, name, unchanged):
         log_message(line)
     return 1 if counts.changed or counts.refused else 0
 
 
-def _field_update_lines(counts: FieldUpdateCounts, name: str, unchanged: int) -> Iterator[str]:
-    yield (
-        f"{name} written to {counts.written:,} documents and removed from {counts.removed:,}; {unchanged:,} had the "
-        "right value already"
-    )
+def _field_update_lines(counts: FieldUpdateCounts, name: str, unchanged: int | None) -> Iterator[str]:
+    """What became of the updates; `unchanged` is None where no value is removed."""
+    written = f"{name} written to {pluralize(counts.written, 'document')}"
+    if unchanged is None:
+        yield written
+    else:
+        yield (
+            f"{written} and removed from {counts.removed:,}; {pluralize(unchanged, 'document')} already had the "
+            "right value"
+        )
     if counts.deleted:
         first = escape_unprintable(counts.deleted[0])
-        yield f"{len(counts.deleted):,} documents were deleted during the analysis (first: {first})"
+        were = be(len(counts.deleted), past=True)
+        yield f"{pluralize(len(counts.deleted), 'document')} {were} deleted during the analysis (first: {first})"
     if counts.changed:
+        were = be(len(counts.changed), past=True)
         yield (
-            f"{len(counts.changed):,} documents were changed during the analysis and skipped (first: "
+            f"{pluralize(len(counts.changed), 'document')} {were} changed during the analysis and skipped (first: "
             f"{escape_unprintable(counts.changed[0])}): embed them with `es-sbert ingest` and run the command again"
         )
     for (name_of_document, _), reason in islice(counts.refused.items(), _MAX_REFUSALS_SHOWN):
         yield f"no update of {escape_unprintable(name_of_document)}: {escape_unprintable(reason)}"
     if len(counts.refused) > _MAX_REFUSALS_SHOWN:
-        yield f"{len(counts.refused) - _MAX_REFUSALS_SHOWN:,} more updates were refused"
+        more = pluralize(len(counts.refused) - _MAX_REFUSALS_SHOWN, "more update")
+        yield f"{more} of {name} refused"

@@ -15,7 +15,7 @@ from cloup import option_group
 from es_sbert.cli import analysis_input, analysis_output
 from es_sbert.cli.options import FiniteFloatRange, select_options
 from es_sbert.errors import SourceError
-from es_sbert.messages import escape_unprintable, log_message
+from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis import Clustering, TextCollection
@@ -77,8 +77,12 @@ class _ClusterCount(click.IntRange):
     ),
 )
 @analysis_output.write_field_options(
-    "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
-    "documents in no cluster."
+    click.option(
+        "--write-field",
+        metavar="FIELD",
+        help="With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the "
+        "field from documents in no cluster.",
+    )
 )
 @analysis_input.source_options
 @analysis_output.output_options
@@ -114,7 +118,7 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
     analysis_output.check_output_files(options)
     stopped = _read_stop_words(stop_words)
     filter = analysis_input.read_filter(options)
-    with analysis_output.field_writer(options) as writer:
+    with analysis_output.field_writers(options, "write_field") as writers:
         [texts] = analysis_input.read_text_collections([files], options, [] if write_field is None else [write_field])
         analysis_input.check_two_texts(len(texts))
         begin = time.perf_counter()
@@ -128,10 +132,12 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
         if not found.clusters:
             cosine = " or --min-cosine" if method == "communities" else ""
             log_message(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")
-        if writer is None:
+        if "write_field" not in writers:
             return 0
         values = {one: name for name, own in zip(names, found.clusters, strict=True) for one in own.members}
-        return analysis_output.write_field_values(writer, texts, values, filter, dry_run=options["dry_run"])
+        return analysis_output.write_field_values(
+            writers["write_field"], texts, values, filter, dry_run=options["dry_run"]
+        )
 
 
 def _read_stop_words(stop_words: str) -> Any:
@@ -187,11 +193,11 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
     for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
         numbered = f"cluster {number}"
         named = "" if name == numbered else f"  {escape_unprintable(name)}"
-        yield f"{numbered}: {len(cluster.members):,} texts{named}"
+        yield f"{numbered}: {pluralize(len(cluster.members), 'text')}{named}"
         for member, cosine in _most_central(cluster, texts):
             yield f"  {cosine:.5f}  {analysis_output.text_excerpt(texts, member)}"
     if found.noise:
-        yield f"noise: {len(found.noise):,} texts"
+        yield f"noise: {pluralize(len(found.noise), 'text')}"
 
 
 def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int, float]]:
@@ -205,7 +211,7 @@ def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int
 
 
 def _summary(found: Clustering, count: int, *, chosen: bool) -> str:
-    facts = [f"{len(found.clusters):,} clusters of {count:,} texts by {found.method}"]
+    facts = [f"{pluralize(len(found.clusters), 'cluster')} of {pluralize(count, 'text')} by {found.method}"]
     if found.method in ("kmeans", "agglomerative"):
         facts += ["their number chosen by silhouette"] if chosen else []
     else:

@@ -11,6 +11,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message, write_output_file
+from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.dashboards.build_dashboards import SavedObjectSet
@@ -85,7 +86,7 @@ def export(output: Path | None, **options: Any) -> None:
     lines = to_ndjson(bundle.objects, bundle.product)
     write_output_file(output or STDOUT_PATH, [lines], "Give --output a folder that exists.")
     if output not in (None, STDOUT_PATH):
-        print_message(f"{len(bundle.objects)} objects for {bundle.product.label} in {output}")
+        print_message(f"{pluralize(len(bundle.objects), 'object')} for {bundle.product.label} in {output}")
 
 
 _kibana_options = shared.combine_options(

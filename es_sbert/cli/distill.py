@@ -23,7 +23,7 @@ from es_sbert.cli.options import (
 )
 from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError, require_extra
-from es_sbert.messages import escape_unprintable
+from es_sbert.messages import escape_unprintable, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.training.distillation import Distillation
@@ -181,7 +181,7 @@ def distill_summary(teacher: str, student: Distillation, seconds: float) -> str:
     if not student.texts:
         lines.append("This student is untrained. Train it on your texts for better vectors: --texts FILE")
     elif student.cosine is not None and student.start_cosine is not None:
-        lines.append(f"{student.texts:,} texts, {student.held_out:,} more held out")
+        lines.append(f"{pluralize(student.texts, 'text')}, {student.held_out:,} more held out")
         gain = f"{student.start_cosine:.2f} → {student.cosine:.2f}"
         lines.append(f"mean cosine × 100 to {teacher} on texts that were held out: {gain}")
     if student.sts is not None:

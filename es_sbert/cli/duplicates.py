@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,13 +18,15 @@ from es_sbert.cli import analysis_input, analysis_output
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED
 from es_sbert.cli.options import OUTPUT_FILE_TYPE, FiniteFloatRange, open_engine
 from es_sbert.errors import UsageError
-from es_sbert.messages import log_message
+from es_sbert.messages import be, log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis import DuplicateGroup, TextCollection
     from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult, DuplicateSearchSettings
     from es_sbert.engines.rest import Json
 
+
+_SHOWN_IN_TERMINAL = 10  # groups, and duplicates of each
 
 _KNN_OPTIONS = {
     "neighbors": "--neighbors",
@@ -83,8 +86,19 @@ _KNN_OPTIONS = {
     ),
 )
 @analysis_output.write_field_options(
-    "With --index: write the id of the kept document into this keyword field (e.g. duplicate_of) of each of its "
-    "duplicates; remove the field from all other documents."
+    click.option(
+        "--write-field",
+        metavar="FIELD",
+        help="With --index: write the group of each document into this keyword field (e.g. duplicate_group): the id of "
+        "the kept document, or its own id if it has no near-duplicate. A search with `collapse` on the field shows one "
+        "hit of each group.",
+    ),
+    click.option(
+        "--mark-duplicates",
+        metavar="FIELD",
+        help="With --index: write the id of the kept document into this keyword field (e.g. duplicate_of) of its "
+        "duplicates only, which a filter can leave out; remove the field from all other documents.",
+    ),
 )
 @analysis_input.source_options
 @analysis_output.output_options
@@ -95,14 +109,16 @@ def duplicates(
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A group holds all
     texts that a chain of near-duplicates connects. One text of each group is kept; each other text is shown with its
-    cosine with that one.
+    cosine with that one, which may be below --min-cosine in a chain. The largest groups come first; a terminal shows
+    ten of them.
 
     All pairs are compared. For a large index, the engine's kNN search finds candidate pairs instead; the command then
     reports the estimated recall, and resumes if you run it again after an interruption.
 
-    Documents without text or vector are left out and counted. Nothing is written to the index without --write-field.
+    Documents without text or vector are left out and counted. Nothing is written to the index without --write-field
+    or --mark-duplicates.
 
-    Exit codes: 0 done, 1 some documents did not get their value of --write-field, 2 error, 130 interrupted.
+    Exit codes: 0 done, 1 some documents did not get their value of a field, 2 error, 130 interrupted.
 
     \b
     Examples:
@@ -115,17 +131,18 @@ def duplicates(
     from es_sbert.analysis.duplicates import DuplicateSearchSettings, KeepPolicy, keep_priorities
     from es_sbert.ingest.dead_letters import safe_file_name
 
-    index, write_field, dry_run = options["index"], options["write_field"], options["dry_run"]
-    _check_options(files, index, keep, date_field, write_field)
+    index, dry_run = options["index"], options["dry_run"]
+    written = [options[name] for name in ("write_field", "mark_duplicates") if options[name] is not None]
+    _check_options(files, index, keep, date_field, written)
     analysis_output.check_output_files(options)
     filter = analysis_input.read_filter(options)
-    fields = [name for name in (date_field, write_field) if name is not None]
+    fields = written if date_field is None else [date_field, *written]
     knn = {name: options[name] for name in _KNN_OPTIONS if options[name] is not None}
 
     def priority(texts: TextCollection) -> list[float] | None:
         return keep_priorities(texts, KeepPolicy(keep), date_field)
 
-    with analysis_output.field_writer(options) as writer:
+    with analysis_output.field_writers(options, "write_field", "mark_duplicates") as writers:
         begin = time.perf_counter()
         if _uses_knn(method, options):
             path = knn.pop("state", None) or Path(f"{safe_file_name(index)}.duplicates.state")
@@ -147,13 +164,20 @@ def duplicates(
             done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin
         page = partial(_html_page, texts, groups, analysis_output.describe_source(files, index), min_cosine, keep)
-        analysis_output.write_output(_json_objects(groups, texts), _text_lines(groups, texts), page, options)
-        extra = sum(len(group.members) - 1 for group in groups)
-        log_message(f"{extra:,} near-duplicates of {len(groups):,} texts among {done} in {seconds:.1f} s")
+        shown = _SHOWN_IN_TERMINAL if sys.stdout.isatty() else None
+        lines = _text_lines(groups, texts, min_cosine, shown)
+        analysis_output.write_output(_json_objects(groups, texts), lines, page, options)
+        extra = pluralize(sum(len(group.members) - 1 for group in groups), "near-duplicate")
+        log_message(f"{extra} of {pluralize(len(groups), 'text')} among {done} in {seconds:.1f} s")
+        if (chains := _chains_line(groups, min_cosine)) is not None:
+            log_message(chains)
+        kept = {one: texts.ids[group.kept] for group in groups for one in group.members}
+        duplicates_alone = {one: kept[one] for group in groups for one in group.members if one != group.kept}
         code = 0
-        if writer is not None:
-            values = {one: texts.ids[group.kept] for group in groups for one in group.members if one != group.kept}
-            code = analysis_output.write_field_values(writer, texts, values, filter, dry_run=dry_run)
+        for name, writer in writers.items():
+            own_ids = name == "write_field"
+            values = kept if own_ids else duplicates_alone
+            code |= analysis_output.write_field_values(writer, texts, values, filter, own_ids=own_ids, dry_run=dry_run)
         if path is not None and dry_run:
             log_message(f"the search is kept in {path}: the same command without --dry-run writes its result")
         elif path is not None and code == 0:
@@ -162,11 +186,11 @@ def duplicates(
 
 
 def _check_options(
-    files: Sequence[str], index: str | None, keep: str, date_field: str | None, write_field: str | None
+    files: Sequence[str], index: str | None, keep: str, date_field: str | None, written: Sequence[str]
 ) -> None:
     analysis_input.check_files_or_index(files, index)
-    if write_field is not None and write_field == date_field:
-        raise UsageError("--write-field and --date-field name the same field", "Give --write-field another name.")
+    if date_field in written:
+        raise UsageError(f"the field {date_field} of --date-field would be written", "Name another field to write.")
     if (keep == "newest") != (date_field is not None):
         remedy = "Give both, e.g. --keep newest --date-field created_at."
         raise UsageError("--keep newest and --date-field belong together, and only one of them is given", remedy)
@@ -222,12 +246,15 @@ def _search_by_knn(
             log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
         if candidates.resumed:
-            log_message(f"resumed from {path}: {candidates.compared:,} documents were compared already")
+            log_message(
+                f"resumed from {path}: {pluralize(candidates.compared, 'document')} "
+                f"{be(candidates.compared, past=True)} compared already"
+            )
         try:
             with analysis_input.progress_meter(candidates.compared) as show:
                 return search.run(candidates, fields=fields, priority=priority, on_progress=show)
         except KeyboardInterrupt:
-            done = f"{candidates.compared:,} documents"
+            done = pluralize(candidates.compared, "document")
             log_message(f"Interrupted after {done}; run the same command again to resume ({path}).")
             return None
 
@@ -236,7 +263,7 @@ def _knn_lines(found: DuplicateSearchResult) -> Iterator[str]:
     yield from found.texts.skipped.lines()
     if found.unread:
         yield (
-            f"{found.unread:,} documents were written while the search ended and are not compared: "
+            f"{pluralize(found.unread, 'document')} written while the search ended {be(found.unread)} not compared: "
             "run the command again when no documents are being written"
         )
     yield _recall_line(found.recall)
@@ -249,14 +276,16 @@ def _recall_line(recall: DuplicateRecall) -> str:
         return "the recall was not measured: --recall-sample is 0"
     if not recall.pairs:
         return (
-            f"the recall cannot be estimated: none of {recall.sampled:,} random documents has a near-duplicate; "
+            f"the recall cannot be estimated: none of {pluralize(recall.sampled, 'random document')} has a "
+            "near-duplicate; "
             "a larger --recall-sample may find some"
         )
     # Near-duplicates of one document are found or missed together, so the interval is one of documents.
     estimate = mean_confidence_interval(recall.shares, 1)
     return (
         f"recall {estimate.mean:.1%} ({estimate.low:.1%} to {estimate.high:.1%} with 95 % confidence): "
-        f"{recall.found:,} of {recall.pairs:,} near-duplicates of {recall.sampled:,} random documents, found exactly, "
+        f"{recall.found:,} of {recall.pairs:,} near-duplicates of "
+        f"{pluralize(recall.sampled, 'random document')}, found exactly, "
         "are in the same group" + ("" if recall.found == recall.pairs else "; a higher --num-candidates finds more")
     )
 
@@ -283,10 +312,40 @@ def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> It
             yield ranked | {"text": texts.texts[member]}
 
 
-def _text_lines(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[str]:
-    for number, group in enumerate(groups, 1):
-        yield f"group {number}: {len(group.members):,} texts"
+def _is_chain(group: DuplicateGroup, min_cosine: float) -> bool:
+    """Whether a member is no near-duplicate of the kept text itself. Cosines of float32 differ in the last digits."""
+    return min(group.cosines) < min_cosine - 1e-5
+
+
+def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | None:
+    """Why texts of a group may be less similar than the threshold; None if none is."""
+    chains = [group for group in groups if _is_chain(group, min_cosine)]
+    if not chains:
+        return None
+    lowest = min(min(group.cosines) for group in chains)
+    return (
+        f"{pluralize(len(chains), 'group')} with cosines below --min-cosine {min_cosine:g} (the lowest: {lowest:.5f}): "
+        "each text is a near-duplicate of another one of its group, but not of the kept one. A higher --min-cosine "
+        "splits such groups."
+    )
+
+
+def _text_lines(
+    groups: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, shown: int | None
+) -> Iterator[str]:
+    """The groups for people.
+
+    Args:
+        shown: The most groups, and the most duplicates of each, that are shown; None shows all.
+    """
+    for number, group in enumerate(groups[:shown], 1):
+        chain = f", lowest cosine {min(group.cosines):.5f} (a chain)" if _is_chain(group, min_cosine) else ""
+        yield f"group {number}: {pluralize(len(group.members), 'text')}{chain}"
         yield f"  kept     {analysis_output.text_excerpt(texts, group.kept)}"
-        for member, cosine in zip(group.members, group.cosines, strict=True):
-            if member != group.kept:
-                yield f"  {cosine:.5f}  {analysis_output.text_excerpt(texts, member)}"
+        others = [pair for pair in zip(group.members, group.cosines, strict=True) if pair[0] != group.kept]
+        for member, cosine in others[:shown]:
+            yield f"  {cosine:.5f}  {analysis_output.text_excerpt(texts, member)}"
+        if shown is not None and len(others) > shown:
+            yield f"  … and {pluralize(len(others) - shown, 'more text')}"
+    if shown is not None and len(groups) > shown:
+        yield f"… and {pluralize(len(groups) - shown, 'more group')}: -o FILE writes all, --html FILE shows them"

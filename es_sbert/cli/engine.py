@@ -8,16 +8,18 @@ import click
 import cloup
 
 from es_sbert.cli.options import FiniteFloatRange
-from es_sbert.cli.output import print_message
+from es_sbert.cli.output import print_message, require_terminal
 from es_sbert.engines.local import (
     ENGINES,
     RunningEngine,
     find_build,
+    folders_in_shared_use,
     purge_stopped,
     running_engines,
     start_cluster,
     start_engine,
     stop_cluster,
+    stopped_servers,
 )
 from es_sbert.engines.local.engine_home import up_command
 from es_sbert.engines.local.local_engine import DEFAULT_HEAP, DEFAULT_NODE_HEAP
@@ -102,18 +104,24 @@ def up(name: str, port: int | None, nodes: int, heap: str | None, timeout: float
 @click.argument("name", required=False)
 @click.option("--port", type=click.IntRange(1, 65535), help="Only the server or cluster on this port.")
 @click.option("--all", "every", is_flag=True, help="All servers that es-sbert started.")
-@click.option("--purge", is_flag=True, help="Remove data and logs too, also those of stopped servers of that name.")
-def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
+@click.option("--purge", is_flag=True, help="Remove data and logs too, also those of a stopped server.")
+@click.option("--yes", is_flag=True, help="With --purge: do not ask before data of earlier runs is removed.")
+def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool) -> None:
     """Stop servers, and all nodes of clusters.
 
     Their data and logs stay unless --purge is given. Without --port, the one server or cluster that runs is meant,
     or the one of that NAME. The port of any node means its whole cluster. Only servers that `es-sbert engine up`
     started are ever stopped.
 
-    Example: es-sbert engine down es9 --purge
+    If `engine up` found a server running, or started it on data of an earlier run, then --purge asks before it removes
+    data: somebody else may need it.
+
+    Example: es-sbert engine down es9 --port 9200 --purge
     """
     if name is not None and every:
         raise UsageError("NAME and --all contradict each other", "Give one of the two.")
+    if yes and not purge:
+        raise UsageError("--yes is given without --purge, which alone asks", "Leave --yes out, or add --purge.")
     if name is not None:
         find_build(name)
     clusters = _by_cluster(running_engines())
@@ -121,19 +129,60 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
     if port is None and not every and len(wanted) > 1:
         listed = ", ".join(f"{nodes[0].name} on port {nodes[0].all_ports[0]}" for nodes in wanted)
         raise UsageError(f"several servers run: {listed}", "Give the --port of one, or stop them all with --all.")
+    stopped = _stopped_to_purge(name, port, every=every, is_any_running=bool(wanted)) if purge else []
+    if purge and not yes:
+        running = [(nodes[0].name, each) for nodes in wanted for each in nodes[0].all_ports]
+        _confirm_purge([*running, *stopped])
     for nodes in wanted:
         stop_cluster(nodes, purge=purge)
         for each in nodes:
             print_message(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.")
         if purge:
             _report_missing_nodes(nodes, "data removed.")
-    # Stopped servers lose their data if they were named, never if one was merely running.
-    named = list(ENGINES) if every else [name] if name is not None else []
-    removed = [folder for build in named if purge for folder in purge_stopped(build, port)]
+    removed = [folder for build, its_port in stopped for folder in purge_stopped(build, its_port)]
     for folder in removed:
         print_message(f"Removed {folder}.")
     if not wanted and not removed:
         print_message("No such server is running.")
+
+
+def _stopped_to_purge(
+    name: str | None, port: int | None, *, every: bool, is_any_running: bool
+) -> list[tuple[str, int]]:
+    """Names and ports of stopped servers whose data is to be removed: those that were named, never others.
+
+    Raises:
+        UsageError: there are several, and none runs.
+    """
+    names = list(ENGINES) if every else [name] if name is not None else []
+    found = [(build, its_port) for build in names for its_port in stopped_servers(build, port)]
+    if every or port is not None:
+        return found
+    clusters = {stopped_servers(build, its_port)[its_port] for build, its_port in found}
+    if is_any_running:
+        for build, its_port in found:
+            print_message(f"{build} on port {its_port} does not run; its data is kept.")
+        return []
+    if len(clusters) > 1:
+        listed = ", ".join(f"{build} on port {its_port}" for build, its_port in found)
+        raise UsageError(
+            f"several stopped servers have data: {listed}", "Give the --port of one, or remove all with --all."
+        )
+    return found
+
+
+def _confirm_purge(servers: list[tuple[str, int]]) -> None:
+    """Ask before data is removed that somebody else may need.
+
+    Raises:
+        UsageError: there is no terminal to ask.
+        Abort: the user declines.
+    """
+    folders = [folder for name, port in servers for folder in folders_in_shared_use(name, [port])]
+    if folders:
+        listed = ", ".join(map(str, folders))
+        require_terminal(f"--purge asks before it removes data that was there before the last `engine up`: {listed}")
+        click.confirm(f"{listed}: this data was there before the last `engine up`. Remove it?", abort=True, err=True)
 
 
 @engine.command("list")

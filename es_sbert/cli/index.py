@@ -225,8 +225,8 @@ def template(name: str, **options: Any) -> None:
     click.option(
         "--written-field",
         metavar="FIELD",
-        help="Declare instead that `duplicates` and `cluster` write this keyword field: --write-field then overwrites "
-        "and removes its values.",
+        help="Declare instead that `duplicates` and `cluster` write this keyword field: they then overwrite and "
+        "remove its values.",
     ),
     click.option("--yes", is_flag=True, help="With --written-field: do not ask."),
 )
@@ -236,10 +236,10 @@ def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> N
 
     Do not restore settings while a load is under way: the load would go on with them, only slower.
 
-    `duplicates --write-field` and `cluster --write-field` refuse a field whose values no analysis has written. The
-    mapping says which fields analyses write. If it does not, because another program has replaced the mapping's
-    `_meta` for example, --written-field FIELD declares the field. The command shows how many documents have values,
-    and asks before it changes anything.
+    `duplicates` and `cluster` refuse to write a field whose values no analysis has written. The mapping says which
+    fields analyses write. If it does not, because another program has replaced the mapping's `_meta` for example,
+    --written-field FIELD declares the field. The command shows how many documents have values, and asks before it
+    changes anything.
 
     \b
     Examples:
@@ -277,12 +277,12 @@ def _declare_written_field(name: str, field: str, options: dict[str, Any], *, ye
         asked.append(values)
         examples = f", such as {escape_unprintable(', '.join(values.examples))}" if values.examples else ""
         print_message(f"{pluralize(values.documents, 'document')} of {values.index} with a value in {field}{examples}")
-        return yes or click.confirm(f"Let --write-field {field} overwrite and remove these values?", err=True)
+        return yes or click.confirm("Let `duplicates` and `cluster` overwrite and remove these values?", err=True)
 
     with shared.open_engine(options) as engine:
         declared = declare_written_field(engine, name, field, confirm)
     if declared is not None:
-        print_message(f"{field} of {declared.index} is a field of analyses now: --write-field {field} may write it")
+        print_message(f"{field} of {declared.index} is a field of analyses now: they may write it")
     elif asked:
         print_message("nothing was changed")
     else:

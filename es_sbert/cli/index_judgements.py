@@ -13,6 +13,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.errors import SourceError
+from es_sbert.messages import pluralize
 
 # As DEFAULT_SEARCH_LOG_INDEX of the gateway, which this module does not import: the help must stay fast.
 DEFAULT_SEARCH_LOG = "es-sbert-searches"
@@ -79,8 +80,10 @@ def judgements(name: str, output: Path, pairs: Path | None, **options: Any) -> N
         lines = [] if pairs is None else list(training_pairs(engine, name, options["vector_field"], made))
     unknown = sum(each.search_id not in found.searches for each in found.clicks)
     print_message(
-        f"{len(found.searches):,} searches, {len(found.clicks) - unknown:,} clicks on their hits; left out: "
-        f"{unknown:,} clicks of other searches, {found.without_text:,} searches without exactly one text"
+        f"{pluralize(len(found.searches), 'search', 'searches')}, "
+        f"{pluralize(len(found.clicks) - unknown, 'click')} on their hits; left out: "
+        f"{pluralize(unknown, 'click')} of other searches, "
+        f"{pluralize(found.without_text, 'search', 'searches')} without exactly one text"
     )
     if not made:
         raise SourceError(
@@ -90,10 +93,10 @@ def judgements(name: str, output: Path, pairs: Path | None, **options: Any) -> N
         )
     write_output_file(output, judgement_csv(made), remedy)
     queries = len({each.query for each in made})
-    print_message(f"wrote {len(made):,} judgements of {queries:,} queries to {output}")
+    print_message(f"wrote {pluralize(len(made), 'judgement')} of {pluralize(queries, 'query', 'queries')} to {output}")
     if pairs is not None:
         write_output_file(pairs, lines, remedy)
-        print_message(f"wrote {len(lines):,} training pairs to {pairs}")
+        print_message(f"wrote {pluralize(len(lines), 'training pair')} to {pairs}")
 
 
 @cloup.command("tune-hybrid")

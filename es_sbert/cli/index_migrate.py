@@ -14,6 +14,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.output import print_message, require_terminal
+from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
@@ -149,7 +150,7 @@ def _drop(engine: Engine, alias: str, *, yes: bool) -> list[str]:
     from es_sbert.migration.alias_swap import drop_old_index
 
     def confirm(index: str, documents: int) -> bool:
-        return yes or click.confirm(f"Delete the index {index} with its {documents:,} documents?", err=True)
+        return yes or click.confirm(f"Delete the index {index} with its {pluralize(documents, 'document')}?", err=True)
 
     return drop_old_index(engine, alias, confirm)
 

@@ -24,11 +24,10 @@ from es_sbert.cli.output import print_message, require_terminal
 def remove(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     """Remove from the index NAME what es-sbert has put into it: vectors, their metadata, `_meta` and settings.
 
-    Fields that `duplicates --write-field` and `cluster --write-field` have written are removed too. Documents are
-    written without these fields, unless somebody else has written them since they were read; then they are read
-    again. All other fields are kept. Searches, loads and the gateway see no vector field from the beginning on. A
-    run that was killed is resumed by the same command. The result says what cannot be removed, such as the fields in
-    the mapping.
+    Fields that `duplicates` and `cluster` have written are removed too. Documents are written without these fields,
+    unless somebody else has written them since they were read; then they are read again. All other fields are kept.
+    Searches, loads and the gateway see no vector field from the beginning on. A run that was killed is resumed by the
+    same command. The result says what cannot be removed, such as the fields in the mapping.
 
     \b
     Examples:

@@ -17,6 +17,7 @@ from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.logs import is_json_logging, log_errors_only
 from es_sbert.cli.options import encoder_arguments, engine_settings
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -44,8 +45,8 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text
     are skipped and counted. Run the same command again to resume a load that was stopped or killed.
 
-    Exit codes: 0 all documents loaded, 1 some are in the dead-letter file or missing from the index, 2 nothing
-    could be done, 130 interrupted.
+    Exit codes: 0 all documents loaded, 1 some are in the dead-letter file or missing from the index, 2 none
+    could be loaded, 130 interrupted.
 
     \b
     Examples:
@@ -148,10 +149,11 @@ def _confirm_replace(engine: Engine, wanted: LoadPlan) -> bool:
             continue
         count = engine.count(wanted.state.name, has_vector_query(field.field, field.stored))
         question = (
-            f"The vectors of {count:,} documents in {wanted.state.name}.{field.field} were made from the text "
+            f"The vectors of {pluralize(count, 'document')} in {wanted.state.name}.{field.field} were made "
+            "from the text "
             f"{escape_unprintable(repr(field.stored.text))}. Replace them by vectors of "
             f"{escape_unprintable(repr(new))}? Until the "
-            f"command has ended, searches see vectors of both; `es-sbert index migrate` replaces all at once."
+            "command has ended, searches see vectors of both; `es-sbert index migrate` replaces all at once."
         )
         if count and not click.confirm(question, err=True):
             return False

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from es_sbert.cli.wrapping import wrap_for
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
 
@@ -47,6 +48,7 @@ class _TextHandler(_StderrHandler):
     def format(self, record: logging.LogRecord) -> str:
         text: str | None = getattr(record, "text", None)
         line = escape_unprintable(record.getMessage().rstrip("\n")) if text is None else escape_unprintable_lines(text)
+        line = wrap_for(self.stream, line)
         if not record.exc_info or record.name.partition(".")[0] not in _WITH_TRACEBACKS:
             return line
         trace = escape_unprintable_lines(_TRACEBACK_FORMATTER.formatException(record.exc_info))

@@ -16,6 +16,7 @@ import cloup
 
 from es_sbert import __version__
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
+from es_sbert.cli.wrapping import wrap_for
 from es_sbert.errors import EsSbertError, OutputError, SourceError
 from es_sbert.messages import log_event
 
@@ -148,13 +149,17 @@ def main(args: list[str] | None = None) -> None:
         log_error(OutputError(f"the output cannot be written: {error.strerror}", remedy))
         sys.exit(2)
     except click.exceptions.Abort:
+        if sys.stderr.isatty():
+            click.echo(err=True)  # the terminal has written "^C"
         log_event("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")
         sys.exit(130)
     except click.ClickException as error:
         if is_json_logging():
             log_event("failed", error.format_message(), logging.ERROR, error=type(error).__name__, remedy="See --help.")
         else:
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            click.echo(wrap_for(sys.stderr, shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     sys.exit(result if isinstance(result, int) else 0)
 

@@ -12,7 +12,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.analysis_input import file_reading, progress_meter
 from es_sbert.cli.output import align_columns, print_message, print_report
-from es_sbert.messages import escape_unprintable
+from es_sbert.messages import escape_unprintable, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis.dimension_reduction import Rotation
@@ -120,7 +120,8 @@ def _report_lines(name: str, output: Path, fingerprint: str, found: Rotation) ->
     rows += [(str(one.dimensions), f"{one.recall:.4f}", f"{one.rotated_recall:.4f}") for one in found.quality]
     return [
         escape_unprintable(f"{name} → {output} (fingerprint {fingerprint})"),
-        f"axes of {found.texts:,} texts; the figures are of axes without {found.held_out:,} of them, which they are "
+        f"axes of {pluralize(found.texts, 'text')}; the figures are of axes without {found.held_out:,} of "
+        "them, which they are "
         "measured on",
         *align_columns(rows),
         escape_unprintable(f"Cut its vectors: --model {output}@N"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from es_sbert.cli.wrapping import wrap_for
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.filesystem import is_stream, open_output
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def print_message(message: str) -> None:
     """Print a message on stderr, for commands without --log-format."""
-    click.echo(message, err=True)
+    click.echo(wrap_for(sys.stderr, message), err=True)
 
 
 def require_terminal(consequence: str) -> None:

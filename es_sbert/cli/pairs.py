@@ -14,7 +14,7 @@ from cloup import option_group
 from es_sbert.cli import analysis_input, analysis_output
 from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.messages import escape_unprintable, log_message
+from es_sbert.messages import escape_unprintable, log_message, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
@@ -105,19 +105,19 @@ def pairs(
         analysis_input.check_two_texts(len(first))
         similar = most_similar_pairs(first.vectors, k or DEFAULT_K, min_cosine=min_cosine, starts=first.starts)
         found = [_ScoredPair(*pair, None) for pair in similar]
-        compared = f"{len(first):,} texts"
+        compared = pluralize(len(first), "text")
     else:
         for name, collection in zip(between, collections, strict=True):
             if not len(collection):
                 raise SourceError(f"{escape_unprintable(name)} holds no text", "Give two files with texts.")
         aligned = margin_pairs(first.vectors, second.vectors, k, min_cosine=min_cosine, **limits)
         found = [_ScoredPair(pair.first, pair.second, pair.cosine, pair.margin) for pair in aligned]
-        compared = f"{len(first):,} and {len(second):,} texts"
+        compared = f"{len(first):,} and {pluralize(len(second), 'text')}"
     seconds = time.perf_counter() - begin
     source = " and ".join(between) if between else analysis_output.describe_source(files, index)
     page = partial(_html_page, found, collections, source)
     analysis_output.write_output(_json_objects(found, first, second), _text_lines(found, first, second), page, options)
-    log_message(f"{len(found):,} pairs of {compared}, compared in {seconds:.1f} s")
+    log_message(f"{pluralize(len(found), 'pair')} of {compared}, compared in {seconds:.1f} s")
 
 
 def _html_page(found: Sequence[_ScoredPair], collections: Sequence[TextCollection], source: str) -> bytes:

@@ -356,6 +356,24 @@ def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
     return aliases
 
 
+def serving_modes(settings: GatewaySettings) -> dict[str, str]:
+    """What a gateway does with requests, and where its own pages are, by name; for the operator."""
+    listen, semantic, log, prefix = settings.listen, settings.semantic, settings.search_log, settings.listen.path_prefix
+    field, models = semantic.virtual_field, ", ".join(settings.models.public_names)
+    key = " (with a key)"
+    clicks = " with clicks" if log is not None and log.clicks else ""
+    return {
+        "semantic queries": f"of the field {field}",
+        "hybrid search": "match queries of embedded texts" if semantic.hybrid else "off (--hybrid)",
+        "writes": "documents get embeddings" if semantic.writes else "passed through (--no-writes)",
+        "search log": "off (--search-log)" if log is None else f"{log.index}{clicks}",
+        "TLS": "off (--tls-certificate)" if listen.certificate is None else "on",
+        "search page": f"{prefix}/ui/",
+        "embeddings API": f"{prefix}/v1/embeddings of {models}{key if settings.embeddings_api.api_key else ''}",
+        "metrics, health": f"{prefix}/metrics{key if settings.metrics_key else ''}, {prefix}/healthz, {prefix}/readyz",
+    }
+
+
 @cloup.command()
 @serve_options
 def serve(**options: Any) -> int:
@@ -395,6 +413,8 @@ def serve(**options: Any) -> int:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
         said = f"{address} passes requests on to {join_urls(parse_addresses(settings.upstream))}"
-        log_event("serving", said, text=f"{said}. Press Ctrl-C to end.", address=address)
+        modes = serving_modes(settings)
+        lines = [f"{said}. Press Ctrl-C to end.", *(f"  {name:<17} {value}" for name, value in modes.items())]
+        log_event("serving", said, text="\n".join(lines), address=address, modes=modes)
         running.run(sockets=[listening])
     return 0 if running.started else 2

@@ -15,6 +15,7 @@ from cloup import option_group
 from es_sbert.cli.options import FILE_TYPE, connection_options, engine_settings, select_options
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.errors import UsageError, require_extra
+from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
     from es_sbert.training.training_run import TrainingResult
@@ -111,7 +112,9 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
 
         found = check_recipe(settings, folder, options["device"], engine=engine, report=print_message)
         for stage, data in zip(settings.stages, found, strict=True):
-            click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
+            click.echo(
+                f"{stage.name}: {pluralize(sum(map(len, data.examples)), 'example')}, {len(data.dev or ()):,} for dev"
+            )
         return
     if output is None:
         raise UsageError("no output folder was given", "Name a folder for the trained model: -o FOLDER")
@@ -144,7 +147,9 @@ def train_summary(trained: TrainingResult, seconds: float) -> str:
         best = ""
         if stage.dev_name is not None and stage.best_dev is not None:
             best = f", {_score_gain(stage.dev_name, stage.start_dev, stage.best_dev)} at step {stage.best_step}"
-        lines.append(f"{stage.name}: {stage.steps:,} steps, {stage.examples_per_second:,.0f} examples/s{best}")
+        lines.append(
+            f"{stage.name}: {pluralize(stage.steps, 'step')}, {stage.examples_per_second:,.0f} examples/s{best}"
+        )
     if trained.test is not None:
         lines.append(_score_gain(trained.test.name, trained.test.start, trained.test.trained))
     fingerprint = f" (fingerprint {trained.fingerprint})" if trained.fingerprint else ""
@@ -154,8 +159,10 @@ def train_summary(trained: TrainingResult, seconds: float) -> str:
 
 def _score_gain(name: str, start: float | None, trained: float) -> str:
     """`dev accuracy × 100: 81.20 → 86.10 (+4.90)`."""
+    from es_sbert.evaluation.significance import shown_difference
+
     if start is None:
         return f"{name}: {trained:.2f}"
-    gain = round(trained - start, 2)
+    gain = shown_difference(trained, start)
     verdict = f"{gain:+.2f}" if gain > 0 else "no better than the model it started from"
     return f"{name}: {start:.2f} → {trained:.2f} ({verdict})"

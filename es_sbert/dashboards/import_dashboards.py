@@ -17,6 +17,7 @@ from es_sbert.engines.address import Address, parse_address
 from es_sbert.engines.error_mapping import connection_error
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.messages import pluralize
 
 DEFAULT_KIBANA_URL = "http://localhost:5601"
 _CREDENTIAL_SETTINGS = ("username", "password", "api_key", "token")
@@ -120,7 +121,7 @@ def object_import_error(
     more = f"; and {len(errors) - _MAX_ERRORS_SHOWN} more" if len(errors) > _MAX_ERRORS_SHOWN else ""
     remedies = [_OBJECT_REMEDIES[kind] for kind in kinds if kind in _OBJECT_REMEDIES]
     return RequestFailed(
-        f"{product.label} at {url} imported {body.get('successCount', 0)} of {len(objects)} objects: "
+        f"{product.label} at {url} imported {body.get('successCount', 0)} of {pluralize(len(objects), 'object')}: "
         f"{'; '.join(lines) or 'it does not say why'}{more}",
         " ".join(remedies) or "The message above is the server's own; its log says more.",
         200,

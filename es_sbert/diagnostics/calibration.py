@@ -15,7 +15,7 @@ from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_co
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
 from es_sbert.index.earlier_segments import IndexTypeShare
-from es_sbert.messages import escape_unprintable
+from es_sbert.messages import escape_unprintable, pluralize
 
 
 @dataclass(frozen=True)
@@ -271,9 +271,10 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
     """What was measured, a table of values, and the recommendation, line by line; the last one is what to type."""
     recommended = report.calibration.recommended
     lines = [
-        f"{report.index}.{report.field}: {report.documents:,} documents with vectors of "
+        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')} with vectors of "
         f"{escape_unprintable(report.model)}",
-        f"{report.queries:,} {_describe_queries(report)}, compared with a sample of {report.sample:,} documents",
+        f"{report.queries:,} {_describe_queries(report)}, compared with a sample of "
+        f"{pluralize(report.sample, 'document')}",
     ]
     if report.left_out:
         lines.append("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items()))

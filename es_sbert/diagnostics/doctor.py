@@ -36,11 +36,13 @@ from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_p
 from es_sbert.index.vector_field import (
     VectorField,
     adopt_command,
+    did_you_mean,
     embed_command,
     has_vector_field,
     vector_field_from_state,
 )
 from es_sbert.installation import installed_runtimes, runtime_collision
+from es_sbert.messages import be, pluralize
 from es_sbert.search.search_scope import SearchScope
 
 _TEST_SENTENCE = "Does this machine embed a sentence?"
@@ -81,7 +83,7 @@ def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
     else:
         read = f"{info.dimensions} dimensions, reads {info.max_tokens} tokens"
         yield ok("model", f"{info.model} ({info.fingerprint[:12]}), {read}")
-    threads = f", {info.threads} threads" if info.threads else ""
+    threads = f", {pluralize(info.threads, 'thread')}" if info.threads else ""
     yield ok("device", f"{info.precision} by {info.provider} on {info.device}{threads}")
     figures = _best_speeds(info.fingerprint)
     if info.device == "cpu" and figures:
@@ -398,7 +400,7 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
     fields: list[VectorField] = []
     findings: list[Finding] = []
     if not states:
-        remedy = "`es-sbert ingest` creates it; check the name otherwise."
+        remedy = f"{did_you_mean(name, engine)}`es-sbert ingest` creates it; check the name otherwise."
         findings.append(warning("index", f"there is no index {name}", remedy))
     for state in states:
         _read_fields(engine, state, fields, findings)
@@ -411,7 +413,7 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
 
 def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Sequence[VectorField]) -> Iterator[Finding]:
     """What searches and loads make of a name of several indices."""
-    count = f"{name} names {len(states)} indices, which searches take together"
+    count = f"{name} names {pluralize(len(states), 'index', 'indices')}, which searches take together"
     is_alias = not is_index_expression(name)
     try:
         target = write_index(name, states) if is_alias else None
@@ -495,7 +497,7 @@ def check_index(
         yield Finding.of("index", error)
         return
     size = "" if summary.bytes is None else f", {summary.bytes / 1e6:,.1f} MB"
-    yield ok("index", f"{summary.name}: {summary.documents:,} documents{size}")
+    yield ok("index", f"{summary.name}: {pluralize(summary.documents, 'document')}{size}")
     fit = {field.name for field in fields if field.index == state.name}
     for field in summary.fields:
         if field.name in fit:
@@ -549,7 +551,10 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
             f"Embed them: `es-sbert ingest --index {index} --vector-field {field.name}`.",
         )
     else:
-        yield ok(about, f"all {documents:,} documents have a vector, {field.meta.index_type}")
+        every = "the only document has" if documents == 1 else f"all {documents:,} documents have"
+        yield ok(about, f"{every} a vector, {field.meta.index_type}")
     if field.truncated:
         remedy = "Their ends are not found. Load shorter texts, or use a model that reads more."
-        yield warning(about, f"{field.truncated:,} texts are longer than the model reads", remedy)
+        yield warning(
+            about, f"{pluralize(field.truncated, 'text')} {be(field.truncated)} longer than the model reads", remedy
+        )

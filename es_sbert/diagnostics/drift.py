@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
-from es_sbert.messages import escape_unprintable, shorten
+from es_sbert.messages import escape_unprintable, pluralize, shorten
 
 Doubles = NDArray[np.float64]
 
@@ -245,7 +245,8 @@ def _nearest_cosines(vectors: Vectors, reference: Vectors) -> Doubles:
 def drift_lines(report: DriftReport) -> Iterator[str]:
     """What was compared, a table, the verdict, examples and what to do, line by line."""
     yield (
-        f"{report.index}.{report.field}: {report.new:,} of {report.new_total:,} new documents, {report.baseline:,} of "
+        f"{report.index}.{report.field}: {report.new:,} of {pluralize(report.new_total, 'new document')}, "
+        f"{report.baseline:,} of "
         f"{report.baseline_total:,} of the baseline, vectors of {escape_unprintable(report.model)}"
     )
     yield f"{'':<44}{'baseline':>10}{'new':>10}"

@@ -54,7 +54,7 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import ALLOWED_CHANGES, VectorField, require_index
-from es_sbert.messages import size_text
+from es_sbert.messages import pluralize, size_text
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
 
@@ -296,7 +296,7 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
     count = engine.count(field.index, has_vector)
     if count < _MIN_DOCUMENTS:
         raise IndexMismatch(
-            f"{field.index} has {count:,} documents with a vector, too few to compare layouts",
+            f"{field.index} has {pluralize(count, 'document')} with a vector, too few to compare layouts",
             f"Load at least {_MIN_DOCUMENTS:,} first; vectors of fewer take no memory to speak of.",
         )
     held_out = 0 if queries is not None else min(request.queries, count // _QUERY_SHARE)
@@ -409,8 +409,10 @@ def advise(
     built = [layout for layout in layouts if request.dimensions or layout.dimensions not in hopeless]
     largest = max((_sizes(info, layout, len(sample.vectors)).disk for layout in built), default=0)
     report(
-        f"{sample.documents:,} documents with {len(sample.vectors):,} of {total:,} vectors, {len(sample.queries):,} "
-        f"queries: {len(built)} temporary indices, one at a time, of up to {size_text(largest)}"
+        f"{pluralize(sample.documents, 'document')} with {len(sample.vectors):,} of "
+        f"{pluralize(total, 'vector')}, {len(sample.queries):,} "
+        f"queries: {pluralize(len(built), 'temporary index', 'temporary indices')}, one at a time, of up to "
+        f"{size_text(largest)}"
     )
     current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
 
@@ -566,9 +568,10 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
     """The report for people."""
     what = "queries of the file" if advice.from_file else "of its documents as queries"
     lines = [
-        f"{advice.index}.{advice.field} ({advice.engine}): {advice.current}, {advice.vectors:,} vectors",
-        f"measured on {advice.sampled:,} documents with {advice.queries:,} {what}; recall@{K} against exact search by "
-        f"whole vectors; memory and disk calculated for all {advice.vectors:,} vectors, one copy",
+        f"{advice.index}.{advice.field} ({advice.engine}): {advice.current}, {pluralize(advice.vectors, 'vector')}",
+        f"measured on {pluralize(advice.sampled, 'document')} with {advice.queries:,} {what}; recall@{K} "
+        "against exact search by "
+        f"whole vectors; memory and disk calculated for all {pluralize(advice.vectors, 'vector')}, one copy",
         f"{'dimensions':>10}  {'element':8}  {'index type':10}  {f'recall@{K}':>9}  {'95 % interval':>13}  "
         f"{'median ms':>9}  {'p95 ms':>7}  {'memory':>9}  {'disk':>9}",
     ]
@@ -613,7 +616,8 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
             "; that is below the minimum: measure again with a larger --sample" if expected < advice.min_recall else ""
         )
         lines.append(
-            f"Extrapolated to {advice.vectors:,} vectors, its recall is about {expected:.3f}: the more documents, the "
+            f"Extrapolated to {pluralize(advice.vectors, 'vector')}, its recall is about {expected:.3f}: "
+            "the more documents, the "
             f"more of them cut vectors confuse{low}."
         )
     if best.layout.element_type is ElementType.BYTE and advice.current.element_type is not ElementType.BYTE:

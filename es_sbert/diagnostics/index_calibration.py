@@ -40,6 +40,7 @@ from es_sbert.index.mapping import and_query, document_meta_field, has_vector_qu
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
 from es_sbert.io.tables import read_table
+from es_sbert.messages import pluralize
 from es_sbert.search.search_request import SearchParams, search_request
 from es_sbert.search.search_scope import SearchScope
 
@@ -328,7 +329,7 @@ class IndexCalibrator:
         documents = self._engine.count(self.field.index, self._has_vector)
         every = self._engine.count(self.field.index, self._filter)
         left_out = Counter({"documents without a vector": every - documents})
-        report(f"reading {min(sample, documents, self._state.result_window):,} of {documents:,} documents")
+        report(f"reading {min(sample, documents, self._state.result_window):,} of {pluralize(documents, 'document')}")
         sampled = self._sample_documents(sample, seed, left_out)
         if not sampled:
             raise IndexMismatch(
@@ -340,7 +341,7 @@ class IndexCalibrator:
             wanted = self._pseudo_queries(encoder, sampled, left_out)
         else:
             wanted = self._labelled(queries, left_out)
-        report(f"embedding {len(wanted.queries):,} queries, and searching for each")
+        report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
         # As they are searched with: those of bytes are rounded.
         vectors = np.asarray(to_element_type(vectors, self.field.meta.element_type), np.float32)
@@ -393,7 +394,7 @@ class IndexCalibrator:
                 left_out[query] += 1
         if not made:
             raise IndexMismatch(
-                f"no query can be made of the {len(sampled):,} sampled documents of {self._name}: "
+                f"no query can be made of the {pluralize(len(sampled), 'sampled document')} of {self._name}: "
                 + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
                 "Give labelled queries by --queries FILE.",
             )

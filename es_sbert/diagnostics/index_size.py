@@ -40,7 +40,7 @@ from es_sbert.index.mapping import (
     vector_path,
 )
 from es_sbert.index.vector_field import VectorField, read_vector_field, require_index
-from es_sbert.messages import size_text
+from es_sbert.messages import pluralize, size_text
 
 DEFAULT_M = 16  # neighbours of a node, the engines' default
 # Bytes that a node's neighbours take at m = 16, between what random and what clustered vectors need (docs/results.md).
@@ -270,7 +270,7 @@ def size_lines(report: SizeReport) -> list[str]:
     """The report for people."""
     times = f", {report.copies} copies" if report.copies > 1 else ""
     lines = [
-        f"{report.engine}: {report.documents:,} vectors of {report.dimensions} dimensions{times}",
+        f"{report.engine}: {pluralize(report.documents, 'vector')} of {report.dimensions} dimensions{times}",
         f"{'index type':12}{'memory':>11}{'disk':>11}   of which vectors, quantized, graph, _source",
     ]
     for size in report.sizes:

@@ -8,7 +8,7 @@ from html import escape
 
 from es_sbert.diagnostics.index_advice import IndexAdvice, K, LayoutMeasurement
 from es_sbert.index.mapping import ElementType, IndexType
-from es_sbert.messages import size_text
+from es_sbert.messages import pluralize, size_text
 
 # A value → its place on an axis.
 Scale = Callable[[float], float]
@@ -55,8 +55,9 @@ def layout_plot(advice: IndexAdvice) -> str:
         _text(_LEFT, 24, f"{advice.index}.{advice.field}: recall and memory of vector layouts", size=15),
         _text(
             _LEFT, 42,
-            f"{advice.engine}; measured on {advice.sampled:,} documents, {advice.queries:,} queries; memory calculated "
-            f"for {advice.vectors:,} vectors",
+            f"{advice.engine}; measured on {pluralize(advice.sampled, 'document')}, "
+            f"{pluralize(advice.queries, 'query', 'queries')}; memory calculated "
+            f"for {pluralize(advice.vectors, 'vector')}",
         ),
         *_axes(low, high, bottom, x, y),
         f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y(advice.min_recall):.1f}" y2="{y(advice.min_recall):.1f}" '

@@ -26,6 +26,7 @@ from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path
 from es_sbert.index.vector_field import VectorField, require_index
+from es_sbert.messages import pluralize
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, SearchMethod, VectorQuery, search_body
 
 _Z95 = 1.959963984540054  # standard normal quantile of 0.975
@@ -328,7 +329,7 @@ def measure_recall(
         )
     engine.refresh(field.index)
     stored = read_index_type_share(engine, require_index(engine, field.index), field.name)
-    report(f"{len(queries.vectors):,} queries with each of {len(settings)} settings")
+    report(f"{pluralize(len(queries.vectors), 'query', 'queries')} with each of {pluralize(len(settings), 'setting')}")
     _search_all(engine, field, queries, settings[0], k)  # the first search reads the index from disk
     answers = [_search_all(engine, field, queries, setting, k) for setting in settings]
     report("exact search: one pass over all vectors")
@@ -412,8 +413,8 @@ def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
     name = "ef_search" if engine_type is EngineType.OPENSEARCH else "num_candidates"
     head = f"{name:>14}" + (f"{'oversample':>12}" if quantized else "")
     shown = [
-        f"{report.index}.{report.field}: {report.index_type}, {report.documents:,} documents, "
-        f"{report.queries:,} queries",
+        f"{report.index}.{report.field}: {report.index_type}, {pluralize(report.documents, 'document')}, "
+        f"{pluralize(report.queries, 'query', 'queries')}",
         f"{head}{f'recall@{report.k}':>12}{'95 % interval':>18}{'median ms':>11}{'p95 ms':>9}",
     ]
     for row in report.rows:

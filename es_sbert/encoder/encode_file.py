@@ -23,6 +23,7 @@ from es_sbert.filesystem import is_stream, open_output
 from es_sbert.io.file_formats import FileFormat, WrongFormat, text_chunks
 from es_sbert.io.text_encoding import windows_1252_sample
 from es_sbert.io.text_formats import CorruptStream, split_lines
+from es_sbert.messages import be, pluralize
 
 VECTOR_FIELD = "embedding"
 _CHUNK = 1 << 16
@@ -58,13 +59,14 @@ class EncodeSummary:
         """The summary as lines for people."""
         rate = self.texts / self.seconds if self.seconds else 0.0
         lines = [
-            f"{self.texts:,} texts in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
+            f"{pluralize(self.texts, 'text')} in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
             f"({info.variant}, {info.provider}, {info.device})"
         ]
         if self.truncated:
             lines.append(
-                f"{self.truncated:,} texts were longer than {self.max_tokens} tokens and were cut "
-                f"({self.lost_tokens:,} tokens lost)"
+                f"{pluralize(self.truncated, 'text')} {be(self.truncated, past=True)} longer than "
+                f"{self.max_tokens} tokens and {be(self.truncated, past=True)} cut "
+                f"({pluralize(self.lost_tokens, 'token')} lost)"
             )
         return "\n".join([*lines, *(f"Warning: {warning}" for warning in info.warnings)])
 

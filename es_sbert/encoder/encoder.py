@@ -109,9 +109,11 @@ class Encoder:
     Close it, or use it as a context manager, to end its threads.
 
     Usage:
+        ```python
         with Encoder("all-MiniLM-L6-v2") as encoder:
             vectors = encoder.encode(["A man plays a guitar.", "The cat sleeps."])  # (2, 384) float32
             vector = encoder.encode("A man plays a guitar.")  # (384,)
+        ```
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default. A `Path` is
@@ -248,6 +250,13 @@ class Encoder:
         if number is None:
             number = self._model.route_number(None) if self._model.has_route(None) else 0
         return self._route(number)
+
+    def __repr__(self) -> str:
+        named = f"<Encoder {self._model.name!r}, {self._model.dimensions} dimensions"
+        if self._closed or not self._routes:  # `info` would load a route
+            return f"{named}, {'closed' if self._closed else 'not loaded yet'}>"
+        info = self.info
+        return f"{named}, {info.variant} on {info.device} by {info.runtime}>"
 
     @property
     def info(self) -> EncoderInfo:

@@ -75,8 +75,10 @@ class Reranker:
     Thread-safe. Close it, or use it as a context manager, to end its threads.
 
     Usage:
+        ```python
         with Reranker("my-reranker") as reranker:
             scores = reranker.predict("how do magnets work", ["Iron in a field.", "A cat sleeps."])  # (2,)
+        ```
 
     Args:
         model: Folder that `es-sbert export CROSS_ENCODER -o FOLDER` wrote, hub id, installed or registered name. A
@@ -156,6 +158,9 @@ class Reranker:
         self.warnings = selected.warnings
         if bundle.manifest.variants[selected.variant].forced:
             self.warnings += (f"variant {selected.variant} was exported below its parity threshold (--force)",)
+
+    def __repr__(self) -> str:
+        return f"<Reranker {self.name!r}>"
 
     def close(self) -> None:
         """End the worker threads."""

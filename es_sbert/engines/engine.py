@@ -233,6 +233,11 @@ class Engine(ABC):
         """
         return self._get_indices(quote_index_expression(expression))
 
+    def visible_names(self) -> list[str]:
+        """Names of all indices, aliases and data streams that this user may see, without hidden ones."""
+        answer = self._request("GET", "/_resolve/index/*")
+        return [entry["name"] for kind in ("indices", "aliases", "data_streams") for entry in answer.get(kind, ())]
+
     def alias_filters(self, expression: str, states: Sequence[IndexState]) -> dict[str, Json | None]:
         """Concrete index → the filter that a search by this expression applies to it; None where there is none.
 

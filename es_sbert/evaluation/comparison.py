@@ -10,7 +10,7 @@ from es_sbert.errors import UsageError
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow, metric_label
 from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, METRICS
 from es_sbert.evaluation.retrieval import AVERAGE
-from es_sbert.evaluation.significance import PairedDifference, difference_line, paired_difference
+from es_sbert.evaluation.significance import PairedDifference, difference_line, paired_difference, shown_difference
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,9 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     interval = "95 % interval"
     yield f"{'metric':<14}{'first':>8}{'second':>8}{'difference':>12}{interval:>20}{'p':>8}"
     for metric, found in figures.items():
+        difference = shown_difference(found.first, found.second)
         bounds = f"{found.low:+.2f} to {found.high:+.2f}"
         yield (
-            f"{metric_label(metric):<14}{found.first:>8.2f}{found.second:>8.2f}{found.difference:>+12.2f}"
+            f"{metric_label(metric):<14}{found.first:>8.2f}{found.second:>8.2f}{difference:>+12.2f}"
             f"{bounds:>20}{found.p_value:>8.3f}"
         )

@@ -13,6 +13,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.evaluation.fusion_tuning import FusionScores, FusionSetting, default_setting
 from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, measure_ranking
 from es_sbert.evaluation.task_data import RetrievalCollection
+from es_sbert.messages import pluralize
 from es_sbert.search.hybrid_search import Fusion, HybridOptions, HybridSearch, hybrid_request
 from es_sbert.search.search_scope import SearchScope
 
@@ -57,7 +58,7 @@ def measure_fusions(
         rankings = ([id for id in ranking if id != own] for ranking in searcher.rankings(text, vector))
         rows.append([measure_ranking(ranking, grades)[MAIN_METRIC] for ranking in rankings])
         if len(rows) % _PROGRESS_QUERIES == 0:
-            report(f"{len(rows):,} of {len(data.queries):,} queries")
+            report(f"{len(rows):,} of {pluralize(len(data.queries), 'query', 'queries')}")
     lexical, semantic, *hybrid = np.array(rows, dtype=np.float64).T  # (queries,) each
     return FusionScores(list(data.queries), lexical, semantic, dict(zip(settings, hybrid, strict=True)), default)
 

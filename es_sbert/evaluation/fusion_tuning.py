@@ -15,6 +15,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.evaluation.significance import PairedDifference, Verdict, difference_line, paired_difference
+from es_sbert.messages import pluralize
 from es_sbert.search.hybrid_search import (
     DEFAULT_BOOSTS,
     DEFAULT_WEIGHTS,
@@ -244,19 +245,20 @@ def fusion_lines(report: FusionReport) -> Iterator[str]:
     """A table, the comparisons and the recommendation, line by line; the last one is what to type."""
     validation, best = report.validation, report.validation.best
     found = report.differences
-    yield f"{report.index}: nDCG@10 of {report.queries:,} judged queries"
+    yield f"{report.index}: nDCG@10 of {pluralize(report.queries, 'judged query', 'judged queries')}"
     rows = [
         (LEXICAL_ONLY, "", found[TUNED, LEXICAL_ONLY].second),
         (SEMANTIC, "", found[TUNED, SEMANTIC].second),
         (DEFAULT, report.default.label, report.means[report.default]),
-        (TUNED, f"held out, {len(validation.chosen)} folds", found[TUNED, DEFAULT].first),
+        (TUNED, f"held out, {pluralize(len(validation.chosen), 'fold')}", found[TUNED, DEFAULT].first),
     ]
     for name, what, value in rows:
         yield f"  {name:<14}{value:>7.2f}  {what}".rstrip()
     agreeing = sum(setting == best for setting in validation.chosen)
     yield (
-        f"Best of {len(report.means)} settings on all queries: {best.label} ({report.means[best]:.2f}, chosen in "
-        f"{agreeing} of {len(validation.chosen)} folds)"
+        f"Best of {pluralize(len(report.means), 'setting')} on all queries: {best.label} "
+        f"({report.means[best]:.2f}, chosen in "
+        f"{agreeing} of {pluralize(len(validation.chosen), 'fold')})"
     )
     for (first, second), difference in found.items():
         yield difference_line(difference, first, second, "nDCG@10")

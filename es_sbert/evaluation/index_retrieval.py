@@ -27,6 +27,7 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
+from es_sbert.messages import pluralize
 from es_sbert.search.search_scope import ModelOptions
 from es_sbert.search.semantic_index import SemanticIndex
 
@@ -83,16 +84,16 @@ def evaluate_index(
         )
     with closing(connect(engine)) as opened:
         if opened.get_index(index) is None:
-            progress(f"{data.name}: loading {len(data.documents):,} documents into {index}, which is kept")
+            progress(f"{data.name}: loading {pluralize(len(data.documents), 'document')} into {index}, which is kept")
             _load_collection(opened, model.encoder, index, data, vector_field)
         field = read_vector_field(opened, index, vector_field)
         found = opened.count(index, has_vector_query(field.name, field.meta))
         if found != len(data.documents):
             raise IndexMismatch(
-                f"{index} has vectors of {found:,} documents, {data.name} has {len(data.documents):,}",
+                f"{index} has vectors of {pluralize(found, 'document')}, {data.name} has {len(data.documents):,}",
                 "Name the index that holds this data, or a new one, which is then loaded.",
             )
-        progress(f"{data.name}: {len(data.queries):,} queries to {index}")
+        progress(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
         with SemanticIndex(index, opened, encoder=model.encoder, vector_field=vector_field) as semantic:
             ranked = _search_queries(semantic, data)
             kind = semantic.field.meta.index_type
@@ -116,7 +117,7 @@ def _load_collection(
             letters = dead.read_bytes().splitlines() if dead.exists() else []
             reason = f": {orjson.loads(letters[0])['reason']}" if letters else ""
             raise EngineError(
-                f"{index} took {summary.indexed:,} of {len(data.documents):,} documents{reason}",
+                f"{index} took {summary.indexed:,} of {pluralize(len(data.documents), 'document')}{reason}",
                 "Correct the documents, delete the index and run again.",
             )
     engine.refresh(index)
@@ -149,7 +150,7 @@ def evaluate_judgements(
     report: Callable[[str], None] = model.get("report") or _ignore
     with SemanticIndex(index, engine, vector_field=vector_field, **model) as semantic:
         report_unknown_documents(semantic.engine, index, data, report)
-        report(f"{data.name}: {len(data.queries):,} queries to {index}")
+        report(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
         run = _search_queries(semantic, data)
         part = f"{index}: {semantic.engine.info.label}, {semantic.field.meta.index_type}"
         name = OnnxEmbedder(semantic.encoder).name
@@ -174,12 +175,13 @@ def report_unknown_documents(
     if not found:
         some = ", ".join(sorted(relevant)[:3])
         raise IndexMismatch(
-            f"{index} holds none of the {len(relevant):,} relevant documents of {data.name} ({some}, …)",
+            f"{index} holds none of the {pluralize(len(relevant), 'relevant document')} of {data.name} ({some}, …)",
             "Check the index, and that the judgements name documents by their _id.",
         )
     if found < len(relevant):
         report(
-            f"Warning: {len(relevant) - found:,} of {len(relevant):,} relevant documents of {data.name} are not in "
+            f"Warning: {len(relevant) - found:,} of {pluralize(len(relevant), 'relevant document')} of "
+            f"{data.name} are not in "
             f"{index}; they count as not found"
         )
 

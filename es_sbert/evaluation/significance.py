@@ -171,6 +171,11 @@ def _blocks(resamples: int, width: int) -> Iterable[int]:
     return (min(size, resamples - begin) for begin in range(0, resamples, size))
 
 
+def shown_difference(first: float, second: float, digits: int = 2) -> float:
+    """The difference of two scores as they are shown, rounded: 61.34 and 61.00 differ by 0.34, never by 0.33."""
+    return round(round(first, digits) - round(second, digits), digits) + 0.0  # -0.0 would be shown with a minus
+
+
 def difference_line(found: PairedDifference, first: str, second: str, metric: str) -> str:
     """The result as one line: `A is better than B: nDCG@10 +1.20 (95 % interval +0.30 to +2.10, p = 0.008, …)`.
 
@@ -186,7 +191,6 @@ def difference_line(found: PairedDifference, first: str, second: str, metric: st
     }[found.verdict]
     queries = "1 query" if found.queries == 1 else f"{found.queries:,} queries"
     p_value = "p < 0.001" if found.p_value < 0.001 else f"p = {found.p_value:.3f}"
-    return (
-        f"{verdict}: {metric} {found.difference:+.2f} ({100 * found.confidence:g} % interval {found.low:+.2f} to "
-        f"{found.high:+.2f}, {p_value}, {queries})"
-    )
+    interval = f"{100 * found.confidence:g} % interval {found.low:+.2f} to {found.high:+.2f}"
+    difference = shown_difference(found.first, found.second)
+    return f"{verdict}: {metric} {difference:+.2f} ({interval}, {p_value}, {queries})"

@@ -31,6 +31,7 @@ from es_sbert.gateway.errors import error_text, http_status
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings, ModelNotServed
+from es_sbert.messages import pluralize
 
 Handler = Callable[[Request, RequestSlot], Awaitable[Response]]
 
@@ -191,7 +192,9 @@ def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
         if not text:
             raise UsageError(f"'input[{number}]' is empty", "Leave empty texts out.")
     if len(texts) > limits.max_texts:
-        raise UsageError(f"'input' holds {len(texts):,} texts", f"Send at most {limits.max_texts:,} in one request.")
+        raise UsageError(
+            f"'input' holds {pluralize(len(texts), 'text')}", f"Send at most {limits.max_texts:,} in one request."
+        )
     characters = sum(map(len, texts))
     if characters > limits.max_characters:
         raise UsageError(

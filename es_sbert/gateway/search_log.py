@@ -38,7 +38,7 @@ from es_sbert.gateway.settings import (
     monthly_index_pattern,
 )
 from es_sbert.mappings import read_body
-from es_sbert.messages import log_event
+from es_sbert.messages import be, log_event, pluralize
 
 
 class SearchKind(StrEnum):
@@ -341,7 +341,7 @@ class SearchLog:
         self._last_warning = now
         dropped, waiting = self.dropped, self.waiting
         if lost:
-            message = f"{dropped:,} records are missing in the search log: {reason}"
+            message = f"{pluralize(dropped, 'record')} {be(dropped)} missing in the search log: {reason}"
             log_event("search_log_dropped", message, logging.WARNING, dropped=dropped, waiting=waiting)
         else:
             message = f"the search log cannot be written: {reason}"

@@ -49,6 +49,7 @@ from es_sbert.index.mapping import ElementType, VectorFieldMeta, document_meta_f
 from es_sbert.index.text_template import fields_hint, mapping_field_names
 from es_sbert.index.vector_field import VectorField, check_field_model
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.messages import pluralize
 
 _MIN_COSINE = 0.999
 
@@ -128,7 +129,9 @@ def adopt_vectors(
         # The mapping alone has forgotten the field: another program has replaced `_meta`.
         sampled = has_vector
     compared = waiting or with_vector
-    report(f"comparing {min(settings.sample, compared):,} of {compared:,} vectors with those of {info.model}")
+    report(
+        f"comparing {min(settings.sample, compared):,} of {pluralize(compared, 'vector')} with those of {info.model}"
+    )
     check = check_sample(engine, adoptable, sampled, encoder, settings)
     found = AdoptionReport(
         name, adoptable.name, adoptable.meta(info.fingerprint, info.model), documents, with_vector, waiting, check
@@ -140,7 +143,7 @@ def adopt_vectors(
     if settings.dry_run:
         return found
     retrying(partial(put_adopted_field, plain, adoptable, found.meta))
-    report(f"writing the metadata of {waiting:,} vectors")
+    report(f"writing the metadata of {pluralize(waiting, 'vector')}")
     writer = MetadataWriter(plain, adoptable, found.meta, encoder, settings, report)
     written = writer.write(check.failing, waiting)
     # Another machine may have erased the entry since.

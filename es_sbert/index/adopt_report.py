@@ -148,7 +148,8 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         yield _variant_line(report, report.variant, name)
     elif check.fails_only_where_truncated:
         yield (
-            f"Only documents longer than the model reads ({check.max_tokens:,} tokens) fail: their vectors were made "
+            f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: "
+            "their vectors were made "
             "with another `max_seq_length`. Give --model a copy of the model with that maximum in "
             "sentence_bert_config.json. Or adopt the others (--all and a lower --share), and embed these again: "
             f"{ingest}."

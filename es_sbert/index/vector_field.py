@@ -18,7 +18,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.earlier_segments import drop_earlier_segments, note_earlier_segments, settled_segments
@@ -47,7 +47,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     vector_property,
 )
-from es_sbert.index.text_template import STRIP_HTML, TextTemplate, format_text_options
+from es_sbert.index.text_template import STRIP_HTML, TextTemplate, closest_name, format_text_options
 
 _OTHER_FIELD_REMEDY = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
 
@@ -547,16 +547,32 @@ def require_index(engine: Engine, index: str) -> IndexState:
 
 
 def index_not_found(index: str, engine: Engine) -> IndexMissing:
-    """The error for a name that no index or alias has."""
+    """The error for a name that no index or alias has, with the name that was probably meant."""
+    meant = did_you_mean(index, engine)
     if is_index_expression(index):
         return IndexMissing(
             f"{index!r} names no index, or one that does not exist ({engine.info.label} at {engine.info.url})",
-            "Check the names and patterns: `GET _cat/indices` lists the indices, `GET _cat/aliases` the aliases.",
+            f"{meant}Check the names and patterns: `GET _cat/indices` lists the indices, `GET _cat/aliases` the "
+            "aliases.",
         )
     return IndexMissing(
         f"there is no index {index!r} ({engine.info.label} at {engine.info.url})",
-        f"Check the name, or create it: `es-sbert index create {index}`.",
+        f"{meant}Check the name, or create it: `es-sbert index create {index}`.",
     )
+
+
+def did_you_mean(expression: str, engine: Engine) -> str:
+    """`Did you mean tickets? `, for an expression with a name that no index has; empty if none is similar.
+
+    Patterns stay as they are. Only names that this user may see are proposed.
+    """
+    given = expression.split(",")
+    with suppress(EsSbertError):
+        known = engine.visible_names()
+        meant = [name if name in known or "*" in name else closest_name(name, known) or name for name in given]
+        if meant != given:
+            return f"Did you mean {','.join(meant)}? "
+    return ""
 
 
 _HNSW = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.INT4_HNSW, IndexType.BBQ_HNSW)

@@ -12,6 +12,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import HasBody, bulk_bodies
+from es_sbert.messages import pluralize
 
 BODY_BYTES = 5 << 20
 CONFLICT = 409
@@ -99,7 +100,7 @@ class VersionedUpdates:
                 self._on_wait(reason)
                 if not backoff.wait():
                     raise RequestFailed(
-                        f"{self._engine.info.label} did not take {len(waiting):,} updates within "
+                        f"{self._engine.info.label} did not take {pluralize(len(waiting), 'update')} within "
                         f"{self._policy.budget:g} s: {reason}",
                         "Check the cluster's load and free disk space, then run the same command again: documents that "
                         "are up to date are not written again.",

@@ -16,7 +16,7 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck
 from es_sbert.ingest.read_documents import Document
 from es_sbert.ingest.written_versions import Version
-from es_sbert.messages import log_event
+from es_sbert.messages import be, log_event, pluralize
 
 # The request was rejected as a whole: split it until the offending document is alone.
 _SPLIT_STATUSES = frozenset({400, 413})
@@ -162,7 +162,7 @@ class BulkWriter:
             self._control.mark_unreachable(moved)
         elif backoff.wait():
             self._outcomes.ledger.add_retries(len(actions))
-            message = f"{len(actions):,} documents are sent again: {attempt.reason}"
+            message = f"{pluralize(len(actions), 'document')} {be(len(actions))} sent again: {attempt.reason}"
             log_event("retry", message, documents=len(actions), reason=attempt.reason)
         elif self._control.halted.is_set():
             self._outcomes.add(DocumentOutcome.LEFT, len(actions))

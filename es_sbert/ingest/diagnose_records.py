@@ -16,6 +16,7 @@ from es_sbert.index.text_template import MISSING, document_field_names, fields_h
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.read_documents import Document, DocumentRules, to_document
 from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.messages import pluralize
 
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _BULK_PARAMETERS = frozenset({
@@ -153,7 +154,7 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
         first: At least one record, and none with a text.
     """
     source, name = first.records[0].origin.source, _shell_name(first.records[0])
-    problem = f"{source}: none of the first {len(first.records):,} records can be loaded"
+    problem = f"{source}: none of the first {pluralize(len(first.records), 'record')} can be loaded"
     objects = list(first.documents_as_json())
     from_python = first.rules.from_python
     if not objects:

@@ -35,7 +35,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import Document, RecordStream, to_document
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.io.text_formats import dump_object
-from es_sbert.messages import escape_unprintable, escape_unprintable_lines
+from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
 
 _NOTHING_WRITTEN = "Nothing was written."
 
@@ -105,8 +105,9 @@ class DryRun(BaseModel, frozen=True):
         """The preview for people."""
         prompt = f"puts the prompt {self.prompt!r} in front of each text" if self.prompt else "has no prompt"
         lines = [
-            f"{self.index} on {self.engine}: a dry run of {len(self.documents):,} documents",
-            f"{self.model} ({self.fingerprint[:12]}) reads {self.max_tokens:,} tokens of a text and {prompt}",
+            f"{self.index} on {self.engine}: a dry run of {pluralize(len(self.documents), 'document')}",
+            f"{self.model} ({self.fingerprint[:12]}) reads {pluralize(self.max_tokens, 'token')} of a text "
+            f"and {prompt}",
         ]
         for document in self.documents:
             routing = "" if document.routing is None else f", routing {escape_unprintable(document.routing)}"
@@ -132,7 +133,7 @@ def _document_lines(document: DocumentPreview) -> Iterator[str]:
     for text in document.texts:
         chunk = "" if text.chunk is None else f", chunk {text.chunk}"
         cut = ", cut off where the model stops reading" if text.truncated else ""
-        yield f"{text.vector_field}{chunk}, {text.tokens:,} tokens{cut}:"
+        yield f"{text.vector_field}{chunk}, {pluralize(text.tokens, 'token')}{cut}:"
         yield from (f"  {line}" for line in escape_unprintable_lines(text.text).split("\n"))
     if document.missing_fields:
         yield f"missing or null: {', '.join(map(escape_unprintable, document.missing_fields))}"

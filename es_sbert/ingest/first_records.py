@@ -41,6 +41,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import UNROUTED_CHILD, DocumentRules, RecordStream
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource
+from es_sbert.messages import pluralize
 
 # Records of a source that are read, at most, to find a document that can be loaded and every field of the text. As a
 # rule the first record has all of them, and no more are read.
@@ -172,7 +173,7 @@ def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
         return
     option = "routing_field" if rules.from_python else "--routing-field"
     raise SourceError(
-        f"none of the first {len(first.records):,} records has the field {field} of the routing",
+        f"none of the first {pluralize(len(first.records), 'record')} has the field {field} of the routing",
         f"{fields_hint([field], first.field_names(), DOCUMENTS_HAVE)} Correct {option}, or put the field into the "
         "mapping before the load if only later documents have it.",
     )
@@ -204,7 +205,9 @@ def _raise_unknown_fields(
         if not unknown or (names == [] and first is not None) or _has_vectors_of_text(engine, plan.state, planned):
             continue
         several = "fields" if len(unknown) > 1 else "field"
-        looked_at = "the documents of the index" if first is None else f"the first {len(first.records):,} records"
+        looked_at = (
+            "the documents of the index" if first is None else f"the first {pluralize(len(first.records), 'record')}"
+        )
         known = all(name in derived for name in unknown)
         mapping = "" if plan.state is None or known else f", and the mapping of {plan.state.name} lacks it"
         text = planned.text_options or f"the text {planned.template.template!r}"

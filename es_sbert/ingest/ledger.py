@@ -16,6 +16,7 @@ from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
 from es_sbert.ingest.records import RejectedRecord
 from es_sbert.ingest.written_versions import Version, VersionRecorder, pack_versions
+from es_sbert.messages import pluralize
 
 # A share means nothing before so many records were read.
 MIN_RECORDS_READ = 1000
@@ -123,7 +124,8 @@ class ErrorMonitor:
         self._stopped.set()
         reasons = "; ".join(f"{count:,} × {reason}" for count, reason in self._reasons.most_frequent())
         self._stop(
-            f"{failed:,} of the {read:,} documents read could not be loaded, more than --max-errors {self._limit} "
+            f"{failed:,} of the {pluralize(read, 'document')} read could not be loaded, more than "
+            f"--max-errors {self._limit} "
             f"allows. Most frequent: {reasons}. They are in {self._dead_letters}. Correct the source, or add "
             "--max-errors off"
         )

@@ -56,7 +56,7 @@ from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracke
 from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, report_concurrent_changes
 from es_sbert.ingest.written_versions import WrittenVersions
-from es_sbert.messages import log_event
+from es_sbert.messages import be, log_event, pluralize
 
 
 class LoadRunner(Protocol):
@@ -178,7 +178,7 @@ class _Load:
                     error.message += "".join(f"; {note}" for note in self._notes[before:])
                 counts = context.outcomes.ledger.counts()
                 written = counts[DocumentOutcome.INDEXED] + counts[DocumentOutcome.UPDATED]
-                error.message += f" (this came after {written:,} documents were written)"
+                error.message += f" (this came after {pluralize(written, 'document')} {be(written, past=True)} written)"
                 raise
             self._finish_checkpoint(context.checkpoint)
         return self._report(context, info)
@@ -326,13 +326,15 @@ class _Load:
     def _report(self, context: LoadContext, info: EncoderInfo) -> LoadReport:
         plan, name = self._plan, self._settings.index
         self._notes += [
-            f"{count:,} documents lost their vector in {field}, since its text changed or _source leaves it out: "
+            f"{pluralize(count, 'document')} lost {'its' if count == 1 else 'their'} vector in {field}, since its text "
+            "changed or _source leaves it out: "
             f"`es-sbert ingest --index {name} --vector-field {field}` embeds it again"
             for field, count in sorted(context.outcomes.dropped.items())
         ]
         if context.outcomes.rerouted and not self._pruned:
             self._notes.append(
-                f"{context.outcomes.rerouted:,} documents are also in {name} with another routing than the source's: "
+                f"{pluralize(context.outcomes.rerouted, 'document')} {be(context.outcomes.rerouted)} also "
+                f"in {name} with another routing than the source's: "
                 "searches may find both. `--prune` removes those of earlier loads that the source no longer has"
             )
         return LoadReport.of(

@@ -42,6 +42,7 @@ from es_sbert.ingest.read_documents import (
     document_windows,
     read_documents,
 )
+from es_sbert.messages import pluralize
 
 # Writer threads; the throttle limits how many of them send at a time.
 WRITERS = 4
@@ -292,6 +293,7 @@ def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFi
     if passages <= limit:
         return None
     return (
-        f"its text is cut into {passages:,} passages, but the index takes {limit:,} nested objects a document "
+        f"its text is cut into {pluralize(passages, 'passage')}, but the index takes {limit:,} nested "
+        "objects a document "
         f"({NESTED_LIMIT}): raise the setting, or use larger passages"
     )

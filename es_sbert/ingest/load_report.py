@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from es_sbert.index.document_vectors import targets_to_fill
 from es_sbert.ingest.ledger import Ledger
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.mappings import read_body
-from es_sbert.messages import escape_unprintable, log_event, pluralize
+from es_sbert.messages import be, escape_unprintable, have, log_event, pluralize
 
 _ENCODER_FIELDS = ("model", "fingerprint", "variant", "precision", "provider", "device", "threads", "warnings")
 
@@ -151,19 +152,33 @@ class LoadReport(BaseModel, frozen=True):
             **facts,
         )
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """For people: the counts that are not zero, and why it stopped."""
+        yield "index", self.index
+        yield "read", self.read
+        for name in ("indexed", "updated", "unchanged", "dead", "left", "pruned", "missing"):
+            if count := getattr(self, name):
+                yield name, count
+        yield from ((name, count) for name, count in self.skipped if count)
+        if self.dead_letters is not None:
+            yield "dead_letters", self.dead_letters
+        yield "seconds", round(self.seconds, 1)
+        if self.stopped is not None:
+            yield "stopped", self.stopped
+
     @property
     def exit_code(self) -> int:
         """0 all in, 1 some are not, 2 none could be, 130 stopped by the user."""
         if self.interrupted:
             return 130
-        if self.stopped is not None and not (self.indexed or self.updated or self.unchanged):
-            return 2
-        return 1 if self.dead or self.missing or self.lacking or self.stopped is not None else 0
+        if not (self.dead or self.missing or self.lacking or self.stopped is not None):
+            return 0
+        return 1 if self.indexed or self.updated or self.unchanged or self.pruned else 2
 
     def lines(self) -> list[str]:
         """The summary for people, one fact per line."""
         resumed = " (resumed)" if self.resumed else ""
-        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{resumed}"]
+        lines = [f"{self.index} on {self.engine}: {pluralize(self.read, 'document')} read{resumed}"]
         facts = (
             (self.indexed, f"embedded and indexed{passages_suffix(self.passages)}"),
             (self.updated, "updated, text unchanged"),
@@ -179,12 +194,13 @@ class LoadReport(BaseModel, frozen=True):
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
         for field, count in self.missing_fields.items():
-            which = "all" if count == self.read else f"{count:,}"
-            lines.append(f"  {which} documents lack the text field {field}, or have null in it")
+            which = "all documents" if count == self.read > 1 else pluralize(count, "document")
+            lacks = "lacks" if count == 1 else "lack"
+            lines.append(f"  {which} {lacks} the text field {field}, or {have(count)} null in it")
         lines += truncation_lines(self.truncated, self.lost_tokens)
         if self.retries:
-            lines.append(f"  {self.retries:,} requests or documents had to be sent again")
-        threads = f", {self.threads} threads" if self.threads else ""
+            lines.append(f"  requests or documents were sent again {pluralize(self.retries, 'time')}")
+        threads = f", {pluralize(self.threads, 'thread')}" if self.threads else ""
         lines.append(f"{self.seconds:,.1f} s, {self.documents_per_second:,.0f} documents/s")
         lines.append(
             f"{self.model} ({self.fingerprint[:12]}), {self.precision}, {self.provider} on {self.device}{threads}"
@@ -201,7 +217,9 @@ class LoadReport(BaseModel, frozen=True):
 def _lacking_line(index: str, lacking: int) -> str:
     if not lacking:
         return "Checked at the end: every document that was seen has its vector"
-    return f"{lacking:,} documents that were seen lack a vector: `es-sbert ingest --index {index}` embeds them"
+    lack, them = ("lacks", "it") if lacking == 1 else ("lack", "them")
+    seen = f"{pluralize(lacking, 'document')} that {be(lacking, past=True)} seen {lack} a vector"
+    return f"{seen}: `es-sbert ingest --index {index}` embeds {them}"
 
 
 def passages_suffix(count: int) -> str:
@@ -213,7 +231,8 @@ def truncation_lines(truncated: int, lost_tokens: int) -> list[str]:
     """That texts were longer than the model reads, where any was."""
     if not truncated:
         return []
-    return [f"  {truncated:,} texts are longer than the model reads: about {lost_tokens:,} tokens were cut off"]
+    cut = f"about {pluralize(lost_tokens, 'token')} {be(lost_tokens, past=True)} cut off"
+    return [f"  {pluralize(truncated, 'text')} {be(truncated)} longer than the model reads: {cut}"]
 
 
 _MAPPING = "common/loads"
@@ -296,7 +315,10 @@ def record_watch_check(context: LoadContext, missed: int) -> None:
     """Log how many documents a watch has missed; they are embedded now."""
     index = context.plan.settings.index
     if missed:
-        message = f"{missed:,} documents of {escape_unprintable(index)} were missed and are embedded now"
+        message = (
+            f"{pluralize(missed, 'document')} of {escape_unprintable(index)} {be(missed, past=True)} "
+            f"missed and {be(missed)} embedded now"
+        )
         log_event("watch_missed", message, logging.WARNING, index=index, documents=missed)
     else:
         message = f"every document of {escape_unprintable(index)} that was seen has its vector"
@@ -310,7 +332,7 @@ def record_end(summary: LoadReport, *, shown: bool = True) -> None:
         shown: Whether a terminal shows it.
     """
     if summary.dead:
-        message = f"{summary.dead:,} documents could not be loaded: see {summary.dead_letters}"
+        message = f"{pluralize(summary.dead, 'document')} could not be loaded: see {summary.dead_letters}"
         facts = {"documents": summary.dead, "file": summary.dead_letters}
         log_event("dead_letters", message, logging.WARNING, text="", **facts)
     level = logging.INFO if summary.exit_code == 0 else logging.WARNING

@@ -217,10 +217,12 @@ class StageThreads:
     """Threads connected by queues.
 
     Usage:
+        ```python
         threads = StageThreads(control)
         lines = threads.add_stage("read", read_lines(), capacity=8)
         threads.start("write", lambda: write_lines(lines))
         threads.wait()
+        ```
     """
 
     def __init__(self, control: LoadControl) -> None:

@@ -37,7 +37,7 @@ from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_threads import LoadAborted
-from es_sbert.messages import log_event
+from es_sbert.messages import log_event, pluralize
 
 # Documents read back after the first bulk request, and at the end of a load.
 FIRST_REQUEST_DOCUMENTS = 8
@@ -239,7 +239,7 @@ class ReadBackCheck:
             unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()
             return DocumentsAltered(
                 f"{what}. {named}: an ingest pipeline sees every document that is written",
-                f"Remove the processor that does this from the pipeline, or switch the pipeline off "
+                "Remove the processor that does this from the pipeline, or switch the pipeline off "
                 f"(`PUT {name}/_settings` with {unset}), and {again}.",
             )
         return DocumentsAltered(
@@ -293,7 +293,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
     try:
         stored = [vector for _, _, vector in read_stored_vectors(value, 0, target.meta.element_type)]
         if len(stored) != len(wanted[0]):
-            return [f"{field} has {len(stored)} passages and not {len(wanted[0])}"]
+            return [f"{field} has {pluralize(len(stored), 'passage')} and not {len(wanted[0])}"]
         cosine = float(row_cosines(np.stack(stored), np.stack(wanted[0])).min())
     except (ValueError, TypeError, KeyError):
         return [f"{field} does not have a vector of the form that was sent"]

@@ -23,7 +23,7 @@ from es_sbert.index.mapping import EARLIER_SEGMENTS, merge_field_meta, read_meta
 from es_sbert.ingest.concurrent_changes import WriteState, count_concurrent_changes
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import ConcurrentChanges
-from es_sbert.messages import log_event, pluralize
+from es_sbert.messages import be, log_event, pluralize
 
 
 def report_concurrent_changes(
@@ -173,11 +173,14 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
     candidates = context.retrying(_find_candidates, context)
     if not candidates.count:
         return 0, []
-    kept = f"{candidates.count:,} documents of the index are no longer in the source; none of them was removed"
+    kept = (
+        f"{pluralize(candidates.count, 'document')} of the index {be(candidates.count)} no longer in the "
+        "source; none of them was removed"
+    )
     if not context.outcomes.ledger.read:
         return 0, [f"{kept}, since the source holds no document at all: an export that failed looks the same"]
     if context.outcomes.rejected:
-        broken = f"{context.outcomes.rejected:,} records of the source cannot be used"
+        broken = f"{pluralize(context.outcomes.rejected, 'record')} of the source cannot be used"
         return 0, [f"{kept}, since {broken}: it is unknown which documents they are"]
     if not confirm(candidates):
         return 0, [kept]

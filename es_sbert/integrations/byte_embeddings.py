@@ -15,8 +15,10 @@ class ByteEmbeddings:
     Engines refuse numbers with fractions in such a field, also in a query.
 
     Usage:
+        ```python
         with SemanticIndex("docs", client) as index:
-            ElasticsearchStore("docs", client=client, embedding=ByteEmbeddings(index.encoder), …)
+            ElasticsearchStore("docs", client=client, embedding=ByteEmbeddings(index.encoder))
+        ```
 
     Args:
         encoder: An open encoder; it stays the caller's to close.

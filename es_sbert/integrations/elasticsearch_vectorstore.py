@@ -15,7 +15,9 @@ class AsyncEmbeddingService:
     synchronous `VectorStore` give the encoder itself.
 
     Usage:
-        AsyncVectorStore(client, index="docs", embedding_service=AsyncEmbeddingService(encoder), …)
+        ```python
+        AsyncVectorStore(client, index="docs", embedding_service=AsyncEmbeddingService(encoder))
+        ```
 
     Args:
         encoder: An open encoder, or for a field of bytes `ByteEmbeddings`; it stays the caller's to close.

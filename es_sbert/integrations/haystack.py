@@ -109,8 +109,10 @@ class SbertTextEmbedder(_Embedder):
     """Embeds a query, with the model's query prompt where it has one.
 
     Usage:
+        ```python
         pipeline.add_component("embedder", SbertTextEmbedder("all-MiniLM-L6-v2"))
         pipeline.connect("embedder.embedding", "retriever.query_embedding")
+        ```
 
     Args:
         model, device, precision, runtime, threads: See `Encoder`.
@@ -144,8 +146,10 @@ class SbertDocumentEmbedder(_Embedder):
     """Embeds documents, with the model's document prompt where it has one.
 
     Usage:
+        ```python
         pipeline.add_component("embedder", SbertDocumentEmbedder("all-MiniLM-L6-v2"))
         pipeline.connect("embedder.documents", "writer.documents")
+        ```
 
     Args:
         model, device, precision, runtime, threads: See `Encoder`.

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from es_sbert.messages import pluralize
+
 # Bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
 
@@ -293,7 +295,7 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
             continue
         problem = _row_problem(values)
         if problem is None and len(values) not in (width, len(names)):
-            problem = f"the row has {len(values)} columns, the header {width}"
+            problem = f"the row has {pluralize(len(values), 'column')}, the header {width}"
         if problem is None and any(values[len(names) :]):
             problem = f"the row has a value in column {len(names) + 1} or later, which has no name in the header"
         yield ParsedRow(number, raw, problem or dict(zip(names, values, strict=False)))

@@ -40,6 +40,7 @@ from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.text_formats import dump_object
+from es_sbert.messages import pluralize
 from es_sbert.migration.migration_state import MigrationStateStore, vector_field_names
 
 WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`
@@ -226,7 +227,7 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
             count += len(page)
             copied[shard] = page[-1]["_seq_no"]
             if time.monotonic() - reported > _PROGRESS_SECONDS:
-                context.report(f"{count:,} documents copied")
+                context.report(f"{pluralize(count, 'document')} copied")
                 reported = time.monotonic()
             stopped = context.control.stop.is_set()
             if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
@@ -500,7 +501,7 @@ def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, V
     shards, copied = context.changes.states(), context.state_store.state.copied
     since = sum(shard.max_seq_no - copied[number] for number, shard in shards.items())
     if abs(old - new) > since:
-        how = f"it holds {new:,} documents, {context.source} {old:,} ({since:,} writes are to come)"
+        how = f"it holds {pluralize(new, 'document')}, {context.source} {old:,} ({pluralize(since, 'write')} to come)"
         raise _mismatch_error(context, how)
     source = context.engine.info.source_with_vectors()
     size = min(SAMPLE_SIZE, context.retrying(context.engine.result_window, context.target))
@@ -525,7 +526,7 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
     """
     old, new = _count_documents(context)
     if new < old or (new > old and not surplus_ok):
-        raise _mismatch_error(context, f"it holds {new:,} documents, {context.source} {old:,}")
+        raise _mismatch_error(context, f"it holds {pluralize(new, 'document')}, {context.source} {old:,}")
     return new == old
 
 

@@ -24,6 +24,7 @@ from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_loa
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
+from es_sbert.messages import pluralize
 from es_sbert.migration.alias_swap import (
     HoldExpired,
     WriteBlock,
@@ -129,7 +130,7 @@ class MigrationResult(BaseModel):
             resume = "run the same command to resume"
             resume += "" if self.rollback else ", or add --rollback to give up"
             return [*lines, f"Not finished ({self.stopped}): {resume}"]
-        lines.append(f"{self.documents:,} documents in {self.target}, {self.seconds:,.1f} s")
+        lines.append(f"{pluralize(self.documents, 'document')} in {self.target}, {self.seconds:,.1f} s")
         if not self.dropped:
             lines.append(
                 f"{self.source} is kept. To go back to it: `es-sbert index migrate {self.alias} --rollback`. "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.errors import UsageError
-from es_sbert.search.search_scope import OpenOptions
+from es_sbert.search.search_scope import OpenOptions, as_names
 from es_sbert.search.semantic_index import AddOptions, CreateOptions, SemanticIndex
 
 if TYPE_CHECKING:
@@ -44,8 +44,11 @@ class AsyncSemanticIndex:
     """A `SemanticIndex` whose methods do not block the event loop.
 
     Usage:
-        async with AsyncSemanticIndex("docs", AsyncElasticsearch(...)) as index:
+        ```python
+        async with AsyncSemanticIndex("docs", "http://localhost:9200") as index:
             result = await index.search("how do vaccines work", k=5)
+            print(result[0].source["title"])
+        ```
 
     Each call runs in a thread of a pool, since embedding a text takes milliseconds and loading a model seconds. The
     requests of an asynchronous client run on the event loop. A cancelled search returns at once, but its request is
@@ -79,6 +82,12 @@ class AsyncSemanticIndex:
         self._opening = asyncio.Lock()
         self._opened: SemanticIndex | None = None
         self._closed = False
+
+    def __repr__(self) -> str:
+        if self._opened is not None:
+            return repr(self._opened).replace("<SemanticIndex", "<AsyncSemanticIndex", 1)
+        names = ",".join(as_names(self._index))
+        return f"<AsyncSemanticIndex {names!r}, {'closed' if self._closed else 'not open yet'}>"
 
     @classmethod
     async def create(

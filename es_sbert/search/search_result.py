@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from reprlib import Repr
+from typing import Generic, Self, TypeVar, overload
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import root_cause
@@ -16,6 +17,10 @@ from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score
 
 _COSINE_DIGITS = 6
+_REPR_DIGITS = 4
+_REPR_HITS = 10
+_SHORT_REPR = Repr()
+_SHORT_REPR.maxdict, _SHORT_REPR.maxlist, _SHORT_REPR.maxstring, _SHORT_REPR.maxlevel = 6, 3, 60, 2
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Passage:
     text: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Hit:
     """A document that was found.
 
@@ -60,12 +65,15 @@ class Hit:
     highlight: dict[str, list[str]] = field(default_factory=dict)
     rerank_score: float | None = None
 
+    def __repr__(self) -> str:
+        return _hit_repr(self, {"cosine": self.cosine})
+
     def as_json(self) -> Json:
         """The hit, its cosine to six digits: float32 tells no more."""
         return _hit_json(self, {"cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HybridHit:
     """A document found by keyword search, semantic search or both.
 
@@ -91,6 +99,9 @@ class HybridHit:
     highlight: dict[str, list[str]] = field(default_factory=dict)
     rerank_score: float | None = None
 
+    def __repr__(self) -> str:
+        return _hit_repr(self, {"score": self.score, "cosine": self.cosine, "lexical": self.lexical})
+
     def as_json(self) -> Json:
         """The hit, its cosine to six digits: float32 tells no more."""
         cosine = None if self.cosine is None else round(self.cosine, _COSINE_DIGITS)
@@ -103,6 +114,20 @@ def _hit_json(hit: Hit | HybridHit, scores: Json) -> Json:
     optional = {"passage": passage, "highlight": hit.highlight or None, "rerank_score": hit.rerank_score}
     present = {name: value for name, value in optional.items() if value is not None}
     return {"id": hit.id, "index": hit.index, **scores, "source": hit.source, **present}
+
+
+def _hit_repr(hit: Hit | HybridHit, scores: dict[str, float | None]) -> str:
+    """The hit with rounded scores and the beginning of its source, for people."""
+    if hit.rerank_score is not None:
+        scores = {"rerank_score": hit.rerank_score, **scores}
+    rounded = [f"{name}={'None' if score is None else f'{score:.{_REPR_DIGITS}f}'}" for name, score in scores.items()]
+    passage = [] if hit.passage is None else [f"passage={_SHORT_REPR.repr(hit.passage.text)}"]
+    # The metadata of a vector would hide the document.
+    own = {
+        name: value for name, value in hit.source.items() if not (isinstance(value, dict) and "fingerprint" in value)
+    }
+    source = f"source={_SHORT_REPR.repr(own)}"
+    return f"{type(hit).__name__}({', '.join([f'id={hit.id!r}', *rounded, f'index={hit.index!r}', *passage, source])})"
 
 
 AnyHit = TypeVar("AnyHit", Hit, HybridHit)
@@ -200,9 +225,9 @@ def read_partial(answers: Iterable[Json]) -> PartialResult | None:
     return PartialResult(failed, total, timed_out, tuple(failures.values()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RankedHits(Generic[AnyHit]):
-    """Hits, best first.
+    """Hits, best first. `result[0]` is the best one, `result[:3]` a result with the first three.
 
     Attributes:
         hits: At most k.
@@ -232,15 +257,47 @@ class RankedHits(Generic[AnyHit]):
     def __len__(self) -> int:
         return len(self.hits)
 
+    @overload
+    def __getitem__(self, index: int) -> AnyHit: ...
 
-@dataclass(frozen=True)
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: int | slice) -> AnyHit | Self:
+        return replace(self, hits=self.hits[index]) if isinstance(index, slice) else self.hits[index]
+
+    def __repr__(self) -> str:
+        total = "" if self.total is None else f" of {self.total:,}"
+        facts = [f"{pluralize(len(self.hits), 'hit')}{total}", f"{self._search} search ({self.method})"]
+        facts += [f"{self.took_ms} ms"]
+        facts += ["reranked"] if self.reranking is not None else []
+        facts += [f"partial: {self.partial}"] if self.partial is not None else []
+        lines = [f"<{type(self).__name__}: {', '.join(facts)}"]
+        lines += [f"  {hit!r}" for hit in self.hits[:_REPR_HITS]]
+        lines += [f"  … {len(self.hits) - _REPR_HITS:,} more"] if len(self.hits) > _REPR_HITS else []
+        return "\n".join(lines) + ">"
+
+    @property
+    def _search(self) -> str:
+        return "vector"
+
+
+@dataclass(frozen=True, repr=False)
 class SearchResult(RankedHits[Hit]):
     """The result of a semantic search."""
 
+    @property
+    def _search(self) -> str:
+        return "semantic"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class HybridResult(RankedHits[HybridHit]):
     """The result of a hybrid search."""
+
+    @property
+    def _search(self) -> str:
+        return "hybrid"
 
 
 def semantic_name(field: str) -> str:

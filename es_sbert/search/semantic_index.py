@@ -85,10 +85,12 @@ class SemanticIndex:
     """An index with a vector field, and the model that embeds its documents and queries.
 
     Usage:
+        ```python
         with SemanticIndex.create("docs", "http://localhost:9200", text_template="{title}. {body}") as index:
             index.add([{"title": "Vaccines", "body": "How they train the immune system."}])
             for hit in index.search("how do vaccines work", k=5):
                 print(hit.cosine, hit.source["title"])
+        ```
 
     The mapping names the model of the embeddings. That model is found by its fingerprint (see `find_index_model`) and
     loaded when a text is first embedded, unless another is named. A model with another fingerprint is refused: its
@@ -161,6 +163,14 @@ class SemanticIndex:
             raise
         index._owns_engine = _opens_engine(engine)
         return index
+
+    def __repr__(self) -> str:
+        names = ",".join(self._names)
+        if self._alias_resolver is None:
+            return f"<SemanticIndex {names!r}, closed>"
+        info, field = self._engine.info, self.field
+        where = f"{info.label} at {info.url}"
+        return f"<SemanticIndex {names!r} on {where}, field {field.name!r} of the model {field.meta.model!r}>"
 
     @property
     def field(self) -> VectorField:

@@ -21,6 +21,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.exact_search import unit_vectors
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
+from es_sbert.messages import pluralize
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.objective_settings import (
@@ -64,7 +65,7 @@ def mine_neighbour_pairs(
         return examples
     texts, lines, known = distinct_texts(examples)
     if not cache.exists():
-        report(f"Mining neighbours of the {len(texts):,} texts of {examples.name} with {spec.model}")
+        report(f"Mining neighbours of the {pluralize(len(texts), 'text')} of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
         save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
@@ -146,7 +147,7 @@ def add_teacher_labels(
     if teacher is None:
         return examples
     if not cache.exists():
-        report(f"Labelling {len(examples):,} examples of {examples.name} with {teacher}")
+        report(f"Labelling {pluralize(len(examples), 'example')} of {examples.name} with {teacher}")
         if isinstance(objective, VectorDistillationSpec):
             _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
         else:
@@ -203,7 +204,7 @@ def _save_teacher_vectors(
             done += len(part.vectors)
             if time.monotonic() - told > _REPORT_SECONDS:
                 told = time.monotonic()
-                report(f"{name} has embedded {done:,} of {len(texts):,} texts")
+                report(f"{name} has embedded {done:,} of {pluralize(len(texts), 'text')}")
         vectors.flush()
         del vectors  # Windows renames no file that is mapped
         partial.replace(path)

@@ -27,6 +27,7 @@ from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.messages import pluralize
 from es_sbert.training.objective_settings import ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DataSpec, DenseSpec, DevSpec, ModelSpec, Recipe, StageSpec
@@ -144,7 +145,8 @@ def distill_model(
         return _export_untrained(teacher, folder, student, output, name, test_set, report)
     if len(distinct) < MIN_TEXTS:
         raise SourceError(
-            f"there are {len(distinct)} different texts, too few to learn from", f"Give at least {MIN_TEXTS}."
+            f"there are {pluralize(len(distinct), 'different text')}, too few to learn from",
+            f"Give at least {MIN_TEXTS}.",
         )
     trained, held_out = split_texts(distinct, student.seed)
     recipe = distillation_recipe(name, model, student, sts, len(trained), base)

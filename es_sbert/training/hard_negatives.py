@@ -21,6 +21,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.evaluation.exact_search import search_exact, unit_vectors
+from es_sbert.messages import pluralize
 from es_sbert.networks.pair_scorer_folder import open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.augmentation import save_array
@@ -230,7 +231,7 @@ def add_hard_negatives(
         if rows.setdefault(normalized_text(text), len(documents)) == len(documents):
             documents.append(text)
     if not cache.exists():
-        report(f"Mining negatives of the {len(examples):,} pairs of {examples.name} with {spec.model}")
+        report(f"Mining negatives of the {pluralize(len(examples), 'pair')} of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
         vectors = encoder.embed(anchors, "query"), encoder.embed(documents, "document")
         relevant = relevant_rows(anchors, [rows[normalized_text(text)] for text in positives], documents)

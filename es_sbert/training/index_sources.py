@@ -19,6 +19,7 @@ import orjson
 from es_sbert.config import EngineSettings
 from es_sbert.errors import SourceError
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
+from es_sbert.messages import pluralize
 from es_sbert.training.recipe import DevSpec, Recipe, SourceSpec, StageSpec
 from es_sbert.training.training_errors import translate_disk_errors
 
@@ -139,12 +140,12 @@ def _read_rows(engine: Engine, sources: list[SourceSpec], report: Callable[[str]
     wanted = ", ".join([*texts, *labels])
     if not rows:
         raise SourceError(
-            f"none of the {len(documents):,} documents of index {selection.index} has text in {wanted}",
+            f"none of the {pluralize(len(documents), 'document')} of index {selection.index} has text in {wanted}",
             "Name other fields in the recipe's `columns` (`es-sbert index show` lists them), or another filter.",
         )
     left_out = len(documents) - len(rows)
     without = f"; {left_out:,} others lack text in one of {wanted}" if left_out else ""
-    report(f"Read {len(rows):,} documents of index {selection.index}{without}")
+    report(f"Read {pluralize(len(rows), 'document')} of index {selection.index}{without}")
     return rows
 
 

@@ -18,6 +18,7 @@ from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence
 from es_sbert.encoder.chunker import Span
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import SourceError
+from es_sbert.messages import pluralize
 from es_sbert.training.augmentation import save_array
 from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.recipe import PassagesSpec
@@ -110,7 +111,9 @@ def add_passage_pairs(
             f"{examples.path}: no text has two passages of up to {spec.tokens} tokens",
             "Lower passages.tokens in the recipe, or use longer texts.",
         )
-    report(f"Neighbouring passages of {examples.name}: {len(places):,} pairs of {len(texts):,} texts")
+    report(
+        f"Neighbouring passages of {examples.name}: {pluralize(len(places), 'pair')} of {pluralize(len(texts), 'text')}"
+    )
     anchors = [texts[row][start:end] for row, start, end, _, _ in places]
     positives = [texts[row][start:end] for row, _, _, start, end in places]
     return replace(examples, texts=(anchors, positives), lines=examples.lines[[row for row, *_ in places]])

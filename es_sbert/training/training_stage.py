@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from es_sbert.errors import SourceError
 from es_sbert.exporters.export_bundle import staged_folder
+from es_sbert.messages import pluralize
 from es_sbert.training.batch_sampler import EpochPlan, MixedBatchSampler, PlannedDataset, batch_count, number_texts
 from es_sbert.training.callbacks import MetricsLogCallback, ProgressBarCallback, StageSchedule, metrics_history
 from es_sbert.training.losses import objective_schema
@@ -256,13 +257,14 @@ def _check_batch_negatives(examples: Examples, batch: int, batches: int, report:
     """
     if len(examples.texts) == 2 and batches == len(examples):
         raise SourceError(
-            f"{examples.path}: every batch would hold a single one of its {len(examples):,} pairs, so there are no "
+            f"{examples.path}: every batch would hold a single one of its "
+            f"{pluralize(len(examples), 'pair')}, so there are no "
             f"in-batch negatives (pairs of one batch share no text; batch: {batch})",
             "Add pairs with different texts on both sides, add hard negatives (the role negative), or raise batch. "
             "For texts with class labels use the objective softmax.",
         )
     if batches > batch_count(len(examples), batch):
         report(
-            f"{examples.name}: repeated texts go into separate batches: {batches:,} batches of "
+            f"{examples.name}: repeated texts go into separate batches: {pluralize(batches, 'batch', 'batches')} of "
             f"{len(examples) / batches:.1f} pairs on average instead of {batch}, with as many negatives"
         )

@@ -251,11 +251,11 @@ class _Command(_Documents):
 
 
 class Duplicates(_Command):
-    """Three documents have the same text: which one is a duplicate of which does not depend on the model."""
+    """Three documents have the same text: the groups do not depend on the model."""
 
     name = "duplicates --write-field"
     usual_steps = 40
-    _FIELD = "duplicate_of"
+    _FIELD = "duplicate_group"
 
     def prepare(self) -> None:
         super().prepare()
@@ -273,7 +273,7 @@ class Duplicates(_Command):
 
     def expected(self) -> Expected:
         found = {
-            name: fields | ({self._FIELD: f"d{number // 3 * 3:04}"} if number % 3 else {})
+            name: fields | {self._FIELD: f"d{number // 3 * 3:04}"}
             for number, (name, fields) in enumerate(self.documents.items())
         }
         return Expected(found, self.stage.encoders[0])

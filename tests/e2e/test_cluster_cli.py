@@ -147,7 +147,7 @@ def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine
     assert not any("cluster" in source for source in contents(engine_url, index_name).values())
     done = cli(*arguments, "--k", "3")
     assert done.code == 0
-    assert "cluster written to 9 documents and removed from 0; 0 had the right value already" in done.err
+    assert "cluster written to 9 documents and removed from 0; 0 documents already had the right value" in done.err
     facet = {"size": 0, "aggs": {"clusters": {"terms": {"field": "cluster"}}}}
     with open_engine(engine_url) as engine:
         buckets = engine.search(index_name, facet)["aggregations"]["clusters"]["buckets"]
@@ -155,7 +155,7 @@ def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine
 
     noise = ("--method", "communities", "--min-size", "3", "--min-cosine", "0.9999")
     done = cli(*arguments, *noise)
-    assert "cluster written to 0 documents and removed from 2; 7 had the right value already" in done.err
+    assert "cluster written to 0 documents and removed from 2; 7 documents already had the right value" in done.err
     values = {name: source.get("cluster") for name, source in contents(engine_url, index_name).items()}
     assert values["d6"] is values["d1"] is None
     assert list(values.values()).count(NAMES[0]) == 4

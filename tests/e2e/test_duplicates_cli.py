@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import orjson
 import pytest
 
 from tests.e2e.cli_support import Cli, Done
-from tests.engine.ingest_support import contents, write_jsonl
+from tests.engine.ingest_support import contents, open_engine, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy, Hold
+from tests.terminal import run_in_terminal
 
 # The words of the tiny model; equal texts are near-duplicates of any model.
 TEXTS = ["a man plays guitar", "the cat sleeps", "a man plays guitar", "query passage", "the cat  sleeps ."]
@@ -43,7 +45,7 @@ def test_first_of_duplicates_in_a_file_is_kept(duplicates: Callable[..., Done]) 
     done = duplicates("docs.jsonl", "--id-field", "id", "--json", *THRESHOLD)
     assert done.code == 0
     assert groups(done.out) == {1: [("d9", True, 1.0), ("d7", False, 1.0)]}
-    assert "1 near-duplicates of 1 texts among 5" in done.err
+    assert "1 near-duplicate of 1 text among 5" in done.err
     duplicates("docs.jsonl", "--id-field", "id", *THRESHOLD, "-o", "out.jsonl")
     assert Path("out.jsonl").read_text() == done.out
     assert duplicates("docs.jsonl", *THRESHOLD).out.splitlines() == [
@@ -137,29 +139,88 @@ def index(cli: Cli, model: Path, engine_url: str, index_name: str) -> str:
 
 
 @pytest.mark.parametrize("method", ["exact", "knn"])
-def test_kept_id_is_written_to_field_of_duplicates(cli: Cli, engine_url: str, index: str, method: str) -> None:
+def test_kept_id_marks_duplicates(cli: Cli, engine_url: str, index: str, method: str) -> None:
     before = contents(engine_url, index)
-    arguments = ("--index", index, "--url", engine_url, "--method", method, "--write-field", "duplicate_of", *THRESHOLD)
+    arguments = ("--index", index, "--url", engine_url, "--method", method, "--mark-duplicates", "duplicate_of")
+    arguments += THRESHOLD
     done = cli("duplicates", *arguments, "--dry-run")
     assert done.code == 0
     assert ("the search is kept in" in done.err) == bool(list(Path().glob("*.state"))) == (method == "knn")
-    assert "duplicate_of would be written to 1 documents and removed from 0; 0 have the right value already" in done.err
+    assert "duplicate_of would be written to 1 document and removed from 0; 0 documents already have" in done.err
     assert contents(engine_url, index) == before
 
     done = cli("duplicates", *arguments)
     assert done.code == 0
-    assert "duplicate_of written to 1 documents and removed from 0; 0 had the right value already" in done.err
+    assert "duplicate_of written to 1 document and removed from 0; 0 documents already had the right value" in done.err
     after = contents(engine_url, index)
     assert after == before | {"d9": before["d9"] | {"duplicate_of": "d7", "_version": before["d9"]["_version"] + 1}}
 
     newest = ("--keep", "newest", "--date-field", "date")
     done = cli("duplicates", *arguments, *newest)
-    assert "duplicate_of written to 1 documents and removed from 1; 0 had the right value already" in done.err
+    assert "duplicate_of written to 1 document and removed from 1; 0 documents already had" in done.err
     found = {name: source.get("duplicate_of") for name, source in contents(engine_url, index).items()}
     assert found == dict.fromkeys(before) | {"d7": "d9"}
     done = cli("duplicates", *arguments, *newest)
-    assert "duplicate_of written to 0 documents and removed from 0; 1 had the right value already" in done.err
+    assert "duplicate_of written to 0 documents and removed from 0; 1 document already had" in done.err
     assert not list(Path().glob("*.state"))
+
+
+@pytest.mark.parametrize("method", ["exact", "knn"])
+def test_collapse_on_written_group_shows_one_hit_a_group_and_every_other_document(
+    cli: Cli, engine_url: str, index: str, method: str
+) -> None:
+    with open_engine(engine_url) as engine:
+        # Without text and vector: no analysis compares it, and a search with `collapse` must still find it.
+        assert engine.bulk(index, b'{"index": {"_id": "empty"}}\n{"date": "2026-01-06"}\n')[0].ok
+        engine.refresh(index)
+        before = contents(engine_url, index)
+        arguments = ("--index", index, "--url", engine_url, "--method", method, "--write-field", "group", *THRESHOLD)
+        done = cli("duplicates", *arguments, "--dry-run")
+        assert (done.code, contents(engine_url, index)) == (0, before)
+        assert "group would be written to 6 documents" in done.err
+        done = cli("duplicates", *arguments, "--mark-duplicates", "duplicate_of")
+        assert done.code == 0, done.err
+        assert "group written to 6 documents\n" in done.err
+        found = {name: source["group"] for name, source in contents(engine_url, index).items()}
+        assert found == {name: name for name in before} | {"d9": "d7"}
+        body = {"query": {"match_all": {}}, "collapse": {"field": "group"}, "sort": "date", "size": 10}
+        hits = [hit["_id"] for hit in engine.search(index, body)["hits"]["hits"]]
+        assert sorted(hits) == sorted({*before} - {"d9"})
+    done = cli("duplicates", *arguments)
+    assert "group written to 0 documents\n" in done.err
+    done = cli("duplicates", *arguments, "--keep", "newest", "--date-field", "date")
+    assert "group written to 2 documents\n" in done.err
+    assert contents(engine_url, index)["d7"]["group"] == "d9"
+
+
+def test_terminal_shows_ten_groups_the_largest_first(model: Path, tmp_path: Path) -> None:
+    words = ["cat", "guitar", "query", "passage", "man", "mat", "the", "on", "a", "plays", "sleeps"]
+    texts = [word for number, word in enumerate(words) for _ in range(14 if number == 5 else 2)]
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
+    command = ["-m", "es_sbert", "duplicates", str(tmp_path / "docs.jsonl"), "--model", str(model), "--threads", "1"]
+    command += ["--precision", "fp32", *THRESHOLD]
+    run = run_in_terminal([sys.executable, *command], environment=dict(os.environ), columns=200, rows=100)
+    assert run.code == 0
+    rows = run.frames[-1].rows
+    assert [row for row in rows if row.startswith("group")][:2] == ["group 1: 14 texts", "group 2: 2 texts"]
+    assert len([row for row in rows if row.startswith("group")]) == 10
+    assert "  … and 3 more texts" in rows
+    assert "… and 1 more group: -o FILE writes all, --html FILE shows them" in rows
+    piped = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    assert piped.stdout.count("group ") == 11
+
+
+def test_cosines_below_the_threshold_are_explained(duplicates: Callable[..., Done]) -> None:
+    write_jsonl(Path("docs.jsonl"), [{"text": "the cat"}, {"text": "the cat the man"}, {"text": "the man"}])
+    cosines = sorted(
+        orjson.loads(line)["cosine"]
+        for line in duplicates("docs.jsonl", "--json", "--min-cosine", "-1").out.splitlines()
+    )
+    first = duplicates("docs.jsonl", "--json", "--min-cosine", "-1")
+    assert (len(cosines), "a near-duplicate of another one of its group" in first.err) == (3, False)
+    done = duplicates("docs.jsonl", "--min-cosine", f"{cosines[0] + 1e-4:.5f}")
+    assert done.out.splitlines()[0] == f"group 1: 3 texts, lowest cosine {cosines[0]:.5f} (a chain)"
+    assert f"1 group with cosines below --min-cosine {cosines[0] + 1e-4:.5f} (the lowest: {cosines[0]:.5f})" in done.err
 
 
 def test_two_commands_that_write_fields_at_once_both_own_theirs(
@@ -294,7 +355,8 @@ def test_interrupted_exact_comparison_leaves_no_file(
         (("t.txt", "--write-field", "f"), "--write-field is given without --index"),
         (("t.txt", "--dry-run"), "nothing would be written"),
         (("--index", "i", "--write-field", "f", "--distinct"), "Leave --distinct out"),
-        (("--index", "i", "--keep", "newest", "--date-field", "f", "--write-field", "f"), "name the same field"),
+        (("--index", "i", "--keep", "newest", "--date-field", "f", "--write-field", "f"), "would be written"),
+        (("--index", "i", "--write-field", "f", "--mark-duplicates", "f"), "name the same field"),
         (("--index", "i", "--filter", "{"), "the filter is not JSON"),
         (("t.txt", "-o", "missing/out.jsonl"), "missing/out.jsonl cannot be written: its folder does not exist"),
         (("t.txt", "--html", "missing/page.html"), "missing/page.html cannot be written: its folder does not exist"),

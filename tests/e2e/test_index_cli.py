@@ -209,6 +209,30 @@ def test_show_missing_index_is_an_error(run: Run, es9_url: str) -> None:
     )
 
 
+def test_misspelt_index_is_refused_with_the_nearest_name(
+    run: Run, engine_url: str, fresh_index: Callable[[str], str]
+) -> None:
+    index = fresh_index(engine_url)
+    alias = f"{index}-tickets"
+    with open_engine(engine_url) as engine:
+        engine.create_index(index, {"aliases": {alias: {}}})
+    wrong = alias.replace("tickets", "tickest")
+    for command in (
+        ("search", "x", "--index", wrong),
+        ("ingest", "--index", wrong),
+        ("duplicates", "--index", wrong),
+        ("adapt", wrong, "-o", "out"),
+        ("index", "show", wrong),
+        ("index", "repair", wrong),
+        ("index", "migrate", wrong, "--rollback"),
+    ):
+        assert_refused(run(*command, url=engine_url), f"no index '{wrong}'", f"Did you mean {alias}? ")
+    several = run("search", "x", "--index", f"{index},{wrong}", url=engine_url)
+    assert_refused(several, "names no index", f"Did you mean {index},{alias}? ")
+    doctor = run("doctor", "--index", wrong, url=engine_url)
+    assert f"Did you mean {alias}? " in doctor.out
+
+
 @pytest.mark.parametrize(
     "command", [["index", "show", "docs"], ["index", "create", "docs"], ["search", "--index", "docs", "x"]]
 )
@@ -283,16 +307,14 @@ def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index
         assert done.code == 0
         shown, declared = done.err.splitlines()
         assert shown.startswith(f"5 documents of {index} with a value in duplicate_of, such as d")
-        assert declared == (
-            f"duplicate_of of {index} is a field of analyses now: --write-field duplicate_of may write it"
-        )
+        assert declared == (f"duplicate_of of {index} is a field of analyses now: they may write it")
         FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0)).check_owner()
         assert run(*command, "--yes", url=es9_url).err == "duplicate_of is a field of analyses already\n"
     for field, message, remedy in (
         ("missing", "has no field missing", "Check the name"),
-        ("body", "holds the vector or the text", "another name"),
-        ("embedding_meta.fingerprint", "holds the vector or the text", "another name"),
-        ("_id", "is not a valid field name", "a name such as"),
+        ("body", "holds the vector or the text", "Name another field"),
+        ("embedding_meta.fingerprint", "holds the vector or the text", "Name another field"),
+        ("_id", "is not a valid field name", "a field to write such as"),
     ):
         assert_refused(run("index", "repair", index, "--written-field", field, "--yes", url=es9_url), message, remedy)
     assert_refused(run("index", "repair", index, "--yes", url=es9_url), "nothing would be asked", "Leave --yes out")

@@ -106,7 +106,7 @@ def test_unreadable_records_are_counted_and_first_named(pairs: Callable[..., Don
     Path("t.jsonl").write_text('{"text":"the cat"}\n{"text":\n{"text":5}\n{"text":"a man"}\nnull\n')
     done = pairs("t.jsonl")
     assert done.code == 0
-    assert "1 pairs of 2 texts" in done.err
+    assert "1 pair of 2 texts" in done.err
     assert "2 left out: the record cannot be read (first: t.jsonl:2: malformed JSON" in done.err
     assert "1 left out: the text field text is a JSON number, not a string (first: t.jsonl:3)" in done.err
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.cli_support import Cli
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -118,6 +123,29 @@ def test_readme_blocks_run_in_empty_home(repository: Path, tmp_path: Path) -> No
     assert "Living on board a space station" in said
     assert '"hits"' in said
     assert _is_free(9280)
+
+
+def test_search_examples_show_what_their_options_change(
+    cli: Cli, es9_url: str, fresh_index: Callable[[str], str]
+) -> None:
+    index = fresh_index(es9_url)
+    where = ("--index", index, "--url", es9_url)
+    loaded = cli("ingest", *where, "--id-field", "id", ROOT / "examples" / "articles.jsonl")
+    assert loaded.code == 0, loaded.err
+    [block] = [text for _, text in readme_blocks() if "--hybrid" in text]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines() if "--show-body" not in line]
+
+    def hits(*arguments: str) -> list[str]:
+        done = cli("search", *where, "--json", *arguments)
+        assert done.code == 0, done.err
+        return [json.loads(line)["source"]["title"] for line in done.out.splitlines()]
+
+    filtered, plain, hybrid = (hits(*command[4:]) for command in commands)
+    assert "Living on board a space station" in hits("cosmonauts", "-k", "3")
+    assert len(filtered) == 3
+    assert "Living on board a space station" not in filtered
+    sailors = "How people sailed without maps"
+    assert (plain.index(sailors), hybrid.index(sailors)) == (2, 0)
 
 
 @pytest.mark.timeout(1200)

@@ -93,7 +93,7 @@ def test_unkeepable_vector_is_reported_as_lost(
     assert (summary.updated, summary.unchanged) == (1, 1)
     # Elasticsearch 9.2+ brings vectors back that _source does not hold.
     lost = not engine.info.excludes_vectors_from_source
-    assert [note.startswith("1 documents lost their vector in other") for note in summary.notes] == [True] * lost
+    assert [note.startswith("1 document lost its vector in other") for note in summary.notes] == [True] * lost
     assert engine.count(index_name, {"exists": {"field": "other"}}) == 2 - lost
 
 

@@ -75,7 +75,7 @@ def test_prune_skipped_when_source_has_bad_records(
     loaded.write_bytes(loaded.read_bytes() + bad)
     summary = prune(loaded, confirm=lambda gone: pytest.fail("it cannot be known what is gone"))
     assert summary.pruned == 0
-    assert "1 records of the source cannot be used" in summary.notes[0]
+    assert "1 record of the source cannot be used" in summary.notes[0]
     assert len(contents(engine_url, index_name)) == COUNT + 1
 
 

@@ -113,7 +113,7 @@ def port(home: Home) -> Iterator[int]:
     """A free port; an es9-small on it is stopped and removed after the test."""
     port = free_port()
     yield port
-    home.run("down", NAME, "--port", str(port), "--purge")
+    home.run("down", NAME, "--port", str(port), "--purge", "--yes")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def begun(home: Home) -> Iterator[Begun]:
     ]
     first, second = sorted(ended, key=lambda done: "is already running" in done.stderr)
     yield Begun(port, first, second)
-    home.run("down", NAME, "--port", str(port), "--purge")
+    home.run("down", NAME, "--port", str(port), "--purge", "--yes")
 
 
 @pytest.fixture
@@ -214,6 +214,8 @@ def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[
     assert "Starting Elasticsearch 9." in begun.first.stderr
     assert "is already running" not in begun.first.stderr
     assert "is already running" in begun.second.stderr
+    assert "an earlier `es-sbert engine up` started it" in begun.second.stderr
+    assert "It holds 0 indices." in begun.second.stderr
     assert "Starting Elasticsearch" not in begun.second.stderr
     assert [each.port for each in home.noted()] == [begun.port]
 
@@ -272,6 +274,13 @@ def test_up_list_down_and_up_keeps_data(home: Home, begun: Begun, returned: Retu
     # That it has started, it writes after it answers.
     for log in (Path(now["log"]), Path(before["log"]).with_name("console.previous.log")):
         assert "starting" in log.read_text()
+
+
+def test_purge_refuses_data_that_an_earlier_up_began(home: Home, returned: Return, begun: Begun) -> None:
+    assert "The server continues with the data of an earlier run" in returned.up.stderr
+    refused = home.run("down", NAME, "--port", str(begun.port), "--purge", code=2)
+    assert "data that was there before the last `engine up`" in refused.stderr
+    assert http(begun.url, "/kept/_doc/1")["_source"] == {"text": "precious"}
 
 
 def test_newer_data_is_refused_and_shown_command_keeps_it(
@@ -364,7 +373,7 @@ def test_up_restarts_a_killed_node_and_down_purges_all(home: Home) -> None:
     assert after[1]["started"] != before[1]["started"]
 
     os.killpg(int(str(before[0]["pid"])), signal.SIGKILL)
-    home.run("down", "--port", str(port + 2), "--purge")
+    home.run("down", "--port", str(port + 2), "--purge", "--yes")
     files = [path.name for folder in ("servers", "state") for path in (home.state.parent / folder).iterdir()]
     # Other tests of this file have servers in the same home.
     assert [name for name in files if any(str(port + number) in name for number in range(NODES))] == []

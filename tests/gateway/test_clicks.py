@@ -170,7 +170,7 @@ def test_clicks_become_judgements_and_training_pairs(
         main(["index", "judgements", logged.index, *how, "-o", str(output), "--pairs", str(pairs)])
     printed = capsys.readouterr()
     assert ended.value.code == 0, printed.err
-    assert "left out: 1 clicks of other searches" in printed.err
+    assert "left out: 1 click of other searches" in printed.err
     with output.open() as file:
         rows = list(csv.DictReader(file))
     assert {(row["query"], row["document"], row["clicks"]) for row in rows} == {

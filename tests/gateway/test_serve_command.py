@@ -55,8 +55,10 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
     log = (tmp_path / "gateway.log").read_text()
     assert "the right key" not in log
     assert "the key of metrics" not in log
-    events = [orjson.loads(line)["event"] for line in log.splitlines()]
-    assert events[0] == "serving"
+    serving = orjson.loads(log.splitlines()[0])
+    assert (serving["event"], serving["address"]) == ("serving", url)
+    assert serving["modes"]["embeddings API"] == "/own/v1/embeddings of tiny, other (with a key)"
+    assert serving["modes"]["metrics, health"] == "/own/metrics (with a key), /own/healthz, /own/readyz"
     assert "Traceback" not in log
 
 
@@ -64,8 +66,13 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
     command = [sys.executable, "-m", "es_sbert.cli.main", "serve", "--port", "0", "--model", str(tiny)]
     environment = {"ES_SBERT_URL": "http://anna:hunter2@127.0.0.1:9,http://127.0.0.1:10"}
     log = tmp_path / "gateway.log"
-    with server(command, folder=tmp_path, environment=environment, log=log):
+    with server([*command, "--hybrid"], folder=tmp_path, environment=environment, log=log) as url:
         pass
+    shown = log.read_text().splitlines()
+    assert shown[0].startswith(f"{url} passes requests on to ")
+    assert "  hybrid search     match queries of embedded texts" in shown
+    assert "  writes            documents get embeddings" in shown
+    assert "  search page       /ui/" in shown
     assert "passes requests on to http://127.0.0.1:9,http://127.0.0.1:10." in log.read_text()
     assert "hunter2" not in log.read_text()
 

@@ -25,6 +25,7 @@ from es_sbert.engines.local.engine_builds import ENGINES, find_build
 from es_sbert.engines.local.engine_home import RunningEngine
 from es_sbert.engines.local.local_engine import (
     RunningCluster,
+    folders_in_shared_use,
     purge_stopped,
     running_engines,
     start_cluster,
@@ -32,6 +33,7 @@ from es_sbert.engines.local.local_engine import (
     start_node,
     stop_cluster,
     stop_engine,
+    stopped_servers,
 )
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "RunningCluster",
     "RunningEngine",
     "find_build",
+    "folders_in_shared_use",
     "purge_stopped",
     "running_engines",
     "start_cluster",
@@ -46,4 +49,5 @@ __all__ = [
     "start_node",
     "stop_cluster",
     "stop_engine",
+    "stopped_servers",
 ]

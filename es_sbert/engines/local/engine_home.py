@@ -1,7 +1,7 @@
 """Where installed engines, their data and the state files of running servers are stored.
 
     HOME/dist/es9-9.4.3-1a2b3c4d/     an unpacked server, shared by all servers of that version
-    HOME/servers/es9-9200/            conf, data, logs and tmp of one server
+    HOME/servers/es9-9200/            conf, data, logs, tmp of one server; `uses`: how often it was started or found
     HOME/state/es9-9200.json          exists while that server runs
     HOME/state/*.lock                 held during install, start and stop
 
@@ -16,12 +16,13 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_sbert.config import expand_home, home_folder
-from es_sbert.engines.local.server_process import Account, process_identity
+from es_sbert.engines.local.server_process import Account, holds_data, process_identity
 from es_sbert.errors import LocalEngineError
 
 HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
@@ -169,6 +170,22 @@ class EngineHome:
         if purge and work.exists():
             shutil.rmtree(work)
 
+    def count_use(self, name: str, port: int) -> None:
+        """Note that one more `engine up` uses the data of a server."""
+        self._uses_file(name, port).write_text(f"{self.uses(name, port) + 1}\n", encoding="ascii")
+
+    def uses(self, name: str, port: int) -> int:
+        """How many times `engine up` has started or found the server with the data that it has now."""
+        try:
+            return int(self._uses_file(name, port).read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            # Data of a version that did not count.
+            return 1 if holds_data(self.work(name, port)) else 0
+
+    def started_at(self, engine: RunningEngine) -> datetime:
+        """When a server was started, in local time."""
+        return datetime.fromtimestamp(self._state_file(engine.name, engine.port).stat().st_mtime).astimezone()
+
     def running_engines(self) -> list[RunningEngine]:
         """All servers that are alive, by name and port.
 
@@ -184,6 +201,9 @@ class EngineHome:
         return sorted(
             (engine for engine in found if engine and engine.is_alive), key=lambda engine: (engine.name, engine.port)
         )
+
+    def _uses_file(self, name: str, port: int) -> Path:
+        return self.work(name, port) / "uses"
 
     def _state_file(self, name: str, port: int) -> Path:
         return self.state / f"{name}-{port}.json"

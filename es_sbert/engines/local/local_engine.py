@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,12 +15,13 @@ from es_sbert.engines.local.engine_builds import EngineBuild, find_build
 from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, storage_errors
 from es_sbert.engines.local.engine_install import install
 from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.server_health import ProgressCallback, wait_until_ready
+from es_sbert.engines.local.server_health import ProgressCallback, count_indices, wait_until_ready
 from es_sbert.engines.local.server_process import Account
 from es_sbert.engines.local.start_checks import check_data, check_nodes, check_ports_free
 from es_sbert.errors import LocalEngineError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.io.maven import find_maven
+from es_sbert.messages import pluralize
 
 DEFAULT_HEAP = "1g"
 DEFAULT_NODE_HEAP = "512m"  # of each node of several
@@ -186,7 +187,7 @@ def _start(
         states = {port: layout.read_state(build.name, port) for port in plan.ports}
         running = {port: engine for port, engine in states.items() if engine is not None}
         check_nodes(build, plan.ports, list(running.values()))
-        _report_running(plan, running, progress)
+        _report_running(plan, running, layout, progress)
         missing = [port for port in wanted if port not in running]
         for port in missing:
             # Elasticsearch's server ends a moment after its launcher, which may be all that was killed.
@@ -204,6 +205,8 @@ def _start(
             engines = tuple(running[port] for port in wanted)
             nodes = len(plan.ports) if only is None else None
             seconds = wait_until_ready(engines, timeout, progress, nodes=nodes)
+            for engine in engines:
+                layout.count_use(build.name, engine.port)
         except BaseException:
             # Also on Ctrl-C: do not leave a server running that the caller does not know of.
             _stop(layout, started)
@@ -252,6 +255,30 @@ def running_engines() -> list[RunningEngine]:
     return _engine_home().running_engines()
 
 
+def stopped_servers(name: str, port: int | None = None) -> dict[int, tuple[int, ...]]:
+    """Servers of a name that do not run and have left data or logs, and clusters of which no node runs.
+
+    Args:
+        port: Only the server on that port, or the cluster with a node on it; None is all of that name.
+
+    Returns:
+        The port of each folder → the HTTP ports of all nodes.
+    """
+    layout = _engine_home()
+    build = find_build(name)
+    found: dict[int, tuple[int, ...]] = {}
+    with storage_errors(layout.home):
+        for work in sorted(layout.servers.glob(f"{name}-*")):
+            prefix, _, suffix = work.name.rpartition("-")
+            if prefix != name or not suffix.isdecimal():
+                continue  # another build with the same prefix, or the user's copy
+            ports = server_process.cluster_ports(build, work) or (int(suffix),)
+            runs = any(layout.read_state(name, each) is not None for each in (int(suffix), *ports))
+            if not runs and (port is None or port in (int(suffix), *ports)):
+                found[int(suffix)] = ports
+    return found
+
+
 def purge_stopped(name: str, port: int | None = None) -> list[Path]:
     """Remove data and logs of servers that do not run, and of clusters of which no node runs.
 
@@ -262,23 +289,20 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
         The folders removed.
     """
     layout = _engine_home()
-    build = find_build(name)
-    found: dict[int, tuple[int, ...]] = {}
     removed = []
     with storage_errors(layout.home):
-        for work in sorted(layout.servers.glob(f"{name}-*")):
-            prefix, _, suffix = work.name.rpartition("-")
-            if prefix != name or not suffix.isdecimal():
-                continue  # another build with the same prefix, or the user's copy
-            ports = server_process.cluster_ports(build, work) or (int(suffix),)
-            if port is None or port in (int(suffix), *ports):
-                found[int(suffix)] = ports
-        for its_port, ports in found.items():
+        for its_port, ports in stopped_servers(name, port).items():
             with _locked(layout, name, sorted({its_port, *ports})):
                 if all(layout.read_state(name, each) is None for each in (its_port, *ports)):
                     layout.forget(name, its_port, purge=True)
                     removed.append(layout.work(name, its_port))
     return removed
+
+
+def folders_in_shared_use(name: str, ports: Iterable[int]) -> list[Path]:
+    """Folders of servers whose data was there before the last `engine up`: it may be needed by somebody else."""
+    layout = _engine_home()
+    return [layout.work(name, port) for port in ports if layout.uses(name, port) > 1]
 
 
 def _engine_home() -> EngineHome:
@@ -312,15 +336,22 @@ def _stop(layout: EngineHome, engines: Sequence[RunningEngine], *, purge: bool =
             layout.forget(engine.name, engine.port, purge=purge)
 
 
-def _report_running(plan: StartPlan, running: Mapping[int, RunningEngine], progress: ProgressCallback) -> None:
-    """Say what already runs.
+def _report_running(
+    plan: StartPlan, running: Mapping[int, RunningEngine], layout: EngineHome, progress: ProgressCallback
+) -> None:
+    """Say what already runs, who started it and what it holds.
 
     Raises:
         LocalEngineError: only some nodes run, and they are of another version than the missing ones would be.
     """
     build = plan.build
     for engine in running.values():
-        progress(f"{build.product} {engine.version} is already running on port {engine.port}.")
+        count = count_indices(engine.port)
+        holds = "" if count is None else f" It holds {pluralize(count, 'index', 'indices')}."
+        progress(
+            f"{build.product} {engine.version} is already running on port {engine.port}: an earlier "
+            f"`es-sbert engine up` started it, at {layout.started_at(engine):%Y-%m-%d %H:%M}.{holds}"
+        )
     others = [engine for engine in running.values() if engine.version != build.version]
     if others and len(running) < len(plan.ports):
         raise LocalEngineError(
@@ -356,6 +387,8 @@ def _launch(
         home = install(build, layout.dist, maven.fetch, progress)
     console = server_process.prepare_work_folder(build, home, port, work, account, plan.cluster_ports)
     who = f" as {account.name}" if account else ""
+    if layout.uses(build.name, port):
+        progress(f"The server continues with the data of an earlier run in {work}.")
     progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {plan.heap} heap …")
     command = [str(home / build.launcher)]
     environment = server_process.server_environment(build, jdk.home, plan.heap, work, os.environ)

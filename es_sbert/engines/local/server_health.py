@@ -69,6 +69,12 @@ def listening_version(port: int) -> str | None:
     return str(next(iter(nodes.values())).get("version", "of unknown version"))
 
 
+def count_indices(port: int) -> int | None:
+    """Indices of the server on a port, hidden ones left out; None as long as it does not answer."""
+    indices = (_get_json(port, "/_resolve/index/*") or {}).get("indices")
+    return len(indices) if isinstance(indices, list) else None
+
+
 def _get_json(port: int, path: str) -> dict[str, Any] | None:
     connection = http.client.HTTPConnection(server_process.LOOPBACK, port, timeout=2.0)
     try:

@@ -47,6 +47,7 @@ from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryP
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import ElementType
+from es_sbert.messages import pluralize
 from es_sbert.search.vector_query import check_query_vector, query_numbers
 
 logger = logging.getLogger(__name__)
@@ -195,7 +196,8 @@ class SearchRewriter:
             return False
         if len(raw) > (limit := self._limits.search_bytes):
             raise RequestTooLarge(
-                f"the search has {len(raw):,} bytes; the limit for searches with semantic queries is {limit:,}",
+                f"the search has {pluralize(len(raw), 'byte')}; the limit for searches with semantic "
+                f"queries is {limit:,}",
                 "Send fewer searches at a time, or raise --max-search of es-sbert serve. "
                 "X-Es-Sbert: off passes the request through unchanged.",
             )

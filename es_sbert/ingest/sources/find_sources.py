@@ -31,7 +31,7 @@ from es_sbert.io.file_formats import FORMAT_HINT, MAGIC_BYTES, Compression, File
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file, recognize_markup
 from es_sbert.io.text_encoding import check_encoding
 from es_sbert.io.text_formats import CorruptStream
-from es_sbert.messages import escape_unprintable
+from es_sbert.messages import be, escape_unprintable, pluralize
 
 STDIN = "-"
 _CHUNK = 1 << 16
@@ -123,7 +123,9 @@ def _read_descriptor(
         if not chunk:
             if count is None:
                 return
-            raise CorruptStream(f"the file was truncated while it was read: {count:,} bytes are missing")
+            raise CorruptStream(
+                f"the file was truncated while it was read: {pluralize(count, 'byte')} {be(count)} missing"
+            )
         if count is not None:
             count -= len(chunk)
         context.counter.bytes += len(chunk)

@@ -28,6 +28,7 @@ from es_sbert.ingest.sources.json_values import (
     temporal_to_json,
     value_to_json,
 )
+from es_sbert.messages import pluralize
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,6 @@ def row_record(row: dict[str, Any], origin: Origin, settings: ReadSettings, term
     except SerializationError as bad:
         return RejectedRecord.of_bytes(origin, str(bad), preview_row(row))
     if len(data) > settings.max_bytes:
-        reason = f"the {terms.row} has {len(data):,} bytes as JSON, more than {terms.limit}"
+        reason = f"the {terms.row} has {pluralize(len(data), 'byte')} as JSON, more than {terms.limit}"
         return RejectedRecord.of_bytes(origin, reason, data)
     return Record(origin, orjson.loads(data), data)

@@ -12,7 +12,13 @@ from scipy import stats
 
 from es_sbert.errors import UsageError
 from es_sbert.evaluation import significance
-from es_sbert.evaluation.significance import PairedDifference, Verdict, difference_line, paired_difference
+from es_sbert.evaluation.significance import (
+    PairedDifference,
+    Verdict,
+    difference_line,
+    paired_difference,
+    shown_difference,
+)
 
 
 def test_exact_p_value_by_hand() -> None:
@@ -117,3 +123,13 @@ def test_line_says_which_is_better() -> None:
     assert difference_line(equal, "new", "old", "MRR@10") == (
         "new and old are not distinguishable: MRR@10 +0.00 (95 % interval -1.00 to +1.00, p < 0.001, 1 query)"
     )
+
+
+def test_shown_difference_is_that_of_the_shown_scores() -> None:
+    # 61.335 − 61.005 = 0.33, but 61.34 and 61.00 are shown.
+    assert shown_difference(61.3351, 61.0049) == 0.34
+    found = PairedDifference(
+        first=61.3351, second=61.0049, difference=0.3302, low=0.1, high=0.6, confidence=0.95, p_value=0.01, queries=3
+    )
+    assert "nDCG@10 +0.34 (" in difference_line(found, "a", "b", "nDCG@10")
+    assert f"{shown_difference(1.0, 1.001):+.2f}" == "+0.00"

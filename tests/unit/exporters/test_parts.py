@@ -164,7 +164,7 @@ def test_gold_pairs_are_read_by_column_name(name: str, tmp_path: Path) -> None:
         ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\n", "line 3"),
         ("sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: score is not a finite number"),
         ("sentence1\tsentence2\tscore\na\t \t1\n", "line 2: sentence2 is empty"),
-        ("sentence1\tsentence2\tscore\na\tb\t1\n", "holds 1 pairs"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\n", "holds 1 pair"),
     ],
 )
 def test_broken_gold_pairs_are_rejected(text: str, message: str, tmp_path: Path) -> None:

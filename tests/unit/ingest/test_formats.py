@@ -123,7 +123,7 @@ def test_csv_quotes_and_line_ends(ending: bytes) -> None:
 def test_csv_errors_name_the_first_line_of_the_row() -> None:
     data = b'id,text\n1,"two\nlines"\n2\n3,fine\n4,a,b\n5,caf\xe9\n6,"x"y\n7,ok'
     assert reasons(data, FileFormat.CSV) == [
-        "file:4: the row has 1 columns, the header 2",
+        "file:4: the row has 1 column, the header 2",
         "file:6: the row has 3 columns, the header 2",
         "file:7: invalid UTF-8: byte 0xe9 in column 2",
         """file:8: malformed CSV: ',' expected after '"'""",

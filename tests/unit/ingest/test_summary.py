@@ -62,7 +62,11 @@ def summary(
         ({}, 0),
         ({"indexed": 1, "empty": 2, "duplicate": 3, "unchanged": 4}, 0),
         ({"indexed": 3, "dead": 1}, 1),
-        ({"dead": 1}, 1),
+        ({"dead": 59}, 2),
+        ({"dead": 1, "empty": 2, "duplicate": 3}, 2),
+        ({"dead": 1, "unchanged": 1}, 1),
+        ({"dead": 1, "updated": 1}, 1),
+        ({"dead": 1, "pruned": 1}, 1),
         ({"indexed": 3, "missing": 1}, 1),
         ({"indexed": 3, "stopped": "reading the index failed"}, 1),
         ({"indexed": 3, "dead": 2, "stopped": "the engine is gone"}, 1),
@@ -74,6 +78,14 @@ def summary(
 )
 def test_exit_codes(options: dict[str, Any], code: int) -> None:
     assert summary(**options).exit_code == code
+
+
+def test_repr_has_the_counts_that_are_not_zero() -> None:
+    report = summary(indexed=3, dead=1, empty=2, stopped="the engine is gone")
+    assert repr(report) == (
+        "LoadReport(index='docs', read=6, indexed=3, dead=1, empty=2, dead_letters='docs.dead', seconds=2.0, "
+        "stopped='the engine is gone')"
+    )
 
 
 def test_unbalanced_counts_raise_ledger_error() -> None:

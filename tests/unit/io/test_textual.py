@@ -82,7 +82,7 @@ def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("t.tsv", b"a\tb\n1\t2\n1\n", "line 3: the row has 1 columns, the header 2"),
+        ("t.tsv", b"a\tb\n1\t2\n1\n", "line 3: the row has 1 column, the header 2"),
         ("t.csv", b"a,b\n1,2,3\n", "line 2: the row has 3 columns, the header 2"),
         ("t.csv", b'a\n1\n"2\n3\n', "line 3: malformed CSV: a quote is never closed"),
         ("t.csv", b"a\n1\n\xe9\n", "line 3: invalid UTF-8: byte 0xe9"),

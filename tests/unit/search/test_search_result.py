@@ -9,7 +9,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import HybridReader
-from es_sbert.search.search_result import Hit, HybridHit, Passage, read_partial
+from es_sbert.search.search_result import Hit, HybridHit, HybridResult, Passage, SearchResult, read_partial
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery
 
@@ -34,6 +34,29 @@ def test_response_is_parsed() -> None:
     assert list(result) == [Hit("a", 0.5, 0.75, {"t": 1}, "docs-1"), Hit("b", 0.0, 0.5, {}, "docs-1")]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, SearchMethod.KNN, None)
     assert result.hits[0].as_json() == {"id": "a", "index": "docs-1", "cosine": 0.5, "score": 0.75, "source": {"t": 1}}
+
+
+def test_result_takes_an_index_and_slices() -> None:
+    hits = tuple(Hit(name, 0.123456789, 0.6, {"t": "x" * 500}, "docs-1") for name in "abcdefghijkl")
+    result = SearchResult(hits, 7, SearchMethod.KNN, total=1200)
+    assert (result[0], result[-1], result[1:3].hits) == (hits[0], hits[-1], hits[1:3])
+    assert (type(result[:2]), len(result[:2]), result[:2].total) == (SearchResult, 2, 1200)
+    with pytest.raises(IndexError):
+        result[12]
+
+
+def test_reprs_say_what_was_found_with_rounded_cosines() -> None:
+    hits = tuple(Hit(name, 0.123456789, 0.6, {"t": "x" * 500}, "docs-1") for name in "abcdefghijkl")
+    lines = repr(SearchResult(hits, 7, SearchMethod.KNN, total=1200)).splitlines()
+    assert lines[0] == "<SearchResult: 12 hits of 1,200, semantic search (knn), 7 ms"
+    assert lines[1].startswith("  Hit(id='a', cosine=0.1235, index='docs-1', source={'t': 'xxx")
+    assert (len(lines), lines[-1], max(map(len, lines)) < 160) == (12, "  … 2 more>", True)
+    assert hits[0].as_json()["cosine"] == 0.123457
+    hybrid = HybridHit("a", 1.5, None, 2.25, {}, "docs-1", passage=Passage(0, 5, "first"))
+    assert repr(HybridResult((hybrid,), 7, SearchMethod.EXACT)).splitlines() == [
+        "<HybridResult: 1 hit, hybrid search (exact), 7 ms",
+        "  HybridHit(id='a', score=1.5000, cosine=None, lexical=2.2500, index='docs-1', passage='first', source={})>",
+    ]
 
 
 @pytest.mark.parametrize(("relation", "total"), [("eq", 10_000), ("gte", None)])

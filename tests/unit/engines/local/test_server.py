@@ -108,7 +108,9 @@ def test_running_server_of_another_version_is_kept(home: Path) -> None:
         said: list[str] = []
         with pytest.raises(LocalEngineError, match=f"does not answer on port {port}"):
             start_engine("es9", port=port, timeout=0.1, progress=said.append)
-    assert said[0] == f"Elasticsearch {running.version} is already running on port {port}."
+    assert said[0].startswith(
+        f"Elasticsearch {running.version} is already running on port {port}: an earlier `es-sbert engine up` started it"
+    )
     assert f"es-sbert now starts {ENGINES['es9'].label} as es9" in said[1]
     assert f"es-sbert engine down es9 --port {port}" in said[1]
 
@@ -140,9 +142,44 @@ def test_purge_removes_only_data_of_stopped_servers(home: Path) -> None:
     assert sorted(path.name for path in layout.servers.iterdir()) == ["es8-9208", "es9-9201", "es9-backup"]
 
 
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "es_sbert", "engine", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_purge_asks_before_data_is_removed_that_an_earlier_up_began(home: Path) -> None:
+    layout = EngineHome(home)
+    layout.create(None)
+    for port, ups in ((9200, 1), (9201, 2)):
+        layout.work("es9", port).mkdir()
+        for _ in range(ups):
+            layout.count_use("es9", port)
+    refused = command("down", "es9", "--port", "9201", "--purge")
+    assert (refused.returncode, layout.work("es9", 9201).exists()) == (2, True)
+    assert f"data that was there before the last `engine up`: {layout.work('es9', 9201)}" in refused.stderr
+    assert "Add --yes" in refused.stderr
+    assert command("down", "es9", "--port", "9200", "--purge").returncode == 0
+    assert [path.name for path in layout.servers.iterdir()] == ["es9-9201"]
+    assert command("down", "es9", "--port", "9201", "--purge", "--yes").returncode == 0
+    assert not list(layout.servers.iterdir())
+
+
+def test_purge_by_name_alone_removes_no_data_of_several_servers(home: Path) -> None:
+    layout = EngineHome(home)
+    layout.create(None)
+    for port in (9200, 9201):
+        (layout.work("es9", port) / "data").mkdir(parents=True)
+    refused = command("down", "es9", "--purge")
+    assert (refused.returncode, len(list(layout.servers.iterdir()))) == (2, 2)
+    assert "several stopped servers have data: es9 on port 9200, es9 on port 9201" in refused.stderr
+    assert command("down", "--all", "--purge").returncode == 0
+    assert not list(layout.servers.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["down", "es9", "--yes"], "--yes is given without --purge"),
         (["up", "solr"], "there is no engine called 'solr'"),
         (["up", "--heap", "1"], "'1' is no heap size"),
         (["down", "es7"], "there is no engine called 'es7'"),
@@ -150,9 +187,7 @@ def test_purge_removes_only_data_of_stopped_servers(home: Path) -> None:
     ],
 )
 def test_command_errors_exit_with_code_2(home: Path, arguments: list[str], said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "es_sbert", "engine", *arguments], capture_output=True, text=True, check=False
-    )
+    done = command(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith(f"Error: {said}")
