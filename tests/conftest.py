@@ -93,6 +93,7 @@ _LONGEST_FILES = (
     "frameworks/test_frameworks.py",
     "e2e/test_ingest_ray.py",
     "e2e/test_migrate_cli.py",
+    "engine/test_production_session.py",
 )
 
 

@@ -69,14 +69,16 @@ class RandomWriter:
         number: Of the thread, from 0.
         seed: Of its choices.
         scripts: Whether the engine has a language for scripts.
+        embedded: Whether somebody else adds vectors to the documents meanwhile, so that updates may conflict.
     """
 
-    def __init__(self, url: str, alias: str, number: int, seed: int, *, scripts: bool) -> None:
+    def __init__(self, url: str, alias: str, number: int, seed: int, *, scripts: bool, embedded: bool = False) -> None:
         self._client = httpx.Client(base_url=url, trust_env=False, timeout=60)
         self._alias = alias
         self._number = number
         self._random = random.Random(f"{seed} {number}")
         self._scripts = scripts
+        self._embedded = embedded
         self._made = 0
         self.documents: dict[str, Json] = {}
         self.shared: dict[str, int] = {}
@@ -168,7 +170,8 @@ class RandomWriter:
             shared: Whether other threads write the document too.
         """
         refused = 0
-        params = {"retry_on_conflict": "20"} if shared else {}
+        conflicts = shared or (self._embedded and endpoint == "_update")
+        params = {"retry_on_conflict": "20"} if conflicts else {}
         while True:
             answer = self._client.request(method, f"/{self._alias}/{endpoint}/{name}", json=body, params=params)
             if answer.is_success:
@@ -284,6 +287,7 @@ class RandomWriters:
 
     Args:
         outages: Whether nodes of the cluster fail while they write; `url` then has several addresses.
+        embedded: Whether somebody else adds vectors to the documents meanwhile.
 
     Attributes:
         writers: One a thread.
@@ -292,11 +296,21 @@ class RandomWriters:
 
     before_write: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, url: str, alias: str, *, threads: int, seed: int, scripts: bool, outages: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        alias: str,
+        *,
+        threads: int,
+        seed: int,
+        scripts: bool,
+        outages: bool = False,
+        embedded: bool = False,
+    ) -> None:
         self.writers: list[RandomWriter] = [
             OutageWriter(url, alias, number, seed)
             if outages
-            else RandomWriter(url, alias, number, seed, scripts=scripts)
+            else RandomWriter(url, alias, number, seed, scripts=scripts, embedded=embedded)
             for number in range(threads)
         ]
         self._errors: list[Exception] = []

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import termios
 import time
@@ -61,6 +62,8 @@ def run_in_terminal(
     """
     process, terminal = pty.fork()
     if process == 0:
+        # Ctrl-C interrupts it even if these tests run in the background of a shell, which has them ignore it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execvpe(arguments[0], list(arguments), {**environment, "TERM": "xterm-256color"})
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     screen = pyte.Screen(columns, rows)

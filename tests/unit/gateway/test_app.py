@@ -14,6 +14,7 @@ from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import parse_object
 from es_sbert.gateway.settings import GatewaySettings
+from es_sbert.gateway.shutdown import ShutdownState
 
 SCOPE: dict[str, Any] = {
     "type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"",
@@ -40,7 +41,7 @@ def test_unhandled_error_returns_engine_error_and_is_logged(
 
     monkeypatch.setattr(Gateway, "_dispatch", broken)
     settings = GatewaySettings(upstream=EngineSettings(url="http://127.0.0.1:9"))
-    gateway = Gateway(settings, ConnectionLimiter(settings.limits))
+    gateway = Gateway(settings, ConnectionLimiter(settings.limits), ShutdownState())
     with caplog.at_level(logging.ERROR):
         asyncio.run(gateway(SCOPE, receive, send))
     if begun:

@@ -276,7 +276,7 @@ def test_catalogue_lists_indices_with_vectors_aliases_first() -> None:
         "meta": "embedding_meta",
         "model": "m",
         "passages": False,
-        "parts": (("", "title"), (". ", "text")),
+        "parts": [["", "title", None], [". ", "text", None]],
         "texts": ("title", "text"),
         "hidden": ["embedding", "embedding_meta"],
     }
