@@ -163,26 +163,6 @@ def test_document_changed_during_backfill_is_reembedded(
     assert all("embedding" in source for source in after.values())
 
 
-def test_constantly_changing_document_is_dead_lettered(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {})
-        write(engine, index_name, sentences(3))
-        prices = iter(range(100))
-
-        def meddle() -> None:
-            write(engine, index_name, [{"id": "d1", "price": next(prices)}], "update")
-
-        meddling = while_embedding(encoder, meddle, times=100)
-        summary = load(engine_url, meddling, index_name, dead=tmp_path / "dead")
-    assert (summary.indexed, summary.dead, summary.exit_code) == (2, 1, 1)
-    [letter] = letters(tmp_path / "dead")
-    assert letter["id"] == "d1"
-    assert "run again" in letter["reason"]
-    assert load(engine_url, encoder, index_name, dead=tmp_path / "dead").indexed == 1
-
-
 @pytest.mark.parametrize(("patience", "left"), [(60.0, 0), (0.0, 1)])
 def test_engine_error_while_rereading_is_retried_or_left(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path, patience: float, left: int

@@ -32,6 +32,7 @@ def summary(
     notes: tuple[str, ...] = (),
     pruned: int = 0,
     missing: int = 0,
+    lacking: int | None = None,
     **counts: int,
 ) -> LoadReport:
     ledger = Ledger()
@@ -52,6 +53,7 @@ def summary(
         notes=notes,
         pruned=pruned,
         missing=missing,
+        lacking=lacking,
     )
 
 
@@ -73,6 +75,7 @@ def summary(
         ({"dead": 2, "stopped": "the engine is gone"}, 2),
         ({"left": 2, "stopped": "the engine is gone"}, 2),
         ({"indexed": 3, "left": 2, "stopped": "the engine is gone"}, 1),
+        ({"lacking": 2}, 1),
         ({"indexed": 3, "stopped": "interrupted", "interrupted": True}, 130),
     ],
 )
