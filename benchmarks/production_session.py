@@ -402,13 +402,14 @@ def is_ready(url: str) -> bool:
 def run_session(url: str, folder: Path, *, tickets: int, products: int) -> list[Check]:
     """Do all jobs on an engine and return their numbers; indices are deleted before and after."""
     session = Session(url, folder, tickets, products)
-    session.delete_indices()
-    try:
-        for name, job in JOBS.items():
-            click.echo(f"{name} …", err=True)
-            job(session)
-    finally:
+    with closing(session.http):
         session.delete_indices()
+        try:
+            for name, job in JOBS.items():
+                click.echo(f"{name} …", err=True)
+                job(session)
+        finally:
+            session.delete_indices()
     return session.checks
 
 
