@@ -116,7 +116,7 @@ def test_readme_blocks_run_in_empty_home(repository: Path, tmp_path: Path) -> No
             if run.poll() is None:
                 os.killpg(run.pid, signal.SIGKILL)
             if not _is_free(9200):
-                program = [sys.executable, "-m", "es_sbert", "engine", "down", "--port", "9200", "--purge"]
+                program = [sys.executable, "-m", "es_sbert", "engine", "down", "--port", "9200", "--purge", "--yes"]
                 subprocess.run(program, check=False, env=_environment(home))
     said = log.read_text()
     assert code == 0, said[-5000:]
