@@ -1,4 +1,4 @@
-"""The jobs of an index in production, one after another against a real engine, with the numbers that each must give.
+"""The jobs of an index in production, one after another against a real engine, and the numbers expected of each.
 
     python -m benchmarks.production_session --url http://localhost:9200 [--tickets 5000] [--products 2000]
 
@@ -59,7 +59,7 @@ BROKEN_ROWS = 3
 
 @dataclass(frozen=True)
 class Check:
-    """One number of a job: what it must be, what it was, and whether that is as it must be."""
+    """A number of a job: what was expected, what was seen, and whether that is as expected."""
 
     job: str
     what: str
@@ -245,10 +245,7 @@ def new_model(session: Session) -> None:
         writers.wait_for(50)
     session.run("ingest", "--index", TICKETS, "--quiet")
     found = session.documents(TICKETS)
-    theirs = {
-        name: {key: value for key, value in source.items() if not is_ours(key)} for name, source in expected.items()
-    }
-    wrong = differences(theirs | writers.expected(), found, is_ours)
+    wrong = differences(without_ours(expected) | writers.expected(), found, is_ours)
     session.equal(job, "documents that are not as the application left them", len(wrong), 0)
     check_vectors(session, job, found)
     session.run("index", "migrate", TICKETS, "--drop", "--yes")
@@ -281,9 +278,7 @@ def remove(session: Session) -> None:
     session.run("index", "remove", TICKETS, "--yes")
     found = session.documents(TICKETS)
     session.equal(job, "fields of es-sbert", sum(is_ours(name) for source in found.values() for name in source), 0)
-    theirs = {
-        name: {key: value for key, value in source.items() if not is_ours(key)} for name, source in expected.items()
-    }
+    theirs = without_ours(expected)
     session.equal(job, "documents that changed otherwise", sum(theirs[name] != found.get(name) for name in theirs), 0)
     mapping = session.http.get(f"/{TICKETS}/_mapping").json()[TICKETS_INDEX]["mappings"]
     session.equal(job, "_meta of the mapping", mapping.get("_meta", {}), {})
@@ -345,8 +340,15 @@ def is_ours(name: str) -> bool:
     return name.startswith(DEFAULT_VECTOR_FIELD)
 
 
+def without_ours(documents: dict[str, Json]) -> dict[str, Json]:
+    """The documents as their application knows them."""
+    return {
+        name: {key: value for key, value in source.items() if not is_ours(key)} for name, source in documents.items()
+    }
+
+
 def aliased(session: Session) -> set[str]:
-    """The indices behind the tickets' alias."""
+    """The indices that the alias of the tickets points to."""
     return set(session.http.get(f"/_alias/{TICKETS}").raise_for_status().json())
 
 

@@ -5,7 +5,7 @@
     es-sbert ingest --index files documents.jsonl --id-field id --text-template '{title}. {text}' --passages 256
 
 One object a line: `id` (the path in FOLDER), `title`, `text`, `type`, `pages` (of PDF and PowerPoint), `modified`. With
-`--by-page`, each page of a PDF and each slide is an object of its own, with `page`, and `id` ends with `#PAGE`. Other
+`--by-page`, each page of a PDF and each slide is a separate object, with `page`, and `id` ends with `#PAGE`. Other
 files are left out. Files that cannot be read, that are encrypted, or that hold images alone are named on stderr, and
 the exit code is then 1.
 """

@@ -141,7 +141,7 @@ exec "$@"
 
 
 def can_mount() -> bool:
-    """Whether this process may mount in a namespace of its own, as root on Linux may."""
+    """Whether this process can create a mount namespace, as root on Linux can."""
     try:
         return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
     except OSError:

@@ -160,7 +160,7 @@ def field_writers(options: Mapping[str, Any], *names: str) -> Iterator[dict[str,
     if options["distinct"]:
         raise UsageError(f"--distinct leaves out documents that {flags} would have to write", "Leave --distinct out.")
     if len({*fields.values()}) < len(fields):
-        raise UsageError(f"{flags} name the same field", "Give each a field of its own.")
+        raise UsageError(f"{flags} name the same field", "Give each a different field.")
     from es_sbert.analysis.field_writer import FieldWriter
 
     with open_engine(options) as engine:

@@ -20,7 +20,7 @@ class Finding:
     """A finding.
 
     Attributes:
-        level: How bad.
+        level: The severity.
         about: What was looked at: `model`, `device`, `cuda`, `engine`, `license`, `permissions`, `disk`, `index`, ….
         message: What was found.
         remedy: What to do; empty where there is nothing to do.

@@ -223,8 +223,10 @@ def _names_one(pattern: object, fields: Sequence[str]) -> bool:
 def _hide_in_aggregations(exclude: Callable[[Json], Json]) -> Callable[[Any], Any]:
     """A function that applies `exclude` to each `top_hits`."""
 
+    def top_hits(value: Any) -> Any:
+        return exclude(value) if isinstance(value, dict) else value
+
     def aggregation(value: Any) -> Any:
-        top_hits: Callable[[Any], Any] = lambda hits: exclude(hits) if isinstance(hits, dict) else hits  # noqa: E731
         return map_members(value, {"top_hits": top_hits, "aggs": aggregations, "aggregations": aggregations})
 
     def aggregations(value: Any) -> Any:

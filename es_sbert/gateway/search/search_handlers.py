@@ -209,9 +209,9 @@ class SearchHandler:
         context = RewriteContext(route.index, options, incoming.headers, received.mode, size)
         if not await offload_if_large(size, must_parse, plain, incoming.query):
             fields = await self._hider.fields(context)
-            target = hide_by_parameter(received.unchanged.target, fields)
             if not fields:
                 return received.unchanged
+            target = hide_by_parameter(received.unchanged.target, fields)
             if target is not None:
                 return replace(received.unchanged, target=target)
         if size > self._rewriter.max_parsed_bytes:
