@@ -351,6 +351,9 @@ def test_up_restarts_a_killed_node_and_down_purges_all(home: Home) -> None:
     assert first.stdout == f"{urls[0]}\n"
     assert f"All 3 nodes: {','.join(urls)}" in first.stderr
     assert first.stderr.count("512m heap") == NODES
+    uses = EngineHome(home.state.parent).uses
+    # A server has data as soon as it has started; `down --purge` asks about data of two or more.
+    assert [uses(NAME, port + number) for number in range(NODES)] == [1] * NODES
 
     def nodes() -> list[dict[str, object]]:
         return [each for number in range(NODES) for each in home.servers(port + number)]
@@ -361,6 +364,7 @@ def test_up_restarts_a_killed_node_and_down_purges_all(home: Home) -> None:
     assert again.stdout == first.stdout
     assert again.stderr.count("is already running") == NODES
     assert nodes() == before
+    assert [uses(NAME, port + number) for number in range(NODES)] == [2] * NODES
 
     os.killpg(int(str(before[1]["pid"])), signal.SIGKILL)
     listed = home.run("list")

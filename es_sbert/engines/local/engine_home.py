@@ -170,9 +170,9 @@ class EngineHome:
         if purge and work.exists():
             shutil.rmtree(work)
 
-    def count_use(self, name: str, port: int) -> None:
-        """Note that one more `engine up` uses the data of a server."""
-        self._uses_file(name, port).write_text(f"{self.uses(name, port) + 1}\n", encoding="ascii")
+    def write_uses(self, name: str, port: int, count: int) -> None:
+        """Note how many times `engine up` has started or found a server with the data that it has now."""
+        self._uses_file(name, port).write_text(f"{count}\n", encoding="ascii")
 
     def uses(self, name: str, port: int) -> int:
         """How many times `engine up` has started or found the server with the data that it has now."""

@@ -197,6 +197,8 @@ def _start(
         if missing:
             # Before the download, which may take minutes: what would fail afterwards should be said at once.
             check_data(build, plan.ports, layout)
+        # A server that was just started has data too, so this is read before.
+        uses = {port: layout.uses(build.name, port) for port in wanted}
         started: list[RunningEngine] = []
         try:
             for port in missing:
@@ -205,8 +207,8 @@ def _start(
             engines = tuple(running[port] for port in wanted)
             nodes = len(plan.ports) if only is None else None
             seconds = wait_until_ready(engines, timeout, progress, nodes=nodes)
-            for engine in engines:
-                layout.count_use(build.name, engine.port)
+            for port in wanted:
+                layout.write_uses(build.name, port, uses[port] + 1)
         except BaseException:
             # Also on Ctrl-C: do not leave a server running that the caller does not know of.
             _stop(layout, started)

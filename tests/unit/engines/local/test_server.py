@@ -152,8 +152,7 @@ def test_purge_asks_before_data_is_removed_that_an_earlier_up_began(home: Path) 
     layout.create(None)
     for port, ups in ((9200, 1), (9201, 2)):
         layout.work("es9", port).mkdir()
-        for _ in range(ups):
-            layout.count_use("es9", port)
+        layout.write_uses("es9", port, ups)
     refused = command("down", "es9", "--port", "9201", "--purge")
     assert (refused.returncode, layout.work("es9", 9201).exists()) == (2, True)
     assert f"data that was there before the last `engine up`: {layout.work('es9', 9201)}" in refused.stderr
