@@ -17,7 +17,24 @@ from es_sbert.cli.output import print_message, require_terminal
 from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.engine import Engine
+    from es_sbert.ingest.load_threads import LoadControl
+    from es_sbert.migration.prepare_migration import MigrationRequest
+
+max_hold_option = click.option(
+    "--max-hold",
+    type=shared.FiniteFloatRange(min=0, min_open=True),
+    default=10.0,
+    metavar="SECONDS",
+    help="Refuse writes for no longer than this in one go: then they are accepted again, another round copies, and "
+    "the swap is tried again, up to five times.",
+)
+replace_index_option = click.option(
+    "--replace-index",
+    is_flag=True,
+    help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
+)
 
 
 @cloup.command()
@@ -36,19 +53,8 @@ if TYPE_CHECKING:
         "lost. Without it nothing is refused, but a write that reaches the old index in the last moment is lost if the "
         "same document is written in the new one before it is copied.",
     ),
-    click.option(
-        "--max-hold",
-        type=shared.FiniteFloatRange(min=0, min_open=True),
-        default=10.0,
-        metavar="SECONDS",
-        help="Refuse writes for no longer than this in one go: then they are accepted again, another round copies, and "
-        "the swap is tried again, up to five times.",
-    ),
-    click.option(
-        "--replace-index",
-        is_flag=True,
-        help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
-    ),
+    max_hold_option,
+    replace_index_option,
     click.option(
         "--rollback",
         is_flag=True,
@@ -164,16 +170,20 @@ def _print_deleted(indices: list[str], options: dict[str, Any]) -> None:
 
 def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
     """Give up a migration, or go back to the index before it."""
+    from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.migration.alias_swap import roll_back
     from es_sbert.migration.rollback import find_rollback
 
     alias = options["alias"]
-    target = find_rollback(engine, alias)
+    target = find_rollback(engine, alias, options["vector_field"])
     if target is None:
         gone = roll_back(engine, alias)
         say(f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way")
         _print_deleted([gone] if gone else [], options)
         return 0
+    if not target.fields:
+        # Only results of analyses had been removed from the index.
+        return run_and_print(engine, None, _read_request(options), LoadControl(), options, say, quiet=quiet)
     if options["vector_field"] not in target.fields:
         options["vector_field"] = target.fields[0]
     return _run_migration(engine, options, target.index.name, say, quiet=quiet)
@@ -189,17 +199,12 @@ def _run_migration(
     """
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
-    from es_sbert.errors import EngineError
     from es_sbert.index.vector_field import read_vector_field
     from es_sbert.ingest.load_threads import LoadControl
-    from es_sbert.ingest.progress import choose_meter
     from es_sbert.migration.alias_swap import remove_leftover_block
-    from es_sbert.migration.migrate import migrate
     from es_sbert.migration.migration_state import migration_lock
-    from es_sbert.migration.prepare_migration import MigrationRequest
 
-    control = LoadControl()
-    wanted = MigrationRequest(**shared.select_options(options, MigrationRequest.__annotations__))
+    control, wanted = LoadControl(), _read_request(options)
     policy = RetryPolicy(options["retry_seconds"])
     retrying = make_retrier(policy, lambda reason: say(f"waiting for the engine: {reason}"), control.stop_retrying)
     with migration_lock(engine.info.url, wanted.alias):
@@ -209,14 +214,41 @@ def _run_migration(
         say(f"{lifted} takes writes again, which an earlier run had blocked")
     field = retrying(lambda: read_vector_field(engine, index, wanted.vector_field))
     meta = field.meta
-    blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
     named = shared.encoder_arguments(options)
     named["model"] = shared.cut_index_model(named["model"], meta.model)
+    with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
+        return run_and_print(engine, encoder, wanted, control, options, say, quiet=quiet)
+
+
+def _read_request(options: dict[str, Any]) -> MigrationRequest:
+    from es_sbert.migration.prepare_migration import MigrationRequest
+
+    return MigrationRequest(**shared.select_options(options, MigrationRequest.__annotations__))
+
+
+def run_and_print(
+    engine: Engine,
+    encoder: Encoder | None,
+    wanted: MigrationRequest,
+    control: LoadControl,
+    options: dict[str, Any],
+    say: Callable[[str], None],
+    *,
+    quiet: bool,
+) -> int:
+    """Run what was asked for until it ends or is interrupted, and print the result; returns the exit code.
+
+    Args:
+        encoder: None if the new index has no vectors.
+        options: With `retry_seconds` and `as_json`, and perhaps `dead_letters`.
+    """
+    from es_sbert.errors import EngineError
+    from es_sbert.ingest.progress import choose_meter
+    from es_sbert.migration.migrate import migrate
+
     how = shared.select_options(options, ("dead_letters", "retry_seconds"))
-    with (
-        Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder,
-        handle_signals(control, say, lambda: blocked),
-    ):
+    blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
+    with handle_signals(control, say, lambda: blocked):
         try:
             meter = partial(choose_meter, sys.stderr, quiet=quiet)
             result = migrate(engine, encoder, wanted, control, meter, report=say, **how)

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
+from es_sbert.cli.index_migrate import max_hold_option, replace_index_option, run_and_print
 from es_sbert.cli.output import print_message, require_terminal
+
+if TYPE_CHECKING:
+    from es_sbert.engines.engine import Engine
+    from es_sbert.engines.index_state import IndexState
 
 
 @cloup.command()
 @click.argument("name")
 @option_group(
     "Options",
+    click.option(
+        "--reindex",
+        is_flag=True,
+        help="Remove the fields from the mapping too: copy the documents into a new index without them while the old "
+        "one is in use, and swap the alias NAME.",
+    ),
+    click.option("--name", "new_name", help="With --reindex: name of the new index.  [default: NAME-plain]"),
+    replace_index_option,
+    max_hold_option,
     click.option("--yes", is_flag=True, help="Do not ask."),
     shared.retry_seconds_option,
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
 )
 @shared.connection_options
-def remove(name: str, yes: bool, as_json: bool, **options: Any) -> None:
+def remove(name: str, yes: bool, **options: Any) -> int:
     """Remove from the index NAME what es-sbert has put into it: vectors, their metadata, `_meta` and settings.
 
     Fields that `duplicates` and `cluster` have written are removed too. Documents are written without these fields,
@@ -29,29 +43,63 @@ def remove(name: str, yes: bool, as_json: bool, **options: Any) -> None:
     Searches, loads and the gateway see no vector field from the beginning on. A run that was killed is resumed by the
     same command. The result says what cannot be removed, such as the fields in the mapping.
 
+    Engines remove no field from a mapping. With --reindex, the documents are copied into a new index instead, as `index
+    migrate` does it: the old one stays in use until the alias is swapped, and is then kept, without taking writes.
+    `index migrate NAME --rollback` goes back to it, `index migrate NAME --drop` deletes it.
+
     \b
     Examples:
       es-sbert index remove docs
       es-sbert index remove docs --yes --json
+      es-sbert index remove docs --reindex
     """
-    from es_sbert.engines.retry import RetryPolicy
+    from es_sbert.errors import UsageError
     from es_sbert.index.vector_field import require_index
-    from es_sbert.messages import pluralize
-    from es_sbert.migration.remove_vectors import removable_fields, remove_vectors
+    from es_sbert.migration.remove_vectors import removable_fields
 
+    if not options["reindex"] and (options["new_name"] or options["replace_index"]):
+        raise UsageError("--name and --replace-index are of a copy", "Add --reindex, or leave them out.")
     if not yes:
         require_terminal("vectors would be removed")
     with shared.open_engine(options) as engine:
         index = require_index(engine, name)
         fields = ", ".join(removable_fields(index)) or "the notes in its mapping"
-        if not yes and not click.confirm(f"Remove {fields} from {index.name}?", err=True):
+        deleted = f" and delete {index.name} after that" if options["replace_index"] else ""
+        how = f"Copy {index.name} to an index without {fields}{deleted}?"
+        question = how if options["reindex"] else f"Remove {fields} from {index.name}?"
+        if not yes and not click.confirm(question, err=True):
             print_message("nothing was changed")
-            return
-        policy = RetryPolicy(options["retry_seconds"])
-        done = remove_vectors(
-            engine, name, policy=policy, report=lambda why: print_message(f"waiting for the engine: {why}")
-        )
-    if as_json:
+            return 0
+        if options["reindex"]:
+            return _copy_without(engine, name, options)
+        _remove_in_place(engine, index, fields, options)
+        return 0
+
+
+def _copy_without(engine: Engine, name: str, options: dict[str, Any]) -> int:
+    from es_sbert.ingest.load_threads import LoadControl
+    from es_sbert.migration.prepare_migration import MigrationRequest
+
+    wanted = MigrationRequest(
+        alias=name,
+        name=options["new_name"],
+        replace_index=options["replace_index"],
+        max_hold=options["max_hold"],
+        remove=True,
+    )
+    return run_and_print(engine, None, wanted, LoadControl(), options, print_message, quiet=False)
+
+
+def _remove_in_place(engine: Engine, index: IndexState, fields: str, options: dict[str, Any]) -> None:
+    from es_sbert.engines.retry import RetryPolicy
+    from es_sbert.messages import pluralize
+    from es_sbert.migration.remove_vectors import remove_vectors
+
+    policy = RetryPolicy(options["retry_seconds"])
+    done = remove_vectors(
+        engine, index.name, policy=policy, report=lambda why: print_message(f"waiting for the engine: {why}")
+    )
+    if options["as_json"]:
         click.echo(done.model_dump_json())
     print_message(f"{pluralize(done.documents, 'document')} of {done.index} written without {fields}")
     for setting, value in done.settings.items():

@@ -109,9 +109,11 @@ class VectorFieldMeta(BaseModel):
 def with_meta_entry(meta: dict[str, Any], name: str, value: object) -> dict[str, Any]:
     """A mapping's `_meta` with `_meta.es_sbert.<name>` set, or without it where the value is None.
 
-    An update of a mapping replaces `_meta` whole, so all else is kept.
+    An update of a mapping replaces `_meta` whole, so all else is kept. `_meta.es_sbert` goes with its last entry.
     """
     ours = {key: kept for key, kept in meta.get(META_KEY, {}).items() if key != name}
+    if value is None and not ours:
+        return {key: kept for key, kept in meta.items() if key != META_KEY}
     return meta | {META_KEY: ours if value is None else ours | {name: value}}
 
 

@@ -41,7 +41,7 @@ from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.text_formats import dump_object
 from es_sbert.messages import pluralize
-from es_sbert.migration.migration_state import MigrationStateStore, vector_field_names
+from es_sbert.migration.migration_state import MigrationStateStore
 
 WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`
 
@@ -257,7 +257,7 @@ def _forget_other_histories(store: MigrationStateStore, histories: dict[int, str
 
 
 def _write_page(context: MigrationContext, page: list[Json], *, late: bool) -> None:
-    dropped = vector_field_names(context.state_store.state.fields)
+    dropped = context.state_store.state.not_copied
     if not late:
         context.send([copy_write(hit, dropped) for hit in page])
         return
@@ -485,10 +485,13 @@ SAMPLE_SIZE = 50
 _MIN_COSINE = 0.999
 
 
-def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, VectorFieldMeta]) -> int:
+def verify_copy(context: MigrationContext, encoder: Encoder | None, fields: dict[str, VectorFieldMeta]) -> int:
     """Compare counts, and a random sample of documents and of vectors, which are embedded once more.
 
     Documents that were written in the old index since they were copied may differ.
+
+    Args:
+        encoder: Gives the vectors of these fields; None where there are none.
 
     Returns:
         Vectors that were compared.
@@ -508,6 +511,8 @@ def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, V
     body: Json = {"query": random_order_query(None, seed=0), "size": size, "_source": source}
     sample: list[Json] = context.retrying(context.engine.search, context.target, body)["hits"]["hits"]
     _verify_documents(context, sample)
+    if encoder is None:
+        return 0
     return sum(_verify_vectors(context, encoder, sample, name, meta) for name, meta in fields.items())
 
 
@@ -541,7 +546,7 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     """The copies are equal, unless the old document was written since."""
     if not sample:
         return
-    copied, dropped = context.state_store.state.copied, vector_field_names(context.state_store.state.fields)
+    copied, dropped = context.state_store.state.copied, context.state_store.state.not_copied
     # In one search: between two, a document may be written again.
     originals = context.find(context.source, [hit["_id"] for hit in sample], context.engine.info.source_with_vectors())
     for hit in sample:

@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.retry import RetryPolicy, is_transient, make_retrier
+from es_sbert.engines.retry import Retrier, RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError
 from es_sbert.index.load_settings import restore_load_settings
+from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
@@ -44,8 +45,14 @@ from es_sbert.migration.document_copy import (
     verify_copy,
     verify_counts,
 )
-from es_sbert.migration.migration_state import MigrationPhase, migration_lock, taken_over_error
+from es_sbert.migration.migration_state import (
+    MigrationPhase,
+    migration_lock,
+    put_migration_state,
+    taken_over_error,
+)
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
+from es_sbert.migration.prepare_removal import prepare_removal
 from es_sbert.migration.rollback import prepare_rollback
 
 
@@ -54,7 +61,8 @@ class MigrationResult(BaseModel):
 
     Attributes:
         source, target: The old and the new index.
-        model, fingerprint: The new model.
+        model, fingerprint: The new model; empty where the new index has no vectors.
+        removed_fields: Fields that the new index does not have any more.
         resumed: Whether an earlier run had started the migration.
         rollback: Whether it goes back to the old index of an earlier migration, which is `target` here.
         finished: Whether the alias points to the new index, which has all documents.
@@ -80,6 +88,7 @@ class MigrationResult(BaseModel):
     target: str
     model: str
     fingerprint: str
+    removed_fields: tuple[str, ...] = ()
     resumed: bool
     rollback: bool = False
     finished: bool = False
@@ -111,7 +120,8 @@ class MigrationResult(BaseModel):
     def lines(self) -> list[str]:
         """A summary, one fact a line."""
         resumed = " (resumed)" if self.resumed else ""
-        lines = [f"{self.alias}: {self.source} → {self.target}, {self.model} ({self.fingerprint[:12]}){resumed}"]
+        what = f"{self.model} ({self.fingerprint[:12]})" if self.model else "without vectors"
+        lines = [f"{self.alias}: {self.source} → {self.target}, {what}{resumed}"]
         facts = (
             (self.copied, "copied"),
             (self.embedded, f"embedded{passages_suffix(self.passages)}"),
@@ -128,7 +138,7 @@ class MigrationResult(BaseModel):
             lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s{attempts}")
         if not self.finished:
             resume = "run the same command to resume"
-            resume += "" if self.rollback else ", or add --rollback to give up"
+            resume += "" if self.rollback else f", or give up: `es-sbert index migrate {self.alias} --rollback`"
             return [*lines, f"Not finished ({self.stopped}): {resume}"]
         lines.append(f"{pluralize(self.documents, 'document')} in {self.target}, {self.seconds:,.1f} s")
         if not self.dropped:
@@ -151,7 +161,7 @@ _MAX_IDS = 8000
 
 def migrate(
     engine: Engine,
-    encoder: Encoder,
+    encoder: Encoder | None,
     request: MigrationRequest,
     control: LoadControl,
     meter: Callable[[], ProgressMeter],
@@ -163,6 +173,7 @@ def migrate(
     """Run a migration to its end: start a new one, or resume one that was stopped.
 
     Args:
+        encoder: Runs the new model; None if the new index has no vectors.
         control: Stops it between two pages.
         meter: Makes a meter for a load.
         report: Receives a message for each step.
@@ -178,19 +189,20 @@ def migrate(
     with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
         retrying = make_retrier(policy, control.set_backoff, control.stop_retrying)
-        prepare = prepare_rollback if request.rollback else prepare_migration
-        prepared = prepare(engine, request, encoder, retrying)
-        store, target, info = prepared.state_store, prepared.target.name, encoder.info
+        prepared = _prepare(engine, request, encoder, retrying)
+        store, target = prepared.state_store, prepared.target.name
         updates = VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying)
         context = MigrationContext(engine, store.state.source, target, store, policy, control, updates, report)
         result = MigrationResult(
             alias=request.alias,
             source=context.source,
             target=target,
-            model=info.model,
-            fingerprint=info.fingerprint,
+            model="" if encoder is None else encoder.info.model,
+            fingerprint="" if encoder is None else encoder.info.fingerprint,
+            removed_fields=store.state.removed,
             resumed=prepared.resumed,
             rollback=request.rollback,
+            notes=list(prepared.notes),
         )
         with closing(DeletionTracker(context)) as tracker:
             run = _MigrationRun(prepared, request, context, encoder, tracker, meter, dead_letters, result)
@@ -202,6 +214,17 @@ def migrate(
     return result
 
 
+def _prepare(
+    engine: Engine, request: MigrationRequest, encoder: Encoder | None, retrying: Retrier
+) -> PreparedMigration:
+    if request.rollback:
+        return prepare_rollback(engine, request, encoder, retrying)
+    if request.remove:
+        return prepare_removal(engine, request, retrying)
+    assert encoder is not None, "a migration to another model has that model"
+    return prepare_migration(engine, request, encoder, retrying)
+
+
 @dataclass(frozen=True)
 class _MigrationRun:
     """The steps of a migration. Each is skipped if an earlier run has done it."""
@@ -209,7 +232,7 @@ class _MigrationRun:
     prepared: PreparedMigration
     request: MigrationRequest
     context: MigrationContext
-    encoder: Encoder
+    encoder: Encoder | None
     tracker: DeletionTracker
     meter: Callable[[], ProgressMeter]
     dead_letters: Path | None
@@ -269,7 +292,7 @@ class _MigrationRun:
         """
         # The others have never been loaded, so their text is not known.
         fields = tuple(name for name, meta in self.prepared.fields.items() if meta.text is not None)
-        if not fields or (ids is not None and not ids):
+        if self.encoder is None or not fields or (ids is not None and not ids):
             return True
         settings = IngestSettings(
             index=self.context.target,
@@ -332,7 +355,11 @@ class _MigrationRun:
             f"{source} was not swapped: writes would have been refused for more than {most:g} s in each of "
             f"{MAX_HOLDS} attempts. Nothing is lost, and {source} takes writes",
             "Run the same command again when less is written, or allow more: --max-hold SECONDS."
-            + ("" if self.request.rollback else " To give up: --rollback."),
+            + (
+                ""
+                if self.request.rollback
+                else f" To give up: `es-sbert index migrate {self.request.alias} --rollback`."
+            ),
         )
 
     def _hold_and_swap(self) -> bool:
@@ -485,6 +512,10 @@ class _MigrationRun:
         as_before = None if source is None else source.settings.get(_GC_DELETES)
         self.context.retrying(self.context.engine.put_settings, self.context.target, {_GC_DELETES: as_before})
         self.context.state_store.write(phase=MigrationPhase.DONE)
+        if self.request.remove and source is None:
+            # No old index is kept, so nothing of ours has to stay in the new one.
+            target = self.context.retrying(require_index, self.context.engine, self.context.target)
+            self.context.retrying(put_migration_state, self.context.engine, target, None)
         return True
 
     @property

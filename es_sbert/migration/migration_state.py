@@ -53,6 +53,7 @@ class MigrationState(BaseModel, frozen=True):
         alias: What was migrated.
         source, source_uuid: The old index.
         fields: Vector fields that get vectors of the new model.
+        removed: Fields that the new index does not have any more: `es-sbert index remove --reindex`.
         run: The process that works on it; another one takes over by writing its own.
         phase: How far it is.
         copied: Of each shard of the old index: up to this sequence number, every document has been copied.
@@ -84,6 +85,12 @@ class MigrationState(BaseModel, frozen=True):
     carried_histories: tuple[str, ...] = ()
     is_rollback: bool = False
     kept: tuple[tuple[str, str], ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def not_copied(self) -> frozenset[str]:
+        """Top-level fields that are left out of the copied documents."""
+        return vector_field_names(self.fields) | set(self.removed)
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:

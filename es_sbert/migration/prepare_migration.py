@@ -66,9 +66,13 @@ _SETTINGS_NOT_COPIED = re.compile(
 _META_COPIED = ("fields", "written_fields")
 
 
-def new_index_name(alias: str, fingerprint: str, source: str) -> str:
-    """`docs-1a2b3c4d` for the alias `docs`; with a number appended if the old index has that name already."""
-    name = f"{alias}-{fingerprint[:8]}"
+def new_index_name(alias: str, suffix: str, source: str) -> str:
+    """`docs-1a2b3c4d` for the alias `docs`; with a number appended if the old index has that name already.
+
+    Args:
+        suffix: Such as the model's fingerprint, of which eight characters are used.
+    """
+    name = f"{alias}-{suffix[:8]}"
     if source != name and not re.fullmatch(rf"{re.escape(name)}-\d+", source):
         return name
     number = source.removeprefix(name).removeprefix("-")
@@ -84,8 +88,7 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     Raises:
         IndexMismatch: an OpenSearch index cannot hold both fields with a graph and fields without.
     """
-    settings = {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
-    mappings = copy.deepcopy(source.mappings)
+    settings, mappings = copied_settings(source), copy.deepcopy(source.mappings)
     meta: Json = mappings.get("_meta", {})
     ours = meta.get(META_KEY, {})
     meta[META_KEY] = {"fields": {}} | {name: ours[name] for name in _META_COPIED if name in ours}
@@ -104,6 +107,11 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
             )
         settings["index.knn"] = "false" if are_flat == {True} else "true"
     return {"settings": settings, "mappings": mappings}
+
+
+def copied_settings(source: IndexState) -> dict[str, str | None]:
+    """The settings of an index that a new one in its place gets too."""
+    return {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
 
 
 _TEMPLATE_SAMPLE_SIZE = 200
@@ -174,10 +182,11 @@ class MigrationRequest:
         text: Template of the text that is embedded for the vector field; None keeps the old one.
         max_hold: Seconds for which writes may be refused in one go before the swap.
         rollback: Go back to the index that the last migration of the alias has kept.
+        remove: Leave out everything that es-sbert has put into the index; `vector_field` and types are not used.
     """
 
     alias: str
-    vector_field: str
+    vector_field: str = ""
     name: str | None = None
     index_type: str | None = None
     element_type: str | None = None
@@ -186,6 +195,7 @@ class MigrationRequest:
     text: TextTemplate | None = None
     max_hold: float = 10.0
     rollback: bool = False
+    remove: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,6 +208,7 @@ class PreparedMigration:
         fields: Vector fields of the new one that the new model fills.
         state_store: The stored state.
         resumed: Whether an earlier run has begun it.
+        notes: What the user should know about the result.
     """
 
     source: IndexState | None
@@ -205,6 +216,7 @@ class PreparedMigration:
     fields: dict[str, VectorFieldMeta]
     state_store: MigrationStateStore
     resumed: bool
+    notes: tuple[str, ...] = ()
 
 
 def prepare_migration(
@@ -235,16 +247,12 @@ def prepare_migration(
         begun, state = found
         text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun, state, wanted, model, text)
-        _check_source_index(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
+        check_source_index(engine, index, wanted, vector_field_names(_new_vector_fields(engine, index, wanted, model)))
         retrying(lambda: set_target_pointer(plain, index, begun.name))
         return resume_migration(plain, begun, state, index, retrying)
     _check_change_requested(index, stored, wanted, model)
-    _check_source_index(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
-    there = engine.get_index(name)
-    if there is not None:
-        remedy = "Give another name by --name, or delete that index if it is not needed."
-        raise IndexMismatch(f"the index {there.name}, which the migration would create, is there already", remedy)
-    check_migration_privileges(engine, index.name, wanted.alias, name)
+    check_source_index(engine, index, wanted, vector_field_names(_new_vector_fields(engine, index, wanted, model)))
+    check_new_index(engine, index.name, wanted.alias, name)
     if wanted.text is not None:
         check_template_fields(engine, index, wanted.text)
     return _begin_migration(plain, index, wanted, encoder, name, retrying)
@@ -273,9 +281,23 @@ def check_migratable(engine: Engine, wanted: MigrationRequest, retrying: Retrier
         for name, meta in vector_fields(index.mappings, index.name).items()
         if meta.fingerprint == stored.fingerprint
     ]
-    _check_source_index(engine, index, wanted, own)
+    check_source_index(engine, index, wanted, vector_field_names(own))
     name = wanted.name or new_index_name(wanted.alias, _UNKNOWN_MODEL, index.name)
     check_migration_privileges(engine, index.name, wanted.alias, name)
+
+
+def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
+    """Refuse a new index that exists already, or that the user may not create and swap.
+
+    Raises:
+        IndexMismatch, AccessDenied: see above.
+        EngineError: the engine failed.
+    """
+    there = engine.get_index(name)
+    if there is not None:
+        remedy = "Give another name by --name, or delete that index if it is not needed."
+        raise IndexMismatch(f"the index {there.name}, which the migration would create, is there already", remedy)
+    check_migration_privileges(engine, source, alias, name)
 
 
 def check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
@@ -301,9 +323,13 @@ def _check_same_migration(
     Raises:
         IndexMismatch: name, model, index type or text differ.
     """
-    if state.is_rollback:
-        remedy = f"Finish it: `es-sbert index migrate {wanted.alias} --rollback`."
-        raise IndexMismatch(f"{wanted.alias} is going back to {begun.name}", remedy)
+    check_no_rollback(begun, state)
+    if state.removed:
+        raise IndexMismatch(
+            f"what es-sbert has put into {wanted.alias} is being removed, by a copy to {begun.name}",
+            f"Finish it with `es-sbert index remove {wanted.alias} --reindex`, or, as long as it has not been swapped, "
+            f"give it up: `es-sbert index migrate {wanted.alias} --rollback`.",
+        )
     fields = _migrated_fields(begun, state)
     meta = fields.get(wanted.vector_field)
     is_model = all(field.fingerprint == model.fingerprint for field in fields.values())
@@ -324,6 +350,20 @@ def _check_same_migration(
     )
 
 
+def check_no_rollback(begun: IndexState, state: MigrationState) -> None:
+    """Refuse to go on with a rollback.
+
+    Args:
+        begun: The new index.
+
+    Raises:
+        IndexMismatch: it is the index that a rollback goes back to.
+    """
+    if state.is_rollback:
+        remedy = f"Finish it: `es-sbert index migrate {state.alias} --rollback`."
+        raise IndexMismatch(f"{state.alias} is going back to {begun.name}", remedy)
+
+
 def _begin_migration(
     engine: Engine, source: IndexState, wanted: MigrationRequest, encoder: Encoder, name: str, retrying: Retrier
 ) -> PreparedMigration:
@@ -332,17 +372,40 @@ def _begin_migration(
         if meta.passages is not None:
             # Rules that do not go with the new model are refused before an index is made for them.
             encoder.make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
-    state = MigrationState(
-        alias=wanted.alias,
+    state = initial_state(source, wanted.alias).model_copy(update={"fields": tuple(fields)})
+    body = new_index_body(engine.info.engine_type, source, fields)
+    target, state_store = create_target(engine, source, name, body, state, retrying)
+    return PreparedMigration(source, target, fields, state_store, resumed=False)
+
+
+def initial_state(source: IndexState, alias: str) -> MigrationState:
+    """The state of a migration from this index that has copied nothing yet."""
+    return MigrationState(
+        alias=alias,
         source=source.name,
         source_uuid=source.settings["index.uuid"],
-        fields=tuple(fields),
+        fields=(),
         run=uuid.uuid4().hex,
         copied=(-1,) * source.shards,
         kept=kept_by(read_migration_state(source)),
     )
-    body = new_index_body(engine.info.engine_type, source, fields)
-    body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], state)
+
+
+def create_target(
+    engine: Engine, source: IndexState, name: str, body: Json, state: MigrationState, retrying: Retrier
+) -> tuple[IndexState, MigrationStateStore]:
+    """Create the new index with the state of its migration, and the pointer to it.
+
+    Args:
+        body: Settings and mapping.
+        retrying: Retries each request.
+
+    Raises:
+        IndexMismatch: another process has begun a migration.
+        EngineError: the engine failed.
+    """
+    mappings = body["mappings"]
+    mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), state)
     # The pointer first: an index without a pointer would block the next run.
     retrying(lambda: set_target_pointer(engine, source, name))
     retrying(lambda: _create_target(engine, name, body, state.run))
@@ -351,9 +414,7 @@ def _begin_migration(
     retrying(lambda: set_target_pointer(engine, source, name))
     # Replicas stay: the new index must survive the loss of a node as the old one does.
     retrying(lambda: apply_load_settings(engine, target, keep_replicas=True))
-    return PreparedMigration(
-        source, target, fields, MigrationStateStore(engine, target, state, retrying), resumed=False
-    )
+    return target, MigrationStateStore(engine, target, state, retrying)
 
 
 def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
@@ -407,10 +468,19 @@ def _check_change_requested(
         )
 
 
-def _check_source_index(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, new_fields: Collection[str]
+def check_source_index(
+    engine: Engine, source: IndexState, wanted: MigrationRequest, not_copied: Collection[str]
 ) -> None:
-    lost = fields_missing_from_source(source.mappings, vector_field_names(new_fields))
+    """Refuse an index whose documents cannot be copied, or that cannot be swapped as it was asked for.
+
+    Args:
+        not_copied: Top-level fields that copies do not have.
+
+    Raises:
+        IndexMismatch, UsageError: see above.
+        EngineError: the engine failed.
+    """
+    lost = fields_missing_from_source(source.mappings, not_copied)
     if lost is not None:
         remedy = "Load the documents from files into a new index."
         raise IndexMismatch(f"the index {source.name} keeps no {lost}, so its documents cannot be copied", remedy)

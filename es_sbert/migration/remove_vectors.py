@@ -104,11 +104,20 @@ def remove_vectors(
     return Removal(index=index.name, fields=fields, documents=documents, settings=settings, remains=remains)
 
 
-def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
+def require_own_entry(index: IndexState) -> None:
+    """Refuse an index into which es-sbert has put nothing.
+
+    Raises:
+        IndexMismatch: its mapping has no `_meta.es_sbert`.
+    """
     if META_KEY not in index.mappings.get("_meta", {}):
         raise IndexMismatch(
             f"es-sbert has put nothing into {index.name}, as far as its mapping tells", "Check the name."
         )
+
+
+def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
+    require_own_entry(index)
     lost = fields_missing_from_source(index.mappings, fields)
     if lost is not None:
         remedy = "Copy the documents into a new index from their source."
@@ -210,18 +219,18 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
         remains.append(
             f"The mapping of {index.name} still has the fields {', '.join(mapped)}: engines remove no field from a "
             "mapping. Without values they take no space once segments are merged. To be rid of them, copy the "
-            "documents into an index without them (`POST _reindex`)."
+            "documents into an index without them (`POST _reindex`). `index remove --reindex` does both at once."
         )
     if engine.info.engine_type is EngineType.OPENSEARCH and index.settings.get("index.knn") == "true":
         remains.append(f"{index.name} keeps the setting index.knn, which OpenSearch cannot change.")
     if unrestored_settings(index) is not None:
         remains.append(f"A load has started in {index.name} since.")
-    for template in _own_templates(engine, index.data_stream or index.name):
+    for template in own_templates(engine, index.data_stream or index.name):
         remains.append(f"{template} still gives new indices the vector field. Change or delete it if it is not needed.")
     return remains
 
 
-def _own_templates(engine: Engine, name: str) -> Iterator[str]:
+def own_templates(engine: Engine, name: str) -> Iterator[str]:
     """Templates with our `_meta` by which the next index of this name is made."""
     components = {
         entry["name"]

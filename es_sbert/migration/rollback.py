@@ -97,15 +97,20 @@ class RollbackTarget:
 
     Attributes:
         index: The index.
-        fields: Its vector fields that get vectors of its model.
+        fields: Its vector fields that get vectors of its model; empty if it has none.
+        other_fields: Vector fields of other models, which documents that were written since do not get.
     """
 
     index: IndexState
     fields: tuple[str, ...]
+    other_fields: tuple[str, ...] = ()
 
 
-def find_rollback(engine: Engine, alias: str) -> RollbackTarget | None:
+def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> RollbackTarget | None:
     """Where a rollback after the swap goes back to; None if a migration is under way that has not swapped.
+
+    Args:
+        vector_field: The field whose model embeds, if all vectors had been removed.
 
     Raises:
         IndexMissing, IndexMismatch: no such alias, or there is nothing to go back to.
@@ -128,11 +133,24 @@ def find_rollback(engine: Engine, alias: str) -> RollbackTarget | None:
             f"no migration of {alias} is under way, and none has kept the index before {index.name}",
             "There is nothing to go back to: migrate to the old model.",
         )
-    return RollbackTarget(kept[0], state.fields)
+    if state.fields and not vector_fields(kept[0].mappings, kept[0].name):
+        raise IndexMismatch(
+            f"{kept[0].name}, the index before {index.name}, has no vectors",
+            f"To remove them again: `es-sbert index remove {alias} --reindex --name NEW-NAME`.",
+        )
+    return _all_fields(kept[0], vector_field) if state.removed else RollbackTarget(kept[0], state.fields)
+
+
+def _all_fields(index: IndexState, vector_field: str) -> RollbackTarget:
+    """Back to an index from which everything was removed: one model embeds again, that of this field or of the first."""
+    fields = vector_fields(index.mappings, index.name)
+    chosen = fields.get(vector_field) or next(iter(fields.values()), None)
+    own = [name for name, meta in fields.items() if chosen is not None and meta.fingerprint == chosen.fingerprint]
+    return RollbackTarget(index, tuple(own), tuple(name for name in fields if name not in own))
 
 
 def prepare_rollback(
-    engine: Engine, wanted: MigrationRequest, encoder: Encoder, retrying: Retrier = without_retries
+    engine: Engine, wanted: MigrationRequest, encoder: Encoder | None, retrying: Retrier = without_retries
 ) -> PreparedMigration:
     """Resume a rollback, or begin one: the old index takes writes again, from this process only.
 
@@ -141,22 +159,23 @@ def prepare_rollback(
         EngineError: the engine failed.
     """
     plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
-    found = find_rollback(engine, wanted.alias)
+    found = find_rollback(engine, wanted.alias, wanted.vector_field)
     if found is None:
         raise IndexMismatch(f"a migration of {wanted.alias} was begun by another process", "Let it finish.")
     target = found.index
     index, previous = find_migration(engine, wanted.alias)
     state = read_migration_state(target)
-    _check_model(target, found.fields, wanted, encoder)
+    if encoder is not None:
+        _check_model(target, found.fields, wanted, encoder)
     if state is not None and state.is_rollback and state.phase is not MigrationPhase.DONE:
         source = engine.get_index(state.source)
         if source is not None and index.name == source.name:
             retrying(lambda: _open_for_writes(plain, target))
         return resume_migration(plain, target, state, source, retrying)
     assert previous is not None, "find_rollback has found the index by the state of the migration"
-    _check_indices(engine, index, target, previous)
+    _check_indices(engine, index, found, previous)
     check_migration_privileges(engine, index.name, wanted.alias, target.name)
-    begun = _begun_state(index, target, previous, state, wanted.alias)
+    begun = _begun_state(index, found, previous, state, wanted.alias)
     # The pointer first: the next run finds the rollback by it.
     retrying(lambda: set_target_pointer(plain, index, target.name))
     retrying(lambda: set_target_pointer(plain, target, None))
@@ -164,19 +183,26 @@ def prepare_rollback(
     retrying(lambda: put_migration_state(plain, target, begun))
     retrying(lambda: _open_for_writes(plain, target))
     fields = {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in begun.fields}
-    return PreparedMigration(index, target, fields, MigrationStateStore(plain, target, begun, retrying), resumed=False)
+    store = MigrationStateStore(plain, target, begun, retrying)
+    notes = tuple(
+        f"Documents written since the removal have no vector in {name}: `es-sbert ingest --index {wanted.alias} "
+        f"--vector-field {name}`"
+        for name in found.other_fields
+    )
+    return PreparedMigration(index, target, fields, store, resumed=False, notes=notes)
 
 
 def _begun_state(
-    index: IndexState, target: IndexState, previous: MigrationState, old: MigrationState | None, alias: str
+    index: IndexState, found: RollbackTarget, previous: MigrationState, old: MigrationState | None, alias: str
 ) -> MigrationState:
     """The state of a new rollback.
 
     Args:
-        index, target: The index of the alias, and the one to go back to.
+        index, found: The index of the alias, and the one to go back to.
         previous: Of the migration that has swapped them.
-        old: Of the migration that had created `target`; None if none had.
+        old: Of the migration that had created the one to go back to; None if none had.
     """
+    target = found.index
     is_frozen = previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true"
     # If the old index could take writes, it may hold some that nobody has copied: then everything is copied.
     known = is_frozen and len(previous.carried) == index.shards
@@ -186,7 +212,7 @@ def _begun_state(
         alias=alias,
         source=index.name,
         source_uuid=index.settings["index.uuid"],
-        fields=previous.fields,
+        fields=found.fields,
         run=uuid.uuid4().hex,
         copied=previous.carried if known else (-1,) * index.shards,
         histories=previous.carried_histories if known else (),
@@ -214,12 +240,13 @@ def _check_model(target: IndexState, names: tuple[str, ...], wanted: MigrationRe
         )
 
 
-def _check_indices(engine: Engine, index: IndexState, target: IndexState, previous: MigrationState) -> None:
+def _check_indices(engine: Engine, index: IndexState, found: RollbackTarget, previous: MigrationState) -> None:
     """Refuse indices between which documents cannot be carried over.
 
     Raises:
         IndexMismatch: the old index is in use or read-only, or the new one lacks what is to be copied.
     """
+    target = found.index
     aliases = engine.get_aliases(target.name).get(target.name)
     if aliases:
         raise IndexMismatch(f"{target.name} has the alias {min(aliases)}, so it is in use", "Remove that alias first.")
@@ -232,11 +259,11 @@ def _check_indices(engine: Engine, index: IndexState, target: IndexState, previo
         if unrestored_settings(state) is not None:
             remedy = f"Let it finish, or end it: `es-sbert index repair {state.name}`."
             raise IndexMismatch(f"a load is under way in {state.name}, or was killed in it", remedy)
-    lost = fields_missing_from_source(index.mappings, vector_field_names(previous.fields))
+    lost = fields_missing_from_source(index.mappings, vector_field_names(found.fields))
     if lost is not None:
         remedy = "Load the documents from files into a new index."
         raise IndexMismatch(f"the index {index.name} keeps no {lost}, so its documents cannot be copied", remedy)
-    gone = [name for name in previous.fields if name not in vector_fields(target.mappings, target.name)]
+    gone = [name for name in found.fields if name not in vector_fields(target.mappings, target.name)]
     if gone:
         raise IndexMismatch(
             f"the mapping of {target.name} says no longer what {gone[0]} holds", "Migrate to the old model instead."

@@ -166,3 +166,32 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     assert f"{place.alias} points to {place.index} now" in back.err
     assert place.behind() == place.index
     assert place.contents()["since"]["embedding_meta"]["fingerprint"] != second.info.fingerprint
+
+
+def test_removal_by_copy_and_the_way_back(cli: Cli, place: Place, run: Run, two_models: tuple[Path, Path]) -> None:
+    def remove(*options: str) -> Done:
+        return cli("index", "remove", place.alias, "--url", place.engine.info.url, *options)
+
+    for options, said in (
+        (["--name", "x", "--yes"], "Add --reindex"),
+        (["--replace-index", "--yes"], "Add --reindex"),
+        (["--reindex"], "there is no terminal to ask for confirmation"),
+        (["--reindex", "--replace-index", "--yes"], "Leave --replace-index out"),
+    ):
+        done = remove(*options)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+    done = remove("--reindex", "--yes", "--json")
+    assert done.code == 0, done.err
+    target = f"{place.alias}-plain"
+    assert (done.summary["target"], done.summary["removed_fields"]) == (target, ["embedding", "embedding_meta"])
+    assert f"{place.index} → {target}, without vectors" in done.err
+    assert "--rollback" in done.err
+    refused = remove("--yes")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"`es-sbert index migrate {place.alias} --drop`" in refused.err
+    place.write({"since": document(5000)})
+    back = run("--rollback", "--model", two_models[0], "--precision", "fp32", "--threads", "1", "--json")
+    assert back.code == 0, back.err
+    assert place.behind() == place.index
+    assert place.contents()["since"]["embedding_meta"]

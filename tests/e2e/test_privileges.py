@@ -237,6 +237,8 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index change-type`": (
         Desk.loaded, lambda desk, name: desk.index("change-type", name, "--index-type", "int8_hnsw", "--yes")),
     "`index remove`": (Desk.loaded, lambda desk, name: desk.index("remove", name, "--yes")),
+    "`index remove --reindex`": (behind_an_alias, lambda desk, name: desk.index(
+        "remove", f"{name}-alias", "--reindex", "--name", f"{name}-new", "--yes")),
     "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
     "`index repair --written-field`": (
         with_keyword, lambda desk, name: desk.index("repair", name, "--written-field", "duplicate_of", "--yes")),
@@ -279,6 +281,7 @@ def test_code_checks_privileges_of_the_table() -> None:
         "`index remove`": REMOVE,
         "`index calibrate --save`": SAVE_MIN_COSINE,
         "`index migrate`": MIGRATE_TO,
+        "`index remove --reindex`": MIGRATE_TO,
     }.items():
         assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))
 

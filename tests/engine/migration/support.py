@@ -102,7 +102,7 @@ class Place:
         assert all(result.status in (200, 404) for result in results), results
 
     def migrate(
-        self, encoder: Encoder, *, control: LoadControl | None = None, retry_seconds: float = 60, **wanted: Any
+        self, encoder: Encoder | None, *, control: LoadControl | None = None, retry_seconds: float = 60, **wanted: Any
     ) -> MigrationResult:
         return migrate(
             self.engine,

@@ -1,0 +1,128 @@
+"""Resume or begin a migration to a new index that has nothing of es-sbert: `es-sbert index remove --reindex`.
+
+Engines remove no field from a mapping, so an index without the vector fields is another index. Documents are copied,
+compared and swapped as in every migration, and the old index is kept for the way back.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Collection, Iterator
+from typing import Any, cast
+
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.mapping import META_KEY
+from es_sbert.migration.migration_state import (
+    MigrationPhase,
+    MigrationState,
+    find_migration,
+    find_target,
+    set_target_pointer,
+)
+from es_sbert.migration.prepare_migration import (
+    MigrationRequest,
+    PreparedMigration,
+    check_new_index,
+    check_no_rollback,
+    check_source_index,
+    copied_settings,
+    create_target,
+    initial_state,
+    new_index_name,
+    resume_migration,
+)
+from es_sbert.migration.remove_vectors import own_templates, removable_fields, require_own_entry
+
+# Of OpenSearch; without a field of this type, they say nothing.
+_KNN_SETTING = re.compile(r"index\.knn(\..*)?")
+_KNN_TYPE = "knn_vector"
+
+
+def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier = without_retries) -> PreparedMigration:
+    """Find the removal to resume, or create the index without vectors.
+
+    Args:
+        retrying: Retries each request.
+
+    Raises:
+        IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
+        EngineError: the engine failed.
+    """
+    plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
+    index, state = find_migration(engine, wanted.alias)
+    if state is not None and state.phase is MigrationPhase.CLOSING:
+        _check_same_removal(index, state, wanted)
+        return resume_migration(plain, index, state, engine.get_index(state.source), retrying)
+    if index.data_stream is not None:
+        raise IndexMismatch(
+            f"{index.name} belongs to the data stream {index.data_stream}, which cannot go over to another index",
+            f"Leave --reindex out: `es-sbert index remove {index.name}`.",
+        )
+    name = wanted.name or new_index_name(wanted.alias, "plain", index.name)
+    fields = removable_fields(index)
+    # By its name too: another machine may have erased the pointer to it.
+    found = find_target(engine, index) or find_target(engine, index, name)
+    if found is not None and found[1].phase is not MigrationPhase.DONE:
+        begun, state = found
+        _check_same_removal(begun, state, wanted)
+        check_source_index(engine, index, wanted, fields)
+        retrying(lambda: set_target_pointer(plain, index, begun.name))
+        return resume_migration(plain, begun, state, index, retrying)
+    require_own_entry(index)
+    if not fields:
+        raise IndexMismatch(
+            f"{index.name} has no field of es-sbert, so no copy is needed",
+            f"Leave --reindex out: `es-sbert index remove {wanted.alias}`.",
+        )
+    check_source_index(engine, index, wanted, fields)
+    for template in own_templates(engine, name):
+        raise IndexMismatch(
+            f"{template} gives {name} the vector field again", "Change or delete it, or give another name by --name."
+        )
+    check_new_index(engine, index.name, wanted.alias, name)
+    begun_state = initial_state(index, wanted.alias).model_copy(update={"removed": fields})
+    body = plain_index_body(index, fields)
+    target, store = create_target(plain, index, name, body, begun_state, retrying)
+    return PreparedMigration(index, target, {}, store, resumed=False)
+
+
+def plain_index_body(source: IndexState, fields: Collection[str]) -> Json:
+    """Body of `PUT /index`: settings and mapping of an index without these fields, and without our `_meta`."""
+    settings, mappings = copied_settings(source), copy.deepcopy(source.mappings)
+    mappings["properties"] = {key: each for key, each in mappings.get("properties", {}).items() if key not in fields}
+    mappings["_meta"] = {key: entry for key, entry in mappings.get("_meta", {}).items() if key != META_KEY}
+    if _KNN_TYPE not in _field_types(mappings["properties"]):
+        settings = {key: value for key, value in settings.items() if not _KNN_SETTING.fullmatch(key)}
+    return {"settings": settings, "mappings": mappings}
+
+
+def _field_types(properties: dict[str, Any]) -> Iterator[str]:
+    for field in properties.values():
+        yield field.get("type", "object")
+        for inner in ("properties", "fields"):
+            yield from _field_types(field.get(inner, {}))
+
+
+def _check_same_removal(begun: IndexState, state: MigrationState, wanted: MigrationRequest) -> None:
+    """Refuse to go on with a rollback, with a migration to another model, or under another name.
+
+    Args:
+        begun: The new index.
+
+    Raises:
+        IndexMismatch: see above.
+    """
+    check_no_rollback(begun, state)
+    if state.removed and wanted.name in (None, begun.name):
+        return
+    raise IndexMismatch(
+        f"{wanted.alias} is being copied to {begun.name} already"
+        + (", under another name" if state.removed else ", for another model"),
+        "Finish that with its own command, or, as long as it has not been swapped, give it up: `es-sbert index migrate "
+        f"{wanted.alias} --rollback`.",
+    )
