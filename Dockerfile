@@ -1,7 +1,7 @@
 # The command line in an image: `docker build --target cpu .` or `--target gpu`.
 #
-# Written and checked by its structure on a machine without a Docker engine and without a GPU: neither image has been
-# built or run there.
+# The tests run the steps of `cpu` without a Docker engine (scripts/image-root), on another Debian with the same Python.
+# No image was built by Docker yet, and the steps of `gpu` were not run.
 
 FROM python:3.11-slim AS build
 WORKDIR /src

@@ -168,12 +168,12 @@ class LoadReport(BaseModel, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """0 all in, 1 some are not, 2 it failed and loaded none, 130 stopped by the user."""
+        """0 all in, 1 some are not, 2 it failed and none is in, 130 stopped by the user."""
         if self.interrupted:
             return 130
         if not (self.dead or self.missing or self.lacking or self.stopped is not None):
             return 0
-        loaded = self.indexed or self.updated or self.unchanged or self.pruned
+        loaded = self.indexed or self.updated or self.unchanged or self.pruned or self.skipped.superseded
         return 2 if (self.dead or self.stopped is not None) and not loaded else 1
 
     def lines(self) -> list[str]:

@@ -14,9 +14,11 @@ from tests.cuda.stand_in import Run, StandIns
 
 TINY = Shape(hidden=64, heads=2, layers=1, intermediate=128)
 
-# A library that the step takes for one of CUDA's, and that every system has.
+# A library that the step takes for one of CUDA's, and that every system has. It is not hidden: it could not be without
+# the permission to mount, and no program would start where it is.
 SYSTEM_LIBRARY = """
 from benchmarks.gpu_check import refusals
+refusals.can_mount = lambda: False
 loaded_libraries = refusals.loaded_libraries
 refusals.loaded_libraries = lambda: [*loaded_libraries(), "/nowhere/libc.so.6"]
 """

@@ -53,6 +53,8 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "flush": lambda engine, index: engine.flush(index),
     "refresh": lambda engine, index: engine.refresh(index),
     "count_segments": lambda engine, index: engine.count_segments(index),
+    "segments": lambda engine, index: engine.segments(index),
+    "running_merges": lambda engine, index: engine.running_merges(index),
     "shard_states": lambda engine, index: engine.shard_states(index),
     "store_size": lambda engine, index: engine.store_size(index),
     "vector_size": lambda engine, index: engine.vector_size(index, "vector"),
@@ -60,7 +62,7 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
 }
 CLUSTER_STATE = {
     "alias_filters", "create_index", "get_aliases", "get_index", "get_indices", "index_uuids", "primary_terms",
-    "resolve_indices", "result_window",
+    "resolve_indices", "result_window", "visible_names",
 }  # fmt: skip
 # They send nothing, or return nothing that could be partial.
 OTHERS = {"close", "send", "close_point_in_time", "hit_source", "start_force_merge", "is_task_done"}

@@ -69,6 +69,7 @@ def summary(
         ({"dead": 1, "unchanged": 1}, 1),
         ({"dead": 1, "updated": 1}, 1),
         ({"dead": 1, "pruned": 1}, 1),
+        ({"dead": 1, "superseded": 1}, 1),
         ({"indexed": 3, "missing": 1}, 1),
         ({"indexed": 3, "stopped": "reading the index failed"}, 1),
         ({"indexed": 3, "dead": 2, "stopped": "the engine is gone"}, 1),
