@@ -142,7 +142,7 @@ def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> Rollbac
 
 
 def _all_fields(index: IndexState, vector_field: str) -> RollbackTarget:
-    """Back to an index from which everything was removed: one model embeds again, that of this field or of the first."""
+    """Back to an index from which all vectors were removed: one model embeds, that of this field or of the first."""
     fields = vector_fields(index.mappings, index.name)
     chosen = fields.get(vector_field) or next(iter(fields.values()), None)
     own = [name for name, meta in fields.items() if chosen is not None and meta.fingerprint == chosen.fingerprint]
