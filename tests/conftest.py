@@ -53,8 +53,9 @@ os.environ.setdefault("ES_SBERT_TUNING", "off")
 # Test modules import onnxruntime before es_sbert, which would otherwise set this.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-# Servers that live for minutes take less of the processor where their Java compiles less.
-os.environ.setdefault("ES_SBERT_ENGINE_JAVA_OPTS", "-XX:TieredStopAtLevel=1")
+# Servers that live for minutes take less of the processor where their Java compiles less. They take their heap as they
+# need it, not at once: a dozen of them run at the same time.
+os.environ.setdefault("ES_SBERT_ENGINE_JAVA_OPTS", "-XX:TieredStopAtLevel=1 -XX:-AlwaysPreTouch")
 
 # A change is judged by the same examples on every machine, however slow; `--hypothesis-profile explore` looks for more.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)

@@ -34,6 +34,7 @@ from es_sbert.encoder.model_loading import (
 )
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import UsageError
+from es_sbert.option_signature import spell_out
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,20 @@ class LoadOptions(TypedDict, total=False):
     report: Callable[[str], None]
 
 
+def no_report(message: str) -> None:
+    """Drop a message."""
+
+
+LOAD_DEFAULTS: dict[str, object] = {
+    "device": "auto",
+    "precision": "auto",
+    "runtime": "auto",
+    "threads": None,
+    "budget": None,
+    "report": no_report,
+}
+
+
 class Encoder:
     """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
 
@@ -148,7 +163,7 @@ class Encoder:
         threads: int | None = None,
         budget: int | None = None,
         called: str | None = None,
-        report: Callable[[str], None] = lambda message: None,
+        report: Callable[[str], None] = no_report,
     ) -> None:
         source = find_encoder(DEFAULT_MODEL if model is None else model, called)
         warnings = runtime_warnings(device, report)
@@ -299,6 +314,7 @@ class Encoder:
         self.close()
 
     @classmethod
+    @spell_out(LoadOptions, LOAD_DEFAULTS)
     def for_index(
         cls,
         index: str,

@@ -10,6 +10,7 @@ from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import check_name_conflicts, format_text_options, parse_text_options
 from es_sbert.index.vector_field import FieldRequest
+from es_sbert.option_signature import spell_out
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -38,6 +39,10 @@ class IndexOptions(TypedDict, total=False):
     replicas: int | None
 
 
+INDEX_DEFAULTS: dict[str, object] = dict.fromkeys(IndexOptions.__annotations__) | {"text_fields": ()}
+
+
+@spell_out(IndexOptions, INDEX_DEFAULTS)
 def request_vector_field(
     model: str | Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, **options: Unpack[IndexOptions]
 ) -> FieldRequest:

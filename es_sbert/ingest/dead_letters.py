@@ -76,7 +76,7 @@ def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
     Truncated lines, and lines that are not dead letters, are skipped.
     """
     if path.is_file():
-        yield from (dead_letter_key(letter) for _, letter in _read_dead_letters(path) if letter.get("run") == run)
+        yield from (dead_letter_key(letter) for _, letter in read_dead_letters(path) if letter.get("run") == run)
 
 
 def last_dead_letter_time(path: Path) -> str | None:
@@ -118,6 +118,7 @@ class DeadLetters:
         written: Whether a dead letter with this key was written before the load was killed; it is not written twice.
         clock: Gives the dead letters their times.
         index: Index or alias that the documents were meant for.
+        place: Where users find them, for the log message; by default the file.
     """
 
     def __init__(
@@ -127,8 +128,10 @@ class DeadLetters:
         written: Callable[[bytes], bool] | None = None,
         clock: Clock | None = None,
         index: str | None = None,
+        place: str | None = None,
     ) -> None:
         self.path = path
+        self._place = place or str(path)
         self._run = run
         self._written = written
         self._clock = clock or Clock()
@@ -169,8 +172,8 @@ class DeadLetters:
                 if self._file is None:
                     self._file = _open_to_append(self.path)
                     # It may be the first of many: the user can still stop the load and fix the cause.
-                    message = f"{origin} cannot be loaded: {reason} (this one and others: {self.path})"
-                    facts = {"file": str(self.path), "source": str(origin), "reason": reason}
+                    message = f"{origin} cannot be loaded: {reason} (this one and others: {self._place})"
+                    facts = {"file": self._place, "source": str(origin), "reason": reason}
                     log_event("first_dead_letter", message, logging.WARNING, **facts)
                 while not self._append(self._file, line):
                     moved, self._file = self._file, _open_to_append(self.path)
@@ -277,7 +280,7 @@ def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
     """
     path = _pending_path(file) or file
     try:
-        indices = (letter.get("index") for _, letter in _read_dead_letters(path))
+        indices = (letter.get("index") for _, letter in read_dead_letters(path))
         other = next((index for index in indices if isinstance(index, str) and index not in names), None)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
@@ -366,7 +369,7 @@ def _last_lines(path: Path) -> dict[bytes, int]:
     """
     return {
         id_digest(letter["id"]): number
-        for number, letter in _read_dead_letters(path)
+        for number, letter in read_dead_letters(path)
         if isinstance(letter.get("id"), str) and "document" in letter
     }
 
@@ -380,7 +383,7 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The dead letters of a file, with their lines, from 1."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):

@@ -215,7 +215,7 @@ class _Load:
                 self._notes.append(checkpoint.note)
         clock = Clock()
         dead_letters = stack.enter_context(closing(_open_dead_letters(plan, checkpoint, clock)))
-        errors = ErrorMonitor(settings.error_limit, self._control.truncate, str(plan.dead_letters))
+        errors = ErrorMonitor(settings.error_limit, self._control.truncate, plan.dead_letters_place)
         versions = WrittenVersions()
         # A watch has no end to compare the index at.
         recorder = versions if settings.watch_seconds is None else None
@@ -343,7 +343,7 @@ class _Load:
             index=name,
             engine=self._engine.info.label,
             source=plan.source,
-            dead_letters=str(plan.dead_letters),
+            dead_letters=plan.dead_letters_place,
             seconds=time.monotonic() - self._started,
             interrupted=self._interrupted(),
             stopped=self._stop_reason(context.checkpoint),
@@ -422,7 +422,7 @@ def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock:
     if checkpoint is not None and checkpoint.resumed:
         checkpoint.record_dead_letters(dead_letter_keys(plan.dead_letters, run))
         is_written = checkpoint.has_dead_letter
-    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.name)
+    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.name, plan.dead_letters_place)
 
 
 def _advance_clock(context: LoadContext) -> None:

@@ -16,6 +16,7 @@ from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.dead_letters import read_dead_letters
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
@@ -113,6 +114,8 @@ def load_documents(
 ) -> LoadReport:
     """Run the ingest pipeline over documents from Python, or over the documents of the index.
 
+    Nothing is written to the working folder. Unless a dead-letter file is named, the dead letters are in the report.
+
     Args:
         documents: What to load; None embeds documents of the index that lack a current embedding.
         control: Stops the load from outside.
@@ -125,18 +128,23 @@ def load_documents(
         OutputError: the dead-letter file cannot be written.
     """
     control = control or LoadControl()
-    run = partial(run_load, engine, LocalRunner(encoder), control=control, meter=SilentMeter())
-    if documents is None:
-        return run(plan_load(engine, settings, []))
-    if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable):
+    if documents is not None and (isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable)):
         remedy = "Give a list or an iterator of dicts; for a single document: [document]."
         raise UsageError(f"the documents are {type(documents).__name__}, not an iterable of dicts", remedy)
     with tempfile.TemporaryDirectory(prefix="es-sbert-load-") as folder:
         # The checkpoint detects repeated ids within the load. It is not kept: an iterator cannot be resumed.
-        settings = settings.model_copy(update={"state": Path(folder) / "load-state"})
-        source = IterableSource(documents, takes_id=settings.id_field is None)
-        report = run(plan_load(engine, settings, [source]))
-    if report.stopped is None:
+        changed: dict[str, Any] = {"state": Path(folder) / "load-state"}
+        letters = Path(folder) / "dead-letters.jsonl"
+        if settings.dead_letters is None:
+            changed |= {"dead_letters": letters, "returns_dead_letters": True}
+        settings = settings.model_copy(update=changed)
+        sources = [] if documents is None else [IterableSource(documents, takes_id=settings.id_field is None)]
+        plan = plan_load(engine, settings, sources)
+        report = run_load(engine, LocalRunner(encoder), plan, control, SilentMeter())
+        if letters.exists():
+            rejected = tuple(letter for _, letter in read_dead_letters(letters))
+            report = report.model_copy(update={"dead_letters": None, "rejected": rejected})
+    if documents is None or report.stopped is None:
         return report
     reason = control.unreachable_reason or control.truncated_reason or "interrupted"
     remedy = "add the documents again: those that have an embedding are left alone"

@@ -90,6 +90,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         retry_seconds: How long transient failures of the engine are retried.
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
+        returns_dead_letters: Whether the caller returns what is in that file, which it deletes.
         load_settings: Whether to switch refreshes and replicas off while loading.
         prune: Remove documents that an earlier load wrote and that the files no longer have.
         retry: Dead-letter file whose documents are loaded again, instead of `files`.
@@ -130,6 +131,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     retry_seconds: float = Field(default=300.0, ge=0)
     max_document_bytes: int = Field(default=16 * MIB, ge=1024)
     dead_letters: Path | None = None
+    returns_dead_letters: bool = False
     load_settings: BulkLoadSettings = BulkLoadSettings.AUTO
     prune: bool = False
     retry: Path | None = None
@@ -322,6 +324,11 @@ class LoadPlan:
     def name(self) -> str:
         """The index or alias as the user calls it."""
         return self.alias or self.settings.index
+
+    @property
+    def dead_letters_place(self) -> str:
+        """Where the user finds the dead letters, for messages."""
+        return "LoadReport.rejected" if self.settings.returns_dead_letters else str(self.dead_letters)
 
     @property
     def stored(self) -> VectorFieldMeta | None:

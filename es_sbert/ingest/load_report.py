@@ -66,10 +66,12 @@ class LoadReport(BaseModel, frozen=True):
         updated: Written with the vector they had, since only other fields changed.
         unchanged: Left alone: unchanged in the index.
         skipped: Left out on purpose.
-        dead: In the dead-letter file.
+        dead: Could not be loaded: in the dead-letter file, or in `rejected`.
         left: Read but not sent, because the engine was unreachable or the user stopped the load: the same command loads
             them.
         dead_letters: That file; None if nothing was written to it.
+        rejected: Of documents from Python, if no file was named, what that file would hold: one dict a document, with
+            its `id`, the `reason`, its number as `line`, and the `document`. Not part of `model_dump`.
         truncated: Of the indexed, documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
         passages: Passages that got vectors, if texts are cut into passages.
@@ -102,6 +104,7 @@ class LoadReport(BaseModel, frozen=True):
     dead: int
     left: int
     dead_letters: str | None
+    rejected: tuple[dict[str, Any], ...] = Field(default=(), exclude=True)
     truncated: int
     lost_tokens: int
     passages: int = 0
@@ -162,6 +165,8 @@ class LoadReport(BaseModel, frozen=True):
         yield from ((name, count) for name, count in self.skipped if count)
         if self.dead_letters is not None:
             yield "dead_letters", self.dead_letters
+        if self.rejected:
+            yield "rejected", len(self.rejected)
         yield "seconds", round(self.seconds, 1)
         if self.stopped is not None:
             yield "stopped", self.stopped
@@ -300,7 +305,7 @@ def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
         **{name: getattr(encoder, name) for name in _ENCODER_FIELDS if name not in ("variant", "warnings")},
         state=None if context.checkpoint is None else str(context.checkpoint.path),
         resumed=context.checkpoint is not None and context.checkpoint.resumed,
-        dead_letters=str(plan.dead_letters),
+        dead_letters=plan.dead_letters_place,
         **settings,
     )
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.errors import UsageError
-from es_sbert.search.search_scope import OpenOptions, as_names
-from es_sbert.search.semantic_index import AddOptions, CreateOptions, SemanticIndex
+from es_sbert.option_signature import spell_out
+from es_sbert.search.search_scope import OPEN_DEFAULTS, OpenOptions, as_names
+from es_sbert.search.semantic_index import ADD_DEFAULTS, CREATE_DEFAULTS, AddOptions, CreateOptions, SemanticIndex
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
@@ -65,6 +66,7 @@ class AsyncSemanticIndex:
             the first search.
     """
 
+    @spell_out(OpenOptions, OPEN_DEFAULTS)
     def __init__(
         self,
         index: str | Sequence[str],
@@ -90,6 +92,7 @@ class AsyncSemanticIndex:
         return f"<AsyncSemanticIndex {names!r}, {'closed' if self._closed else 'not open yet'}>"
 
     @classmethod
+    @spell_out(CreateOptions, CREATE_DEFAULTS)
     async def create(
         cls,
         name: str,
@@ -110,6 +113,7 @@ class AsyncSemanticIndex:
             raise
         return index
 
+    @spell_out(AddOptions, ADD_DEFAULTS)
     async def add(
         self,
         documents: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
@@ -123,6 +127,7 @@ class AsyncSemanticIndex:
             documents = _in_thread(aiter(documents), asyncio.get_running_loop())
         return await self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
 
+    @spell_out(AddOptions, ADD_DEFAULTS)
     async def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
         """See `SemanticIndex.embed_missing`."""
         return await self._load(None, {}, options)
@@ -130,10 +135,10 @@ class AsyncSemanticIndex:
     delete = _in_pool(SemanticIndex.delete)
     search = _in_pool(SemanticIndex.search)
     search_vector = _in_pool(SemanticIndex.search_vector)
-    similar_to = like = _in_pool(SemanticIndex.similar_to)
+    similar_to = _in_pool(SemanticIndex.similar_to)
     hybrid = _in_pool(SemanticIndex.hybrid)
     body = _in_pool(SemanticIndex.body)
-    similar_body = like_body = _in_pool(SemanticIndex.similar_body)
+    similar_body = _in_pool(SemanticIndex.similar_body)
     hybrid_bodies = _in_pool(SemanticIndex.hybrid_bodies)
 
     async def close(self) -> None:

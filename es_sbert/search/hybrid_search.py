@@ -24,6 +24,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_request import (
+    SEARCH_DEFAULTS,
     SearchOptions,
     SearchParams,
     SearchRequest,
@@ -227,6 +228,12 @@ class HybridOptions(SearchOptions, total=False):
 
 
 _HYBRID_ONLY = HybridOptions.__annotations__.keys() - SearchOptions.__annotations__.keys()
+HYBRID_DEFAULTS: dict[str, object] = {
+    **SEARCH_DEFAULTS,
+    **dict.fromkeys(_HYBRID_ONLY),
+    "fusion": str(Fusion.RRF),
+    "rank_constant": RANK_CONSTANT,
+}
 
 
 @dataclass(frozen=True)

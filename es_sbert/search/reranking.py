@@ -38,7 +38,8 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None, options:
         if window is not None:
             raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker(…) as well.")
         return k
-    clash = sorted({"offset", "size", "sort"} & options.keys())
+    unpaged = {"offset": 0, "size": None, "sort": None}
+    clash = sorted(name for name, default in unpaged.items() if options.get(name, default) != default)
     if clash:
         raise UsageError(
             f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",

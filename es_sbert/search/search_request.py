@@ -6,7 +6,7 @@ Pure functions, except `read_document_vectors`. `SemanticIndex` and `AsyncSemant
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 
 import numpy as np
@@ -185,6 +185,13 @@ class SearchParams:
         # A kNN query has no words to highlight.
         highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
         return HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
+
+
+SEARCH_DEFAULTS: dict[str, object] = {
+    option.name: None if option.default is MISSING else option.default
+    for option in fields(SearchParams)
+    if option.name in SearchOptions.__annotations__
+}
 
 
 def check_query_text(text: object) -> None:

@@ -18,7 +18,7 @@ import orjson
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.batching import Vectors
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import LOAD_DEFAULTS, Encoder, no_report
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
@@ -277,6 +277,13 @@ class ModelOptions(TypedDict, total=False):
     report: Callable[[str], None]
 
 
+MODEL_DEFAULTS: dict[str, object] = {
+    "model": None,
+    "encoder": None,
+    **{name: default for name, default in LOAD_DEFAULTS.items() if name in ModelOptions.__annotations__},
+}
+
+
 class OpenOptions(ModelOptions, total=False):
     """Keyword arguments that open an index: those of `ModelOptions`, by default the model that the mapping names.
 
@@ -285,6 +292,9 @@ class OpenOptions(ModelOptions, total=False):
     """
 
     vector_field: str | Sequence[str]
+
+
+OPEN_DEFAULTS: dict[str, object] = MODEL_DEFAULTS | {"vector_field": DEFAULT_VECTOR_FIELD}
 
 
 def as_names(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -447,7 +457,7 @@ class AliasResolver:
             precision=options.get("precision", "auto"),
             runtime=options.get("runtime", "auto"),
             threads=options.get("threads"),
-            report=options.get("report", lambda message: None),
+            report=options.get("report", no_report),
         )
 
     def _attach_encoder(self, target: SearchTarget) -> SearchTarget:

@@ -16,12 +16,14 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
-from es_sbert.index.index_options import IndexOptions, request_vector_field
+from es_sbert.index.index_options import INDEX_DEFAULTS, IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
-from es_sbert.search.hybrid_search import HybridOptions, HybridSearch
+from es_sbert.option_signature import spell_out
+from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, HybridSearch
 from es_sbert.search.reranking import rerank as rerank_hits
 from es_sbert.search.reranking import scope_text_reader, search_depth
 from es_sbert.search.search_request import (
+    SEARCH_DEFAULTS,
     Search,
     SearchOptions,
     SearchParams,
@@ -32,6 +34,7 @@ from es_sbert.search.search_request import (
 )
 from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, read_partial
 from es_sbert.search.search_scope import (
+    OPEN_DEFAULTS,
     AliasResolver,
     ModelOptions,
     OpenOptions,
@@ -58,8 +61,8 @@ class AddOptions(TypedDict, total=False):
     """Keyword arguments of `SemanticIndex.add` and `embed_missing`; all may be left out.
 
     Attributes:
-        dead_letters: File that takes the documents that cannot be loaded, with the reason; by default
-            `<index>.dead-letters.jsonl` in the working folder, as for `es-sbert ingest`.
+        dead_letters: File to which documents that cannot be loaded are appended, with the reason; by default they are
+            in `LoadReport.rejected`, and no file is written.
         max_errors: How many documents may fail before the load stops: `100`, `5%` or `off`; by default 10 %.
         retry_seconds: How long an engine that is overloaded or does not answer is retried; by default 300.
     """
@@ -67,6 +70,9 @@ class AddOptions(TypedDict, total=False):
     dead_letters: str | Path | None
     max_errors: str | None
     retry_seconds: float
+
+
+ADD_DEFAULTS: dict[str, object] = {"dead_letters": None, "max_errors": None, "retry_seconds": 300.0}
 
 
 class CreateOptions(IndexOptions, ModelOptions, total=False):
@@ -79,6 +85,9 @@ class CreateOptions(IndexOptions, ModelOptions, total=False):
     """
 
     vector_field: str
+
+
+CREATE_DEFAULTS: dict[str, object] = INDEX_DEFAULTS | OPEN_DEFAULTS
 
 
 class SemanticIndex:
@@ -113,6 +122,7 @@ class SemanticIndex:
         EngineError: the engine cannot be used.
     """
 
+    @spell_out(OpenOptions, OPEN_DEFAULTS)
     def __init__(
         self, index: str | Sequence[str], engine: EngineOrClient = None, **options: Unpack[OpenOptions]
     ) -> None:
@@ -128,6 +138,7 @@ class SemanticIndex:
             raise
 
     @classmethod
+    @spell_out(CreateOptions, CREATE_DEFAULTS)
     def create(cls, name: str, engine: EngineOrClient = None, **options: Unpack[CreateOptions]) -> SemanticIndex:
         """Create an index with a vector field and open it, as `es-sbert index create` does.
 
@@ -198,6 +209,7 @@ class SemanticIndex:
             raise UsageError("this index is closed", "Search before close, or open it again: SemanticIndex(…).")
         return self._alias_resolver
 
+    @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search(
         self,
         text: str,
@@ -222,6 +234,7 @@ class SemanticIndex:
         depth = search_depth(rerank, k, window, options)
         return self._rerank(text, self._run(TextSearch.of(text, depth, options)), rerank, k, window)
 
+    @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """As `search`, by a vector of the fields' own model.
 
@@ -237,6 +250,7 @@ class SemanticIndex:
         result = self._send(search_request(self._engine.info.engine_type, scope, vectors, params))
         return replace(result, indices_without_field=scope.indices_without_field)
 
+    @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_to(
         self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult:
@@ -251,8 +265,7 @@ class SemanticIndex:
         """
         return self._run(SimilarSearch(self._engine, id, index, SearchParams.of(k, options)))
 
-    like = similar_to  # its name in 0.1
-
+    @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid(
         self,
         text: str,
@@ -275,6 +288,7 @@ class SemanticIndex:
         depth = search_depth(rerank, k, window, options)
         return self._rerank(text, self._run(HybridSearch.of(text, depth, options)), rerank, k, window)
 
+    @spell_out(AddOptions, ADD_DEFAULTS)
     def add(
         self,
         documents: Iterable[Mapping[str, Any]],
@@ -285,8 +299,8 @@ class SemanticIndex:
     ) -> LoadReport:
         """Embed documents and write them to the index, as `es-sbert ingest` does: to the write index of an alias.
 
-        Documents that the index already holds with the same content are left alone. Documents that cannot be loaded go
-        to the dead-letter file. The index is refreshed at the end, so that searches see them.
+        Documents that the index already holds with the same content are left alone. Documents that cannot be loaded are
+        in the report, with the reason. The index is refreshed at the end, so that searches see them.
 
         Args:
             documents: Dicts, from a list or any other iterable; an iterator is consumed once, in another thread. Values
@@ -308,6 +322,7 @@ class SemanticIndex:
         """
         return self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
 
+    @spell_out(AddOptions, ADD_DEFAULTS)
     def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
         """Embed the documents of the index that lack an embedding or were changed since, as `es-sbert ingest` does.
 
@@ -339,16 +354,17 @@ class SemanticIndex:
         ids = [ids] if isinstance(ids, str) else ids
         return delete_documents(self._engine, self._single_name("deleted from"), ids, retry_seconds)
 
+    @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
         return self._request(TextSearch.of(text, k, options)).bodies[0]
 
+    @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
         """The request body that `similar_to` would send."""
         return self._request(SimilarSearch(self._engine, id, index, SearchParams.of(k, options))).bodies[0]
 
-    like_body = similar_body  # its name in 0.1
-
+    @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
         return self._request(HybridSearch.of(text, k, options)).bodies

@@ -62,7 +62,7 @@ def test_sync_client_is_used_and_stays_open(site: Shelf) -> None:
     with SemanticIndex(site.one, client, **options(site)) as index:
         assert index.search(TEXT, 5).hits == expected
         assert len(index.hybrid(TEXT, 5)) == 5
-        assert len(index.like("3", 5)) == 5
+        assert len(index.similar_to("3", 5)) == 5
         assert index.engine.info == site.engine.info
     with pytest.raises(UsageError, match="is closed"):
         index.search(TEXT, 5)
@@ -83,7 +83,7 @@ def test_async_client_is_used_and_stays_open(site: Shelf) -> None:
                 assert (await index.hybrid(TEXT, 5)).hits == fused
                 assert await index.body(TEXT, 5) == body
                 assert len(await index.hybrid_bodies(TEXT, 5)) == 2
-                assert len(await index.like("3", 5)) == 5
+                assert len(await index.similar_to("3", 5)) == 5
                 vector = site.query(TEXT)
                 assert len(await index.search_vector(vector, 5)) == 5
                 with pytest.raises(UsageError, match="k is 0"):
@@ -221,7 +221,7 @@ async def main(encoder):
 with Encoder(model, precision="fp32", threads=1) as encoder, Elasticsearch(url) as client:
     with SemanticIndex(index, client, encoder=encoder, vector_field="v") as opened:
         assert len(opened.hybrid(text, 5)) == 5
-        assert len(opened.like("3", 5)) == 5
+        assert len(opened.similar_to("3", 5)) == 5
         found = [hit.id for hit in opened.search(text, 5)]
     with SemanticIndex(index, url, encoder=encoder, vector_field="v") as opened:
         assert [hit.id for hit in opened.search(text, 5)] == found

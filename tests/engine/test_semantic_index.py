@@ -100,7 +100,7 @@ def test_alias_filter_applies_to_every_search(site: Shelf) -> None:
     with open_at(site, alias) as index:
         assert found(index.search(TEXT, 2 * COUNT)) == narrow
         assert found(index.search(TEXT, 5, filter={"term": {"group": 4}})) == {(site.one, 4)}
-        assert found(index.like("two-0", 2 * COUNT, index=site.two)) == narrow
+        assert found(index.similar_to("two-0", 2 * COUNT, index=site.two)) == narrow
         for fusion in ("rrf", "weighted"):
             assert found(index.hybrid(TEXT, 2 * COUNT, fusion=fusion)) == narrow
     with open_at(site, [alias, f"{site.one}-other"]) as either:
@@ -143,28 +143,28 @@ def test_mixed_models_raise(site: Shelf) -> None:
 def test_like_returns_nearest_other_documents(site: Shelf, one: SemanticIndex) -> None:
     values = cosines(site.v[17], site.v)
     others = [row for row in range(COUNT) if row != 17]
-    result = one.like("17", 12, num_candidates=COUNT)
+    result = one.similar_to("17", 12, num_candidates=COUNT)
     assert [hit.cosine for hit in result] == pytest.approx(best(values, 12, others), abs=CLOSE)
     assert "17" not in {hit.id for hit in result}
-    filtered = one.like("17", COUNT, filter={"term": {"group": 7}})
+    filtered = one.similar_to("17", COUNT, filter={"term": {"group": 7}})
     assert {number(hit) for hit in filtered} == {row for row in others if row % 10 == 7}
 
 
 def test_like_with_passages_and_several_indices(site: Shelf, split: SemanticIndex) -> None:
     mean = (site.halves[17] / np.linalg.norm(site.halves[17], axis=1, keepdims=True)).mean(axis=0)
     others = [row for row in range(COUNT) if row != 17]
-    result = split.like("17", 12, num_candidates=2 * COUNT)
+    result = split.similar_to("17", 12, num_candidates=2 * COUNT)
     assert [hit.cosine for hit in result] == pytest.approx(best(site.of_split(mean), 12, others), abs=CLOSE)
     assert "17" not in {hit.id for hit in result}
     with open_at(site, [site.one, site.two]) as both:
-        twin = both.like("17", 1, index=site.one).hits[0]
+        twin = both.similar_to("17", 1, index=site.one).hits[0]
         assert (twin.id, twin.index) == ("two-17", site.two)
         with pytest.raises(UsageError, match="is not searched here"):
-            both.like("17", index="elsewhere")
+            both.similar_to("17", index="elsewhere")
         with pytest.raises(UsageError, match="no document 'gone'"):
-            both.like("gone")
+            both.similar_to("gone")
         with pytest.raises(UsageError, match="'bare' of .* has no vector"):
-            both.like("bare")
+            both.similar_to("bare")
 
 
 @also_opensearch2
@@ -201,7 +201,7 @@ def test_source_and_highlight_options(site: Shelf, one: SemanticIndex) -> None:
     own = {"fields": {"text": {"highlight_query": {"match": {"text": "cat"}}}}, "pre_tags": ["["], "post_tags": ["]"]}
     assert any("[cat]" in hit.highlight.get("text", [""])[0] for hit in one.search(TEXT, 60, highlight=own))
     with pytest.raises(UsageError, match="no words to highlight"):
-        one.like("1", highlight=["text"])
+        one.similar_to("1", highlight=["text"])
 
 
 def test_highlight_works_beside_very_long_text(site: Shelf) -> None:

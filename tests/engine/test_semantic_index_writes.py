@@ -110,7 +110,7 @@ def test_rows_of_a_data_frame_are_added(engine: Engine, encoder: Encoder, name: 
             "1": ("a cat", "2026-01-31T00:00:00"),
             "3": ("the mat", None),
         }
-        [letter] = map(orjson.loads, Path(f"{name}.dead-letters.jsonl").read_bytes().splitlines())
+        [letter] = report.rejected
         assert letter["reason"] == "the id field key is null, not a string or an integer"
 
 
@@ -162,9 +162,31 @@ def test_unloadable_documents_are_dead_lettered(engine: Engine, encoder: Encoder
         assert {letter["line"] for letter in letters} == {31, 32, 33}
         stopped = index.add([*sentences(40)[30:], *documents[30:]], id_field="id", max_errors="1")
         assert stopped.stopped is not None
+        assert "They are in LoadReport.rejected" in stopped.stopped
         assert "add the documents again" in stopped.stopped
         with pytest.raises(SourceError, match="text"):
             index.add([{"title": "nothing to embed"}])
+
+
+def test_report_has_unloadable_documents_and_the_folder_stays_empty(
+    engine: Engine, encoder: Encoder, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The working folder of a service is often read-only."""
+    documents: list[Any] = [*sentences(30), {"id": "odd", "text": 5}, {"id": "none"}]
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        Path().chmod(0o500)
+        report = index.add(documents, id_field="id")
+        assert (report.indexed, report.dead, report.dead_letters) == (30, 1, None)
+        [letter] = report.rejected
+        assert (letter["id"], letter["line"], letter["document"]) == ("odd", 31, {"id": "odd", "text": 5})
+        assert "JSON number" in letter["reason"]
+        assert "rejected=1" in repr(report)
+        assert "this one and others: LoadReport.rejected" in caplog.text
+        engine.bulk(name, b'{"index":{"_id":"wrong"}}\n{"text":5}\n{"index":{"_id":"new"}}\n{"text":"x"}\n')
+        again = index.embed_missing(max_errors="off")
+        assert (again.indexed, [letter["id"] for letter in again.rejected]) == (1, ["wrong"])
+        assert index.embed_missing(max_errors="off").indexed == 0
+    assert list(Path().iterdir()) == []
 
 
 def test_failing_iterator_ends_the_load(engine: Engine, encoder: Encoder, name: str) -> None:

@@ -29,7 +29,7 @@ def test_open_index_follows_alias_after_old_index_is_dropped(place: Place, encod
         SemanticIndex(place.alias, place.engine, encoder=first) as by_encoder,
         SemanticIndex(place.alias, place.engine) as by_document,
     ):
-        id = by_document.like("7", k=1).hits[0].id  # it has a routing of its own
+        id = by_document.similar_to("7", k=1).hits[0].id  # it has a routing of its own
         assert by_mapping.search("a man plays", k=3).hits[0].index == place.index
         vector = by_mapping.encoder.encode(["a man plays"], "query")[0]
         result = place.migrate(second)
@@ -38,7 +38,7 @@ def test_open_index_follows_alias_after_old_index_is_dropped(place: Place, encod
         drop_old_index(place.engine, place.alias, lambda index, documents: True)
         hits = by_mapping.search("a man plays", k=3).hits
         assert hits[0].index == result.target
-        assert by_document.like(id, k=1).hits[0].index == result.target
+        assert by_document.similar_to(id, k=1).hits[0].index == result.target
         assert by_mapping.field.meta.fingerprint == second.info.fingerprint
         query = second.encode(["a man plays"], "query")[0]
         for hit in hits:

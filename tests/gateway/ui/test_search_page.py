@@ -188,7 +188,7 @@ def test_more_like_this(page: SearchPage, dated_index: str, oracle: SemanticInde
     page.open(index=dated_index, q=QUERY)
     page.column("semantic").get_by_role("button", name=f"More like {MEANT}").click()
 
-    like = oracle.like(next(article["id"] for article in ARTICLES.values() if article["title"] == MEANT), k=10)
+    like = oracle.similar_to(next(article["id"] for article in ARTICLES.values() if article["title"] == MEANT), k=10)
     expect(page.titles("like")).to_have_text([hit.source["title"] for hit in like])
     expect(page.page.locator("#results-heading")).to_have_text(f"Documents like “{MEANT}”")
     page.expect_done()

@@ -1,0 +1,38 @@
+"""`spell_out`: the keyword arguments of `**options: Unpack[…]` one by one in the signature that Python shows.
+
+Type checkers and editors read the TypedDict. `help`, `inspect.signature` and the API reference would show `**options`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spell_out(options: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
+    """Give a function a signature with the entries of a TypedDict in place of its last parameter, `**options`.
+
+    Args:
+        options: The TypedDict.
+        defaults: The value that each entry has if it is left out.
+    """
+    types = {name: getattr(hint, "__forward_arg__", hint) for name, hint in options.__annotations__.items()}
+    if missing := types.keys() - defaults.keys():
+        raise TypeError(f"there is no default of {', '.join(sorted(missing))}")
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        *own, last = signature.parameters.values()
+        if last.kind is not inspect.Parameter.VAR_KEYWORD:
+            raise TypeError(f"{function.__qualname__} does not end in **options")
+        spelled = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+            for name, hint in types.items()
+        ]
+        vars(function)["__signature__"] = signature.replace(parameters=[*own, *spelled])
+        return function
+
+    return decorate

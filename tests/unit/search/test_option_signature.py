@@ -1,0 +1,71 @@
+"""The signatures that Python shows name every keyword argument, with the default that it has."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert import AsyncSemanticIndex, Encoder, SemanticIndex
+from es_sbert.index.index_options import INDEX_DEFAULTS, request_vector_field
+from es_sbert.option_signature import spell_out
+from es_sbert.search.hybrid_search import HYBRID_DEFAULTS, HybridOptions, HybridSearch
+from es_sbert.search.reranking import search_depth
+from es_sbert.search.search_request import SEARCH_DEFAULTS, SearchOptions, SearchParams
+from es_sbert.search.semantic_index import ADD_DEFAULTS, AddOptions
+from tests.tiny import write_tiny_bert
+
+PUBLIC = [
+    (kind, name)
+    for kind in (SemanticIndex, AsyncSemanticIndex, Encoder)
+    for name, _ in inspect.getmembers(kind, callable)
+    if not name.startswith("_") or name == "__init__"
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), PUBLIC)
+def test_no_public_signature_hides_its_arguments(kind: type, name: str) -> None:
+    parameters = inspect.signature(getattr(kind, name)).parameters.values()
+    assert [each.name for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("search", SearchOptions), ("search_vector", SearchOptions), ("similar_to", SearchOptions),
+        ("body", SearchOptions), ("similar_body", SearchOptions), ("hybrid", HybridOptions),
+        ("hybrid_bodies", HybridOptions), ("add", AddOptions), ("embed_missing", AddOptions),
+    ],
+)  # fmt: skip
+def test_signature_names_all_options_in_both_classes(name: str, options: Any) -> None:
+    for kind in (SemanticIndex, AsyncSemanticIndex):
+        names = list(inspect.signature(getattr(kind, name)).parameters)
+        assert names[-len(options.__annotations__) :] == list(options.__annotations__)
+
+
+def test_shown_defaults_are_those_of_a_call_without_options() -> None:
+    given: Any = SEARCH_DEFAULTS
+    assert SearchParams.of(7, given) == SearchParams.of(7, {})
+    assert search_depth(None, 7, None, SEARCH_DEFAULTS) == 7
+    reranker: Any = object()
+    assert search_depth(reranker, 7, None, SEARCH_DEFAULTS) == search_depth(reranker, 7, None, {})
+    hybrid: Any = HYBRID_DEFAULTS
+    assert HybridSearch.of("cats", 7, hybrid).params == HybridSearch.of("cats", 7, {}).params
+    parameters = inspect.signature(SemanticIndex.search).parameters
+    assert (parameters["exact"].default, parameters["offset"].default, parameters["filter"].default) == (False, 0, None)
+    assert inspect.signature(SemanticIndex.add).parameters["retry_seconds"].default == ADD_DEFAULTS["retry_seconds"]
+
+
+def test_shown_defaults_of_a_new_index_are_those_of_a_call_without_options(tmp_path: Path) -> None:
+    tiny = write_tiny_bert(tmp_path / "tiny")
+    given: Any = INDEX_DEFAULTS
+    assert request_vector_field(str(tiny), **given) == request_vector_field(str(tiny))
+
+
+def test_defaults_must_be_complete() -> None:
+    with pytest.raises(TypeError, match="no default of max_errors, retry_seconds"):
+        spell_out(AddOptions, {"dead_letters": None})(SemanticIndex.add)
+    with pytest.raises(TypeError, match=r"close does not end in \*\*options"):
+        spell_out(AddOptions, ADD_DEFAULTS)(SemanticIndex.close)
