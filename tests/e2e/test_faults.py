@@ -42,7 +42,7 @@ ELSEWHERE = {
     engine.read_only,
     # Errors of SQLite are one line of the checkpoint: `quota`, which needs no right to mount.
     disk.full_for_state,
-    # tests/unit/ingest/test_state.py opens each kind; what follows is the same as for `state_of_noise`.
+    # tests/unit/ingest/test_checkpoint.py opens each kind; what follows is the same as for `state_of_noise`.
     disk.state_cut,
     disk.state_emptied,
     disk.state_foreign,

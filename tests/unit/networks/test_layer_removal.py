@@ -10,7 +10,7 @@ from es_sbert.errors import UnsupportedArchitecture, UsageError
 from es_sbert.networks.layer_removal import evenly_spaced_layers, remove_layers
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
-from tests.unit.networks.test_folder import TEXTS, both
+from tests.unit.networks.test_siamese_encoder_folder import TEXTS, both
 
 
 def test_layers_are_evenly_spaced_and_the_last_is_kept() -> None:

@@ -166,7 +166,7 @@ def test_sigkill_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from tests.unit.ingest.test_state import IDENTITY, record_seen\n"
+        "from tests.unit.ingest.test_checkpoint import IDENTITY, record_seen\n"
         "from es_sbert.ingest.checkpoint import LoadCheckpoint\n"
         "state = LoadCheckpoint(Path(sys.argv[1]), IDENTITY)\n"
         "state.record_dead_letters([b'a' * 16])\n"
