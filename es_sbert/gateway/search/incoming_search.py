@@ -16,6 +16,7 @@ from es_sbert.gateway.index_lookup import IndexExpression
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
 from es_sbert.gateway.proxy.incoming_request import (
     CallerCacheKeys,
+    Headers,
     IncomingRequest,
     credential_headers,
     decompress_body,
@@ -253,7 +254,7 @@ class PitResolver:
         self._keys = CallerCacheKeys()
         self._cache: LRUCache[bytes, str] = LRUCache(_CACHE_SIZE)
 
-    async def expression(self, body: Json, incoming: IncomingRequest) -> str:
+    async def expression(self, body: Json, headers: Headers) -> str:
         """The indices of a search's point in time that have documents, as an index expression.
 
         Raises:
@@ -264,11 +265,11 @@ class PitResolver:
         if not isinstance(pit_id, str):
             return _NO_INDEX
         # The cache key includes the caller, so that a leaked PIT id reveals no index names.
-        key = self._keys.key(incoming.headers, pit_id)
+        key = self._keys.key(headers, pit_id)
         if key not in self._cache:
             names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
             search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}
-            answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), search)
+            answer = await self._upstream.request("POST", "/_search", credential_headers(headers), search)
             if answer.status in CLIENT_ERROR_STATUSES:
                 return _NO_INDEX  # it has expired or is not the caller's; the engine rejects the search
             # Remote clusters may be missing; see below.

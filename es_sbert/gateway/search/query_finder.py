@@ -1,8 +1,8 @@
-"""`QueryRewriter`: a query with every semantic query in it replaced by a native kNN query."""
+"""`QueryFinder`: finds the semantic queries in a query, and puts a placeholder in place of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -26,17 +26,18 @@ from es_sbert.gateway.search.compound_queries import (
     strip_inner_hits,
 )
 from es_sbert.gateway.search.full_text_queries import HybridDetector, split_virtual_fields
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, Filters, highlight_clause, knn_section, semantic_clause
+from es_sbert.gateway.search.knn_clauses import (
+    Placeholder,
+    QueryPlaceholder,
+    SectionPlaceholder,
+    highlight_clause,
+    query_without_vector,
+)
 from es_sbert.gateway.search.query_parameters import parse_nested
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
-from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import has_vector_query
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K
-
-# Semantic query and filters → its vector, *shape:* ``(dimensions,)``, or the list that will hold it; and the cosine of
-# the k-th nearest document if that is known.
-VectorLookup = Callable[[SemanticQuery, Filters], tuple[QueryVector, float | None]]
 
 # Queries that match everything, or are supported only at the top level.
 _NEVER_FILTERS = frozenset({"match_all", "hybrid"})
@@ -68,33 +69,34 @@ class QueryPosition:
     negative: bool = False
 
 
-class QueryRewriter:
-    """Rewrites the queries of one search.
+class QueryFinder:
+    """Finds the semantic queries of one search.
 
     Args:
         engine_type: Type of the engine.
         parser: Parses semantic queries.
-        lookup: Provides the vector of a semantic query.
         hybrid: Makes full-text queries hybrid; None leaves them unchanged.
         knn_matches_candidates: See `EngineInfo`.
+
+    Attributes:
+        placeholders: One for each semantic query that was found.
     """
 
     def __init__(
         self,
         engine_type: EngineType,
         parser: SemanticQueryParser,
-        lookup: VectorLookup,
         hybrid: HybridDetector | None,
         *,
         knn_matches_candidates: bool = False,
     ) -> None:
-        self._engine_type = engine_type
+        self.placeholders: list[Placeholder] = []
         self.parser = parser
-        self._lookup = lookup
+        self._engine_type = engine_type
         self._hybrid = hybrid
+        self._matches_candidates = knn_matches_candidates
         self._inner_hits_names: set[str] = set()
         self._body: Json = {}
-        self._counts = CandidateCounts(are_matched=knn_matches_candidates)
         # Nested bools check the same queries again at every level.
         self._split_queries: IdentityCache[Json] = IdentityCache()
         self._semantic_cache = ContainsCache()
@@ -102,11 +104,11 @@ class QueryRewriter:
         self._virtual_cache = ContainsCache()
 
     def begin(self, body: Json) -> None:
-        """Set the search whose queries are rewritten: the names of its inner hits are taken."""
+        """Set the search whose queries are found: the names of its inner hits are taken."""
         self._body = body
 
-    def rewrite(self, node: Any, position: QueryPosition) -> Any:
-        """Rewrite a query. Returns the identical object if it contains no semantic query, or is not a query.
+    def find(self, node: Any, position: QueryPosition) -> Any:
+        """A query with placeholders; the identical object if it contains no semantic query, or is not a query.
 
         Raises:
             BadRequest, IndexMismatch: see `SemanticQueryParser.parse`.
@@ -114,11 +116,11 @@ class QueryRewriter:
         node = self._split(node)
         semantic = self.parser.parse(node)
         if semantic is not None:
-            return highlight_clause(semantic) if position.words else self._clause(semantic, position)
+            return highlight_clause(semantic) if position.words else self._placeholder(semantic, position)
         if position.scores and not position.only_semantic_scores and self._hybrid is not None:
             added = self._hybrid.semantic_part(node)
             if added is not None:
-                return {"bool": {"should": [node, self._clause(added, position)], "minimum_should_match": 1}}
+                return {"bool": {"should": [node, self._placeholder(added, position)], "minimum_should_match": 1}}
         query = query_type_and_body(node)
         if query is None:
             return node
@@ -132,7 +134,7 @@ class QueryRewriter:
         if kind == "hybrid" and isinstance(body.get("filter"), dict):
             # OpenSearch applies it to each query, after kNN has chosen its k documents.
             position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
-        return map_inner_queries(node, lambda inner, member: self.rewrite(inner, _inner_position(position, member)))
+        return map_inner_queries(node, lambda inner, member: self.find(inner, _inner_position(position, member)))
 
     def required(self, node: Any) -> tuple[Json, ...]:
         """The parts of a query that every hit must match and that are not semantic: filters for semantic queries."""
@@ -153,8 +155,8 @@ class QueryRewriter:
         """Whether a query, or one inside it, is semantic."""
         return self._semantic_cache(node, self._is_semantic)
 
-    def rewrite_knn_section(self, section: Json) -> Json:
-        """A section `knn` of Elasticsearch, in a search body or as a retriever.
+    def find_in_section(self, section: Json) -> Any:
+        """A section `knn` of Elasticsearch, in a search body or as a retriever, or a placeholder if it is semantic.
 
         Raises:
             BadRequest, IndexMismatch: it is invalid, or the engine is OpenSearch.
@@ -168,7 +170,7 @@ class QueryRewriter:
                 'Write it as a query: {"query": {"knn": {"field": …, "query_vector_builder": …}}}.',
             )
         inner_hits = None if "inner_hits" in section else self._inner_hits_name(semantic.target)
-        return knn_section(semantic, section, self._lookup(semantic, None)[0], inner_hits)
+        return self._add(SectionPlaceholder(semantic, section, inner_hits))
 
     def _inner_hits_name(self, target: SearchScope) -> str | None:
         """A name for inner hits, unique in the request; None if the field holds no passages."""
@@ -204,19 +206,22 @@ class QueryRewriter:
         semantic = self.parser.parse(node)
         return semantic is not None and semantic.syntax is SemanticSyntax.VIRTUAL_FIELD
 
-    def _clause(self, semantic: SemanticQuery, position: QueryPosition) -> Json:
+    def _placeholder(self, semantic: SemanticQuery, position: QueryPosition) -> Placeholder:
         if position.negative:
             semantic = _without_k(semantic)
         # A client's own `nested` query returns the inner hits that it asks for.
         with_inner_hits = position.with_inner_hits and semantic.nested is None
         inner_hits = self._inner_hits_name(semantic.target) if with_inner_hits else None
-        # In `must_not`, all documents above the minimum cosine are excluded, so no top-k cutoff applies.
-        vector, cutoff = self._lookup(semantic, None if position.negative else position.filters)
-        if cutoff is not None and cutoff > (semantic.min_cosine or -1.0):
-            semantic = replace(semantic, min_cosine=cutoff)
-        return semantic_clause(self._engine_type, semantic, vector, position.filters, inner_hits, self._counts)
+        query = query_without_vector(
+            self._engine_type, semantic, position.filters, inner_hits, matches_candidates=self._matches_candidates
+        )
+        return self._add(QueryPlaceholder(semantic, position.filters, query, has_cutoff=not position.negative))
 
-    def _joining(self, node: Json, kind: str, body: Json, position: QueryPosition) -> Json:
+    def _add(self, placeholder: Placeholder) -> Placeholder:
+        self.placeholders.append(placeholder)
+        return placeholder
+
+    def _joining(self, node: Json, kind: str, body: Json, position: QueryPosition) -> Any:
         """A query on other documents than the hits, which have no vectors except those of passages.
 
         Raises:
@@ -229,7 +234,7 @@ class QueryRewriter:
         passages = semantic is not None and semantic.target.meta.passages is not None
         if semantic is not None and passages and kind == "nested" and body.get("path") == semantic.target.name:
             parameters, boost = parse_nested(body, f"nested on {body['path']}")
-            return self._clause(replace(semantic, nested=parameters, boost=semantic.boost * boost), position)
+            return self._placeholder(replace(semantic, nested=parameters, boost=semantic.boost * boost), position)
         documents = "nested documents" if kind == "nested" else "parent and child documents"
         raise BadRequest(
             f"a semantic query cannot be used inside `{kind}`: vectors of {documents} are not searched",
@@ -253,19 +258,19 @@ class QueryRewriter:
             filters = map(strip_inner_hits, plain["must"] + plain["filter"])
             excluded = plain["must_not"]
             position = replace(position, filters=(*position.filters, *filters, *_must_not(excluded)))
-        rewritten: dict[str, list[Json]] = {name: [] for name in BOOL_CLAUSES}
+        found: dict[str, list[Json]] = {name: [] for name in BOOL_CLAUSES}
         is_changed = False
         for name, parts in clauses.items():
             for clause in parts:
                 new_name, inner = self._clause_position(clause, name, id(clause) in involved, position)
-                new = self.rewrite(clause, inner)
+                new = self.find(clause, inner)
                 if inner.scores and position.only_semantic_scores and id(clause) not in involved:
                     new = {"bool": {"filter": [new]}}
-                rewritten[new_name].append(new)
+                found[new_name].append(new)
                 is_changed |= new is not clause
         if not is_changed:
             return node
-        return {"bool": body | {name: parts for name, parts in rewritten.items() if parts or name in body}}
+        return {"bool": body | {name: parts for name, parts in found.items() if parts or name in body}}
 
     def _clause_position(
         self, clause: Json, name: str, involved: bool, position: QueryPosition

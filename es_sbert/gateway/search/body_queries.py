@@ -1,12 +1,13 @@
-"""Rewriting of a search body: every part of it that holds queries, from `query` to `aggs` and `retriever`.
+"""The semantic queries of a search body, in every part that holds queries, from `query` to `aggs` and `retriever`.
 
-Pure functions. A body without semantic queries is returned as the identical object. If the virtual field is still named
-afterwards, the request is rejected: the engine does not know that field and would silently match nothing.
+Pure functions. If the virtual field is named elsewhere, the request is rejected: the engine does not know that field
+and would silently match nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,8 @@ from es_sbert.gateway.search.compound_queries import (
     query_type_and_body,
 )
 from es_sbert.gateway.search.full_text_queries import may_name_field
-from es_sbert.gateway.search.query_rewriter import QueryPosition, QueryRewriter
+from es_sbert.gateway.search.knn_clauses import Placeholder
+from es_sbert.gateway.search.query_finder import QueryFinder, QueryPosition
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
 
 # What every document at a position must match: a semantic query there finds the k nearest of these documents.
@@ -30,21 +32,31 @@ RequiredFilters = tuple[Json, ...]
 _AGGREGATIONS_OF_OTHER_DOCUMENTS = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
 
 
-def rewrite_body(body: Json, rewriter: QueryRewriter, *, checked: bool = False) -> Json:
-    """Rewrite a search body. Returns the identical object if it contains no semantic query.
+@dataclass(frozen=True)
+class FoundQueries:
+    """The semantic queries of a search body.
 
-    Args:
-        checked: Whether this body was rewritten before, so that it is known to name the virtual field only where that
-            is supported.
+    Attributes:
+        body: The body with a placeholder in place of each; the identical object if nothing in it is rewritten.
+        placeholders: The queries and their places.
+    """
+
+    body: Json
+    placeholders: Sequence[Placeholder] = ()
+
+
+def find_queries(body: Json, finder: QueryFinder) -> FoundQueries:
+    """Find the semantic queries of a search body.
 
     Raises:
-        BadRequest, IndexMismatch: a semantic query is invalid.
+        BadRequest, IndexMismatch: a semantic query is invalid, or the virtual field is named where that is not
+            supported.
+        UsageError: see `query_without_vector`.
     """
-    rewriter.begin(body)
-    rewritten = _BodyRewriter(rewriter).body(body)
-    if not checked:
-        reject_unresolved(rewritten, rewriter.parser)
-    return rewritten
+    finder.begin(body)
+    found = FoundQueries(_BodyFinder(finder).body(body), finder.placeholders)
+    reject_unresolved(found, finder.parser)
+    return found
 
 
 def request_defined_fields(body: Json) -> frozenset[str]:
@@ -75,20 +87,23 @@ def is_from_query_bar(body: Json) -> bool:
     return query[1].keys() == set(BOOL_CLAUSES) and all(isinstance(clauses, list) for clauses in query[1].values())
 
 
-class _BodyRewriter:
-    """Rewrites the parts of a search body. Each method returns the identical object if nothing in it changes."""
+class _BodyFinder:
+    """Finds semantic queries in the parts of a search body.
 
-    def __init__(self, queries: QueryRewriter) -> None:
+    Each method returns a part with placeholders, or the identical object if nothing in it changes.
+    """
+
+    def __init__(self, queries: QueryFinder) -> None:
         self._queries = queries
 
     def body(self, body: Json) -> Json:
-        query = self._queries.rewrite(body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body)))
+        query = self._queries.find(body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body)))
         # With a section `knn`, hits need not match the query.
         filters = () if "knn" in body else self._queries.required(body.get("query"))
         aggregations = partial(self._aggregations, filters)
         functions: MemberFunctions = {
             "query": lambda _: query,
-            "knn": lambda sections: map_clauses(sections, self._queries.rewrite_knn_section),
+            "knn": lambda sections: map_clauses(sections, self._queries.find_in_section),
             "post_filter": self._unscored(filters),
             "aggs": aggregations,
             "aggregations": aggregations,
@@ -99,9 +114,9 @@ class _BodyRewriter:
         return map_members(body, functions)
 
     def _unscored(self, filters: RequiredFilters) -> Callable[[Any], Any]:
-        """A function that rewrites a query whose score does not count."""
+        """A function that finds semantic queries in a query whose score does not count."""
         position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
-        return partial(self._queries.rewrite, position=position)
+        return partial(self._queries.find, position=position)
 
     def _aggregations(self, filters: RequiredFilters, aggregations: Any) -> Any:
         return _map_objects(aggregations, partial(self._aggregation, filters))
@@ -130,14 +145,14 @@ class _BodyRewriter:
 
     def _rescore(self, filters: RequiredFilters, rescore: Any) -> Any:
         position = QueryPosition(filters=filters, with_inner_hits=False)
-        query = partial(self._queries.rewrite, position=position)
+        query = partial(self._queries.find, position=position)
         functions = {"query": lambda body: map_members(body, {"rescore_query": query})}
         return map_clauses(rescore, lambda window: map_members(window, functions))
 
     def _highlight(self, highlight: Any) -> Any:
         position = QueryPosition(scores=False, with_inner_hits=False, words=True)
         functions: MemberFunctions = {
-            "highlight_query": partial(self._queries.rewrite, position=position),
+            "highlight_query": partial(self._queries.find, position=position),
             # By field, or as a list to keep their order.
             "fields": lambda fields: map_clauses(fields, lambda field: _map_objects(field, self._highlight)),
         }
@@ -155,7 +170,7 @@ class _BodyRewriter:
         if kind == "retriever":
             return self._retriever(filters, body)
         if kind == "knn":
-            return self._queries.rewrite_knn_section(body)
+            return self._queries.find_in_section(body)
         unscored = self._unscored((*filters, *self._queries.required(body.get("query"))))
         required = [part for query in clause_list(body.get("filter")) for part in self._queries.required(query)]
         filters = (*filters, *required)
@@ -163,7 +178,7 @@ class _BodyRewriter:
         retriever = partial(self._retriever, filters)
         functions: MemberFunctions = {
             "filter": lambda queries: map_clauses(queries, unscored),
-            "query": partial(self._queries.rewrite, position=position),
+            "query": partial(self._queries.find, position=position),
             "retriever": retriever,
             "rescore": partial(self._rescore, filters),
             "retrievers": lambda retrievers: map_clauses(retrievers, retriever),
@@ -192,14 +207,14 @@ _NOT_SEARCHED = frozenset({
 })  # fmt: skip
 
 
-def reject_unresolved(body: Json, parser: SemanticQueryParser) -> None:
-    """Reject a rewritten search that still names the virtual field.
+def reject_unresolved(found: FoundQueries, parser: SemanticQueryParser) -> None:
+    """Reject a search that names the virtual field elsewhere than in its semantic queries.
 
     Raises:
         BadRequest: it names the field in a query or part that does not support it.
         IndexMismatch: it names a vector field that does not exist.
     """
-    for part, node in _objects(body):
+    for part, node in _objects(found):
         for where, name in _named_fields(part, node, parser):
             target = parser.names.virtual_only(name)
             if target is not None:
@@ -210,9 +225,10 @@ def reject_unresolved(body: Json, parser: SemanticQueryParser) -> None:
                 )
 
 
-def _objects(body: Json) -> Iterator[tuple[str, Json]]:
-    """Every object of a search with the name of its member; each pair once."""
-    pending: list[tuple[str, Any]] = [("", body)]
+def _objects(found: FoundQueries) -> Iterator[tuple[str, Json]]:
+    """Every object of a search and of its semantic queries, with the name of its member; each pair once."""
+    pending = [part for placeholder in found.placeholders for part in placeholder.inner_parts]
+    pending.append(("", found.body))
     seen: set[tuple[str, int]] = set()
     while pending:
         part, value = pending.pop()
