@@ -11,7 +11,7 @@ from typing import Any
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
+from es_sbert.gateway.search.semantic_query import NATIVE_SYNTAXES, SemanticQuery
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import and_query, chunk_inner_hits, vector_path
 from es_sbert.index.text_template import TextTemplate
@@ -24,9 +24,6 @@ from es_sbert.search.vector_query import (
     query_numbers,
     vector_clause,
 )
-
-# The engines' own queries, which find k documents of each shard.
-NATIVE_SYNTAXES = (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL)
 
 
 @dataclass(frozen=True, eq=False)

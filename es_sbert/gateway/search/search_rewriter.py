@@ -23,13 +23,6 @@ from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.body_queries import (
-    FoundQueries,
-    find_queries,
-    is_from_query_bar,
-    request_defined_fields,
-    strip_extensions,
-)
 from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
@@ -39,12 +32,15 @@ from es_sbert.gateway.search.incoming_search import (
     SemanticBudget,
     decompress_offloaded,
     has_json_body,
+    is_from_query_bar,
+    request_defined_fields,
     requested_mode,
 )
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, substitute
-from es_sbert.gateway.search.query_finder import QueryFinder
+from es_sbert.gateway.search.query_finder import FoundQueries, find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.gateway.search.top_k_cutoff import TopKCutoff
+from es_sbert.gateway.search.unresolved_fields import strip_extensions
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import ElementType
@@ -254,9 +250,9 @@ class SearchRewriter:
         pairs = self._models.pairs
         parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check, pairs)
         hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
-        finder = QueryFinder(engine_type, parser, hybrid, knn_matches_candidates=self._upstream.knn_matches_candidates)
+        matches_candidates = self._upstream.knn_matches_candidates
         try:
-            return find_queries(body, finder)
+            return find_queries(body, engine_type, parser, hybrid, knn_matches_candidates=matches_candidates)
         except RecursionError:
             error = BadRequest("the queries of the search are nested too deep", "Engines accept 20 to 30 levels.")
             raise error from None

@@ -18,14 +18,13 @@ from es_sbert.gateway.proxy.incoming_request import credential_headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.knn_clauses import (
-    NATIVE_SYNTAXES,
     CandidateCounts,
     Placeholder,
     QueryPlaceholder,
     exceeds_k_by_candidates,
     query_without_vector,
 )
-from es_sbert.gateway.search.semantic_query import SemanticQuery
+from es_sbert.gateway.search.semantic_query import NATIVE_SYNTAXES, SemanticQuery
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import IndexType
 from es_sbert.search.search_scope import SearchScope

@@ -13,10 +13,10 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
-from es_sbert.gateway.search.body_queries import find_queries, is_from_query_bar, request_defined_fields
 from es_sbert.gateway.search.full_text_queries import HybridDetector
+from es_sbert.gateway.search.incoming_search import is_from_query_bar, request_defined_fields
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, QueryPlaceholder, substitute
-from es_sbert.gateway.search.query_finder import QueryFinder
+from es_sbert.gateway.search.query_finder import find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
@@ -71,7 +71,11 @@ class Rewriting:
     texts: list[str] = field(default_factory=list)
 
     def __call__(self, body: Json) -> Json:
-        found = find_queries(body, self._finder(body))
+        virtual_field, defined = self.meaning.virtual_field, request_defined_fields(body)
+        names = FieldResolver(self.searched, virtual_field, defined, lenient=is_from_query_bar(body))
+        parser = SemanticQueryParser(names, self.meaning, 1000)
+        hybrid = HybridDetector(parser, self.engine_type) if self.hybrid else None
+        found = find_queries(body, self.engine_type, parser, hybrid)
         counts = CandidateCounts()
         substitute(found.body, {each: self._native_query(each, counts) for each in found.placeholders})
         return found.body
@@ -87,13 +91,6 @@ class Rewriting:
         """*Shape:* ``(dimensions,)``."""
         random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
         return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)
-
-    def _finder(self, body: Json) -> QueryFinder:
-        virtual_field, defined = self.meaning.virtual_field, request_defined_fields(body)
-        names = FieldResolver(self.searched, virtual_field, defined, lenient=is_from_query_bar(body))
-        parser = SemanticQueryParser(names, self.meaning, 1000)
-        hybrid = HybridDetector(parser, self.engine_type) if self.hybrid else None
-        return QueryFinder(self.engine_type, parser, hybrid)
 
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]

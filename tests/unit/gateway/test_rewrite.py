@@ -18,10 +18,9 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
-from es_sbert.gateway.search.body_queries import find_queries
 from es_sbert.gateway.search.incoming_search import SemanticBudget
 from es_sbert.gateway.search.knn_clauses import CandidateCounts
-from es_sbert.gateway.search.query_finder import QueryFinder
+from es_sbert.gateway.search.query_finder import find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
 from es_sbert.gateway.search.top_k_cutoff import kth_hit_body
 from es_sbert.gateway.settings import Limits, SemanticSettings
@@ -522,8 +521,8 @@ def test_too_many_semantic_queries_are_rejected() -> None:
             FieldResolver(PLAIN, "semantic"), SemanticSettings(k=10), 1000, partial(budget.check, size=size)
         )
         should = [{"match": {"semantic": f"text {n}"}} for n in range(count)]
-        finder = QueryFinder(EngineType.ELASTICSEARCH, parser, None)
-        return len(find_queries({"query": {"bool": {"should": should}}}, finder).placeholders)
+        body: Json = {"query": {"bool": {"should": should}}}
+        return len(find_queries(body, EngineType.ELASTICSEARCH, parser, None).placeholders)
 
     assert count_queries(3) == 3
     with pytest.raises(UsageError, match="more than 3 semantic queries"):
