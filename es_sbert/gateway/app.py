@@ -44,8 +44,9 @@ from es_sbert.gateway.proxy.incoming_request import DrainableReceive, IncomingRe
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import requested_mode
+from es_sbert.gateway.search.msearch_handler import MsearchHandler
 from es_sbert.gateway.search.rank_eval_handler import RankEvalHandler
-from es_sbert.gateway.search.search_handlers import SearchHandler
+from es_sbert.gateway.search.search_handler import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
@@ -121,7 +122,9 @@ class Gateway:
         self._models = ModelRegistry(settings.models, settings.embedding, self._metrics)
         self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)
         rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
-        self._search = SearchHandler(rewriter, self._upstream, VectorHider(settings.semantic, self._indices))
+        hider = VectorHider(settings.semantic, self._indices)
+        self._search = SearchHandler(rewriter, self._upstream, hider)
+        self._msearch = MsearchHandler(rewriter, self._upstream, hider)
         self._rank_eval = RankEvalHandler(rewriter, self._upstream)
         # Functions that check or rewrite the request of an API that is not a search, but may contain queries.
         self._others = dict.fromkeys((*BY_QUERY_APIS, EngineApi.LANGUAGE), UnsupportedApiHandler(rewriter).outgoing)
@@ -190,8 +193,9 @@ class Gateway:
         """Let the handler of an API respond; returns the status, 0 if the client disconnected."""
         requested_mode(incoming)  # an unknown mode is rejected
         if route.api in SEARCH_APIS or route.api in MULTI_SEARCH_APIS:
+            handler = self._search if route.api in SEARCH_APIS else self._msearch
             with self._record_search(route) as recorder:
-                recorder.status = await self._search.answer(incoming, route, send, recorder) or recorder.status
+                recorder.status = await handler.answer(incoming, route, send, recorder) or recorder.status
                 return recorder.status
         if route.api is EngineApi.RANK_EVALUATION:
             return await self._rank_eval.answer(incoming, route, send)

@@ -104,7 +104,7 @@ def is_vector_current(meta: Mapping[str, Any] | None, text: str, fingerprint: st
 # Elasticsearch reads a base64 vector as big-endian numbers on all machines.
 _BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
 
-# A vector, or the list that will hold its numbers.
+# A vector, or the list of its numbers as the engine takes them.
 QueryVector = StoredVectors | list[float]
 # Value of a vector field in a document: a vector, or chunk objects with one vector each.
 FieldValue = str | StoredVectors | list[dict[str, Any]]

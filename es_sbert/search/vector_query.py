@@ -152,8 +152,8 @@ class VectorQuery:
 
     Attributes:
         field: The vector field.
-        vector: *Shape:* ``(dimensions,)`` float32. A list is a placeholder: it is
-            inserted unchanged, and may be filled in later; for a field of bytes, with whole numbers.
+        vector: *Shape:* ``(dimensions,)`` float32. A list is inserted unchanged and not checked: the numbers as the
+            engine takes them, for a field of bytes whole ones.
         k: How many hits.
         filter: Query in the engine's language that every hit must match, or None.
         num_candidates: Vectors that each shard looks at more closely; more is slower and misses less.
@@ -286,13 +286,22 @@ def _elasticsearch_clause(query: VectorQuery) -> Json:
     knn = _elasticsearch_knn(query)
     if not query.passages:
         return _exact_count(query, {"knn": knn | _boost(query)})
+    check_passage_filter(query)
+    return _nested_query(query, _exact_count(query, {"knn": knn}))
+
+
+def check_passage_filter(query: VectorQuery) -> None:
+    """Refuse a filter that Elasticsearch does not apply to a clause over passages.
+
+    Raises:
+        UsageError: it holds a `nested` query.
+    """
     if query.filter is not None and _contains_nested(query.filter):
         # Elasticsearch looks for the nested objects inside the passages, finds none, and answers with no hits.
         raise UsageError(
             "a search over passages inside a larger query cannot be filtered by a nested query on Elasticsearch",
             "Filter by fields of the document itself, or make the search the body's own `knn` section.",
         )
-    return _nested_query(query, _exact_count(query, {"knn": knn}))
 
 
 def _exact_count(query: VectorQuery, clause: Json) -> Json:

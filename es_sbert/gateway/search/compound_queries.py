@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Generic, TypeVar, cast
 
 from es_sbert.engines.rest import Json
@@ -56,6 +57,13 @@ def map_members(node: T, functions: MemberFunctions) -> T:
         if name in members and (new := function(members[name])) is not members[name]:
             changed[name] = new
     return cast("T", members | changed) if changed else node
+
+
+def map_objects(node: Any, function: Callable[[Any], Any]) -> Any:
+    """An object with all its members that are objects replaced."""
+    if not isinstance(node, dict):
+        return node
+    return map_members(node, {name: function for name, value in node.items() if isinstance(value, dict)})
 
 
 def map_clauses(value: Any, function: Callable[[Json], Json]) -> Any:
@@ -174,6 +182,32 @@ def strip_inner_hits(node: Json) -> Json:
     if query is not None and query[0] in JOINING_QUERIES:
         return {query[0]: {name: value for name, value in query[1].items() if name != "inner_hits"}}
     return map_inner_queries(node, lambda inner, _: strip_inner_hits(inner))
+
+
+class InnerHitsNames:
+    """Names for inner hits that are unique in a request.
+
+    Args:
+        body: The search, whose own names are taken.
+    """
+
+    def __init__(self, body: Json) -> None:
+        self._body = body
+        self._taken: set[str] | None = None
+
+    def unique(self, name: str) -> str:
+        """The name, with a number if it is taken."""
+        if self._taken is None:
+            self._taken = set(inner_hits_names(self._body))
+        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        free = next(each for each in names if each not in self._taken)
+        self._taken.add(free)
+        return free
+
+
+def must_not_match(queries: Sequence[Json]) -> list[Json]:
+    """The filter that excludes what any of the queries matches, as a list; empty if there are none."""
+    return [{"bool": {"must_not": [strip_inner_hits(query) for query in queries]}}] if queries else []
 
 
 def inner_hits_names(value: Any) -> Iterator[str]:

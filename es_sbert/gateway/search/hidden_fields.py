@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup
 from es_sbert.gateway.proxy.engine_routes import EngineApi
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.remote_lookup import split_remote
 from es_sbert.gateway.search.compound_queries import map_clauses, map_members
+from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.settings import HideVectors, OnEmbeddingFailure, SemanticSettings
 from es_sbert.index.document_vectors import append_members
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
@@ -35,6 +38,11 @@ _MARKS = re.compile(
 )
 # Engines limit the first line of a request to 4096 bytes.
 _MAX_TARGET_LENGTH = 4000
+
+
+# A field that a filter of the caller cannot name: whether hits would lose fields, before these are looked up.
+_ANY_FIELD = ("",)
+Parameters = list[tuple[str, str]]
 
 
 class VectorHider:
@@ -93,6 +101,19 @@ class VectorHider:
             return ()  # the engine answers the unchanged search, or rejects it
         return tuple(sorted(members))
 
+    async def hide(
+        self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi
+    ) -> tuple[Json, Parameters]:
+        """A parsed search whose hits lack the vectors; the identical objects if nothing changes."""
+        if not self.applies(api, context.options):
+            return body, params
+        hide = partial(offload_if_large, context.size, hide_in_search, body, params)
+        # Most searches that are parsed for this name what they return: no index is looked up for them.
+        if (await hide(_ANY_FIELD))[0] is body:
+            return body, params
+        fields = await self.fields(context)
+        return await hide(fields) if fields else (body, params)
+
     def _may_hide(self, meta: VectorFieldMeta) -> bool:
         return self._policy is HideVectors.ALWAYS or meta.text is not None
 
@@ -140,9 +161,7 @@ def _hide_in_body(body: bytes, fields: Sequence[str], max_parsed_bytes: int) -> 
     return body if hidden is search else write_object(hidden)
 
 
-def hide_in_search(
-    body: Json, params: list[tuple[str, str]], fields: Sequence[str]
-) -> tuple[Json, list[tuple[str, str]]]:
+def hide_in_search(body: Json, params: Parameters, fields: Sequence[str]) -> tuple[Json, Parameters]:
     """A search whose hits lack these fields, and its parameters; the identical objects if nothing changes.
 
     The caller's own filter wins if it names what to return, or one of the fields. Otherwise the fields are added to
@@ -154,9 +173,7 @@ def hide_in_search(
         return body, params  # the engine rejects such deep queries
 
 
-def _hide_in_parsed(
-    body: Json, params: list[tuple[str, str]], fields: Sequence[str]
-) -> tuple[Json, list[tuple[str, str]]]:
+def _hide_in_parsed(body: Json, params: Parameters, fields: Sequence[str]) -> tuple[Json, Parameters]:
     if "pit" in body:
         return body, params
     options = dict(params)

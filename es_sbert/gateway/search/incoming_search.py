@@ -16,6 +16,7 @@ from es_sbert.gateway.index_lookup import IndexExpression
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
 from es_sbert.gateway.proxy.incoming_request import (
     CallerCacheKeys,
+    Headers,
     IncomingRequest,
     credential_headers,
     decompress_body,
@@ -23,6 +24,7 @@ from es_sbert.gateway.proxy.incoming_request import (
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.remote_lookup import lacks_clusters
+from es_sbert.gateway.search.compound_queries import BOOL_CLAUSES, query_type_and_body
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import MIB, Limits
 
@@ -203,6 +205,34 @@ def has_json_body(incoming: IncomingRequest) -> bool:
     return not incoming.has_body or b"json" in incoming.header(b"content-type").lower()
 
 
+def request_defined_fields(body: Json) -> frozenset[str]:
+    """Fields that a search defines itself, on Elasticsearch and on OpenSearch."""
+    definitions = (body.get("runtime_mappings"), body.get("derived"))
+    return frozenset(name for fields in definitions if isinstance(fields, dict) for name in fields)
+
+
+def sorts_by_score(body: Json) -> bool:
+    """Whether scores count: there is no sort, or `_score` is one of its keys."""
+    sort = body.get("sort")
+    if sort in (None, [], ""):
+        return True
+    keys = sort if isinstance(sort, list) else [sort]
+    names = [name for key in keys for name in (key if isinstance(key, dict) else [key])]
+    return any(isinstance(name, str) and name.startswith("_score") for name in names)
+
+
+def is_from_query_bar(body: Json) -> bool:
+    """Whether the query of a search comes from the query bar of Kibana or OpenSearch Dashboards, with its filters.
+
+    Both build a `bool` with all four lists, empty or not (`buildEsQuery`, `buildOpenSearchQuery`). A dashboard sends
+    the query to the indices of all its panels, and a panel does not know which of them have vectors.
+    """
+    query = query_type_and_body(body.get("query"))
+    if query is None or query[0] != "bool":
+        return False
+    return query[1].keys() == set(BOOL_CLAUSES) and all(isinstance(clauses, list) for clauses in query[1].values())
+
+
 _TEMPLATE_MEMBERS = ("id", "source", "params")
 # Options of a template request that apply to the search.
 _SEARCH_MEMBERS = ("explain", "profile")
@@ -253,7 +283,7 @@ class PitResolver:
         self._keys = CallerCacheKeys()
         self._cache: LRUCache[bytes, str] = LRUCache(_CACHE_SIZE)
 
-    async def expression(self, body: Json, incoming: IncomingRequest) -> str:
+    async def expression(self, body: Json, headers: Headers) -> str:
         """The indices of a search's point in time that have documents, as an index expression.
 
         Raises:
@@ -264,11 +294,11 @@ class PitResolver:
         if not isinstance(pit_id, str):
             return _NO_INDEX
         # The cache key includes the caller, so that a leaked PIT id reveals no index names.
-        key = self._keys.key(incoming.headers, pit_id)
+        key = self._keys.key(headers, pit_id)
         if key not in self._cache:
             names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
             search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}
-            answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), search)
+            answer = await self._upstream.request("POST", "/_search", credential_headers(headers), search)
             if answer.status in CLIENT_ERROR_STATUSES:
                 return _NO_INDEX  # it has expired or is not the caller's; the engine rejects the search
             # Remote clusters may be missing; see below.

@@ -1,4 +1,4 @@
-"""`SearchRewriter`: resolve the indices of a search, embed its texts, rewrite its body."""
+"""`SearchRewriter`: find the semantic queries of a search, embed their texts, substitute native kNN queries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -19,16 +19,10 @@ from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest, ThrottledLog
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
-from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest
+from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.body_rewriter import (
-    is_from_query_bar,
-    request_defined_fields,
-    rewrite_body,
-    strip_extensions,
-)
 from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
@@ -38,12 +32,15 @@ from es_sbert.gateway.search.incoming_search import (
     SemanticBudget,
     decompress_offloaded,
     has_json_body,
-    render_template,
+    is_from_query_bar,
+    request_defined_fields,
     requested_mode,
 )
-from es_sbert.gateway.search.knn_clauses import CutoffCosines, Filters, TopKCutoff, cutoff_key
-from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, substitute
+from es_sbert.gateway.search.query_finder import FoundQueries, find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
+from es_sbert.gateway.search.top_k_cutoff import TopKCutoff
+from es_sbert.gateway.search.unresolved_fields import strip_extensions
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import ElementType
@@ -67,6 +64,7 @@ _UNREADABLE_INDICES = ResolvedIndices({}, {}, ordinary=False)
 # A vector depends on the model's fingerprint and the text; its numbers also on the field's element type.
 _VectorKey = tuple[str, str]
 _NumbersKey = tuple[_VectorKey, ElementType]
+_VectorsByText = dict[_VectorKey, Vectors]
 
 
 @dataclass(frozen=True)
@@ -94,37 +92,6 @@ class RewriteResult:
     def is_changed(self) -> bool:
         """Whether the body was rewritten."""
         return self.body is not self.original
-
-
-@dataclass
-class _CollectedQueries:
-    """The semantic queries of a body.
-
-    Attributes:
-        queries: The queries, each with the filters that apply to it.
-        vectors: Embeddings of their texts, *shape:* ``(dimensions,)`` each.
-        lists: The vectors' numbers in the rewritten body; empty until the vectors are ready.
-        cutoffs: Cosines of the k-th nearest documents, where these are needed.
-    """
-
-    queries: list[tuple[SemanticQuery, Filters]] = field(default_factory=list)
-    vectors: dict[_VectorKey, Vectors] = field(default_factory=dict)
-    lists: dict[_NumbersKey, list[float]] = field(default_factory=dict)
-    cutoffs: CutoffCosines = field(default_factory=dict)
-
-    def add(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], None]:
-        self.queries.append((semantic, filters))
-        return self.lists.setdefault(_numbers_key(semantic), []), None
-
-    def fill_vectors(self) -> None:
-        """Write the vectors' numbers into the rewritten body."""
-        for (key, element_type), numbers in self.lists.items():
-            check_query_vector(self.vectors[key])
-            numbers[:] = query_numbers(self.vectors[key], element_type)
-
-    def lookup(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], float | None]:
-        cutoff = None if filters is None else self.cutoffs.get(cutoff_key(semantic, filters))
-        return self.lists[_numbers_key(semantic)], cutoff
 
 
 class SearchRewriter:
@@ -203,32 +170,6 @@ class SearchRewriter:
             )
         return True
 
-    async def rewrite_search(
-        self,
-        body: Json,
-        incoming: IncomingRequest,
-        context: RewriteContext,
-        *,
-        template: bool,
-        confirm_later: bool = False,
-    ) -> RewriteResult | BufferedResponse:
-        """Render the template of a search, resolve its point in time, and rewrite it.
-
-        Returns:
-            The result, or the engine's response if it cannot render the template.
-
-        Raises:
-            EsSbertError: see `rewrite`.
-        """
-        if template:
-            rendered = await render_template(self._upstream, body, incoming)
-            if isinstance(rendered, BufferedResponse):
-                return rendered
-            body = rendered
-        if "pit" in body:
-            context = replace(context, expression=await self._pits.expression(body, incoming), listed=True)
-        return await self.rewrite(body, context, confirm_later=confirm_later)
-
     async def rewrite(self, body: Json, context: RewriteContext, *, confirm_later: bool = False) -> RewriteResult:
         """Rewrite a search body.
 
@@ -238,6 +179,8 @@ class SearchRewriter:
         Raises:
             EsSbertError: a semantic query is invalid, or the engine or a model is not available.
         """
+        if "pit" in body:
+            context = replace(context, expression=await self._pits.expression(body, context.headers), listed=True)
         trace = context.trace or SearchTrace()
         denied: AccessDenied | None = None
         try:
@@ -258,47 +201,94 @@ class SearchRewriter:
     async def _rewrite_resolved(
         self, body: Json, context: RewriteContext, indices: ResolvedIndices, trace: SearchTrace, *, confirm_later: bool
     ) -> RewriteResult:
-        """Rewrite a search body by the mappings of its indices."""
+        """Rewrite a search body by the mappings of its indices: find, embed, substitute."""
         start = time.perf_counter()
         await self._models.find_pairs()
-        offloaded_rewrite = partial(offload_if_large, context.size, self._rewrite_body, body)
         budget = context.budget or self.budget()
         check: Callable[[int], None] | None = partial(budget.check, size=context.size)
         while True:
-            collected = _CollectedQueries()
-            rewritten = await offloaded_rewrite(indices, context.mode, collected.add, check)
-            if rewritten is body:
+            found = await offload_if_large(context.size, self._find, body, indices, context.mode, check)
+            if found.body is body:
                 return RewriteResult(body, body, hint=None if indices else NO_VECTORS_HINT)
-            queries = trace.queries = tuple(semantic for semantic, _ in collected.queries)
+            queries = trace.queries = tuple(placeholder.semantic for placeholder in found.placeholders)
             self._report_uncalibrated(queries)
             if check is not None:
                 budget.spend([_vector_key(semantic) for semantic in queries])
                 check = None  # do not count them again
-            embedding = self._embed(queries, collected, self._callers.key(context.headers))
+            embedding = self._embed(queries, self._callers.key(context.headers))
             # Look the mapping up again, while the texts are embedded or while the search runs: the target of an alias
             # may have changed.
             if confirm_later:
-                await embedding
+                vectors = await embedding
                 break
-            latest, _ = await gather_or_cancel([self._indices.get(context, fresh=True), embedding])
+            both = await gather_or_cancel([self._indices.get(context, fresh=True), embedding])
+            latest, vectors = cast(tuple[ResolvedIndices, _VectorsByText], both)
             if latest == indices:
                 break
-            indices = cast(ResolvedIndices, latest)
-        await offload_if_large(context.size, collected.fill_vectors)
-        lists = collected.lists
-        cut_off, preference = self._cutoff.select(collected.queries), None
+            indices = latest
+        numbers = await offload_if_large(context.size, _numbers_of_queries, queries, vectors)
+        limited, preference = self._cutoff.select(found.placeholders), None
         # A point in time holds its copies.
-        if cut_off and "pit" not in body and "preference" not in context.options:
+        if limited and "pit" not in body and "preference" not in context.options:
             preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
             context = replace(context, options={**context.options, "preference": preference})
-        collected.cutoffs = await self._cutoff.cosines(
-            cut_off, lambda semantic: lists[_numbers_key(semantic)], body, context
-        )
-        if collected.cutoffs:
-            rewritten = await offloaded_rewrite(indices, context.mode, collected.lookup, check, True)
+        cutoffs = await self._cutoff.cosines(limited, lambda query: numbers[_numbers_key(query)], body, context)
+        await offload_if_large(context.size, self._substitute, found, numbers, cutoffs)
         confirm = partial(self._is_current, context, indices) if confirm_later else None
         trace.seconds = time.perf_counter() - start
-        return RewriteResult(body, rewritten, queries, preference, confirm=confirm)
+        return RewriteResult(body, found.body, queries, preference, confirm=confirm)
+
+    def _find(
+        self, body: Json, indices: ResolvedIndices, mode: RewriteMode, check: Callable[[int], None] | None = None
+    ) -> FoundQueries:
+        """Find the semantic queries of a body; of a large one in a thread (`offload_if_large`)."""
+        engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
+        # Indices that may not be read may have vectors.
+        lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
+        virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
+        names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
+        pairs = self._models.pairs
+        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check, pairs)
+        hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
+        matches_candidates = self._upstream.knn_matches_candidates
+        try:
+            return find_queries(body, engine_type, parser, hybrid, knn_matches_candidates=matches_candidates)
+        except RecursionError:
+            error = BadRequest("the queries of the search are nested too deep", "Engines accept 20 to 30 levels.")
+            raise error from None
+
+    async def _embed(self, queries: Sequence[SemanticQuery], caller: bytes) -> _VectorsByText:
+        """Embed all texts of one model together, so that either all of them are queued or none."""
+        texts: dict[str, dict[str, SemanticQuery]] = {}
+        for semantic in queries:
+            texts.setdefault(semantic.target.meta.fingerprint, {}).setdefault(semantic.text, semantic)
+        embedded = await gather_or_cancel(self._embed_texts(by_text, caller) for by_text in texts.values())
+        return {key: vector for vectors in embedded for key, vector in vectors.items()}
+
+    async def _embed_texts(self, queries: Mapping[str, SemanticQuery], caller: bytes) -> _VectorsByText:
+        """Embed different texts of queries for one model."""
+        target = next(iter(queries.values())).target
+        embedder = await self._models.for_field(target.meta, target.indices[0])
+        encoded = await embedder.embed(list(queries), "query", caller)
+        return {
+            _vector_key(semantic): vector for semantic, vector in zip(queries.values(), encoded.vectors, strict=True)
+        }
+
+    def _substitute(
+        self,
+        found: FoundQueries,
+        numbers: Mapping[_NumbersKey, list[float]],
+        cutoffs: Mapping[Placeholder, float | None],
+    ) -> None:
+        """Put native kNN queries in place of the semantic ones; of a large body in a thread."""
+        engine_type, counts = self._upstream.engine_type_or_default, CandidateCounts()
+        native_queries = {
+            placeholder: placeholder.native_query(
+                engine_type, numbers[_numbers_key(placeholder.semantic)], cutoffs.get(placeholder), counts
+            )
+            for placeholder in found.placeholders
+        }
+        substitute(found.body, native_queries)
 
     def _report_uncalibrated(self, queries: Sequence[SemanticQuery]) -> None:
         """Log once for each index that hybrid searches of it have no minimum cosine."""
@@ -350,9 +340,9 @@ class SearchRewriter:
         return False
 
     async def _would_change(self, body: Json, indices: ResolvedIndices, context: RewriteContext) -> bool:
-        lookup, check = _CollectedQueries().add, partial(self.budget().check, size=context.size)
-        rewritten = await offload_if_large(context.size, self._rewrite_body, body, indices, context.mode, lookup, check)
-        return rewritten is not body
+        check = partial(self.budget().check, size=context.size)
+        found = await offload_if_large(context.size, self._find, body, indices, context.mode, check)
+        return found.body is not body
 
     def _pass_unreadable(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
         """The unchanged body of a search on indices whose mappings may not be read.
@@ -363,57 +353,13 @@ class SearchRewriter:
         if mode is RewriteMode.HYBRID:
             raise denied
         try:
-            self._rewrite_body(body, _UNREADABLE_INDICES, mode, _CollectedQueries().add)
+            self._find(body, _UNREADABLE_INDICES, mode)
         except IndexMismatch:
             raise denied from None
         return RewriteResult(body, body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
     async def _is_current(self, context: RewriteContext, indices: ResolvedIndices) -> bool:
         return await self._indices.get(context, fresh=True) == indices
-
-    def _rewrite_body(
-        self,
-        body: Json,
-        indices: ResolvedIndices,
-        mode: RewriteMode,
-        lookup: VectorLookup,
-        check: Callable[[int], None] | None = None,
-        checked: bool = False,
-    ) -> Json:
-        """Rewrite a body; a large one in a thread (`offload_if_large`)."""
-        engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
-        # Indices that may not be read may have vectors.
-        lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
-        virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
-        names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
-        pairs = self._models.pairs
-        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check, pairs)
-        hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
-        try:
-            matched = self._upstream.knn_matches_candidates
-            rewriter = QueryRewriter(engine_type, parser, lookup, hybrid, knn_matches_candidates=matched)
-            return rewrite_body(body, rewriter, checked=checked)
-        except RecursionError:
-            raise BadRequest(
-                "the queries of the search are nested too deep", "Engines accept 20 to 30 levels."
-            ) from None
-
-    async def _embed(self, queries: Sequence[SemanticQuery], collected: _CollectedQueries, caller: bytes) -> None:
-        """Embed all texts of one model together, so that either all of them are queued or none."""
-        texts: dict[str, dict[str, SemanticQuery]] = {}
-        for semantic in queries:
-            texts.setdefault(semantic.target.meta.fingerprint, {}).setdefault(semantic.text, semantic)
-        await gather_or_cancel(self._embed_texts(by_text, collected, caller) for by_text in texts.values())
-
-    async def _embed_texts(
-        self, queries: Mapping[str, SemanticQuery], collected: _CollectedQueries, caller: bytes
-    ) -> None:
-        """Embed different texts of queries for one model."""
-        target = next(iter(queries.values())).target
-        embedder = await self._models.for_field(target.meta, target.indices[0])
-        encoded = await embedder.embed(list(queries), "query", caller)
-        for semantic, vector in zip(queries.values(), encoded.vectors, strict=True):
-            collected.vectors[_vector_key(semantic)] = vector
 
 
 def _vector_key(semantic: SemanticQuery) -> _VectorKey:
@@ -422,6 +368,22 @@ def _vector_key(semantic: SemanticQuery) -> _VectorKey:
 
 def _numbers_key(semantic: SemanticQuery) -> _NumbersKey:
     return _vector_key(semantic), semantic.element_type
+
+
+def _numbers_of_queries(queries: Sequence[SemanticQuery], vectors: _VectorsByText) -> dict[_NumbersKey, list[float]]:
+    """The numbers of the vectors as the engine takes them, once for each text and element type.
+
+    Raises:
+        UsageError: a vector has no direction.
+    """
+    numbers: dict[_NumbersKey, list[float]] = {}
+    for semantic in queries:
+        key = _numbers_key(semantic)
+        if key not in numbers:
+            vector = vectors[_vector_key(semantic)]
+            check_query_vector(vector)
+            numbers[key] = query_numbers(vector, semantic.element_type)
+    return numbers
 
 
 def _contains_any(raw: bytes, marks: Sequence[bytes]) -> bool:

@@ -43,6 +43,10 @@ class SemanticSyntax(StrEnum):
     HYBRID = "hybrid"
 
 
+# The engines' own queries, which find k documents of each shard and define the candidates themselves.
+NATIVE_SYNTAXES = (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL)
+
+
 @dataclass(frozen=True)
 class SemanticQuery:
     """A semantic query.
@@ -88,6 +92,21 @@ class SemanticQuery:
         """Whether there is a minimum cosine in every index that is searched."""
         in_mappings = self.calibrated and all(field.meta.min_cosine is not None for field in self.target.fields)
         return self.min_cosine is not None or in_mappings
+
+    def without_k(self) -> SemanticQuery:
+        """The query for all documents above the minimum cosine, whose matches are to be excluded.
+
+        Raises:
+            BadRequest: there is no minimum cosine. The k nearest documents may be all documents of a small index.
+        """
+        if not self.has_minimum:
+            raise BadRequest(
+                "a semantic query whose matches are to be excluded has no minimum cosine; without one, the k nearest "
+                "documents would be excluded, however distant they are",
+                "Measure one for the index: es-sbert index calibrate INDEX --save; or set one in the request: "
+                '{"match": {"semantic": {"query": "…", "min_cosine": 0.4}}}, or by --min-cosine of es-sbert serve.',
+            )
+        return self if self.syntax in NATIVE_SYNTAXES else replace(self, k=MAX_K, num_candidates=MAX_K)
 
 
 class SemanticQueryParser:

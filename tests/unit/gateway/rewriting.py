@@ -13,14 +13,14 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
-from es_sbert.gateway.search.body_rewriter import is_from_query_bar, request_defined_fields, rewrite_body
 from es_sbert.gateway.search.full_text_queries import HybridDetector
-from es_sbert.gateway.search.knn_clauses import Filters
-from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
+from es_sbert.gateway.search.incoming_search import is_from_query_bar, request_defined_fields
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, QueryPlaceholder, substitute
+from es_sbert.gateway.search.query_finder import find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import SemanticSettings
-from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
+from es_sbert.search.vector_query import query_numbers
 
 
 def vector_field(**changed: Any) -> VectorFieldMeta:
@@ -70,36 +70,27 @@ class Rewriting:
     least: float | None = None
     texts: list[str] = field(default_factory=list)
 
-    def answered(self, semantic: SemanticQuery, filters: Filters) -> tuple[Vectors, float | None]:
+    def __call__(self, body: Json) -> Json:
+        virtual_field, defined = self.meaning.virtual_field, request_defined_fields(body)
+        names = FieldResolver(self.searched, virtual_field, defined, lenient=is_from_query_bar(body))
+        parser = SemanticQueryParser(names, self.meaning, 1000)
+        hybrid = HybridDetector(parser, self.engine_type) if self.hybrid else None
+        found = find_queries(body, self.engine_type, parser, hybrid)
+        counts = CandidateCounts()
+        substitute(found.body, {each: self._native_query(each, counts) for each in found.placeholders})
+        return found.body
+
+    def _native_query(self, placeholder: Placeholder, counts: CandidateCounts) -> Json:
+        semantic = placeholder.semantic
         self.texts.append(semantic.text)
-        return self._vector(semantic), None if filters is None else self.least
+        has_cutoff = isinstance(placeholder, QueryPlaceholder) and placeholder.has_cutoff
+        numbers = query_numbers(self._vector(semantic), semantic.element_type)
+        return placeholder.native_query(self.engine_type, numbers, self.least if has_cutoff else None, counts)
 
     def _vector(self, semantic: SemanticQuery) -> Vectors:
         """*Shape:* ``(dimensions,)``."""
         random = np.random.default_rng(zlib.crc32(semantic.text.encode()))
         return random.integers(1, 9, semantic.target.meta.dimensions).astype(np.float32)
-
-    def __call__(self, body: Json) -> Json:
-        """The body with its vectors; the same one as where they are filled in afterwards."""
-        lists: dict[str, tuple[Vectors, list[float]]] = {}
-
-        def later(semantic: SemanticQuery, filters: Filters) -> tuple[list[float], float | None]:
-            vector, least = self._vector(semantic), None if filters is None else self.least
-            return lists.setdefault(semantic.text, (vector, []))[1], least
-
-        filled = self._rewritten(body, later)
-        for vector, numbers in lists.values():
-            numbers[:] = to_float_list(vector)
-        rewritten = self._rewritten(body, self.answered)
-        assert filled == rewritten
-        return rewritten
-
-    def _rewritten(self, body: Json, answered: VectorLookup) -> Json:
-        virtual_field, defined = self.meaning.virtual_field, request_defined_fields(body)
-        names = FieldResolver(self.searched, virtual_field, defined, lenient=is_from_query_bar(body))
-        parser = SemanticQueryParser(names, self.meaning, 1000)
-        hybrid = HybridDetector(parser, self.engine_type) if self.hybrid else None
-        return rewrite_body(body, QueryRewriter(self.engine_type, parser, answered, hybrid))
 
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]

@@ -35,7 +35,8 @@ from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, p
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
 from es_sbert.gateway.remote_lookup import RemoteVectorField, remote_vector_fields, split_remote
 from es_sbert.gateway.search.incoming_search import has_json_body
-from es_sbert.gateway.search.search_handlers import add_hint, split_entries
+from es_sbert.gateway.search.msearch_handler import split_entries
+from es_sbert.gateway.search.search_handler import add_hint
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
 
 

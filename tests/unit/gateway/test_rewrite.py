@@ -19,9 +19,10 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
 from es_sbert.gateway.search.incoming_search import SemanticBudget
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, kth_hit_body
-from es_sbert.gateway.search.query_rewriter import QueryPosition, QueryRewriter
+from es_sbert.gateway.search.knn_clauses import CandidateCounts
+from es_sbert.gateway.search.query_finder import find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
+from es_sbert.gateway.search.top_k_cutoff import kth_hit_body
 from es_sbert.gateway.settings import Limits, SemanticSettings
 from es_sbert.search.vector_query import MAX_K, VectorQuery
 from tests.unit.gateway.rewriting import (
@@ -514,22 +515,21 @@ def test_filters_are_read_once_for_many_queries() -> None:
 
 
 def test_too_many_semantic_queries_are_rejected() -> None:
-    def rewrite(count: int, size: int = 0) -> Json:
+    def count_queries(count: int, size: int = 0) -> int:
         budget = SemanticBudget(Limits(semantic_queries=3))
         parser = SemanticQueryParser(
             FieldResolver(PLAIN, "semantic"), SemanticSettings(k=10), 1000, partial(budget.check, size=size)
         )
-        rewriter = QueryRewriter(EngineType.ELASTICSEARCH, parser, Rewriting().answered, None)
-        return rewriter.rewrite(
-            {"bool": {"should": [{"match": {"semantic": f"text {n}"}} for n in range(count)]}}, QueryPosition()
-        )
+        should = [{"match": {"semantic": f"text {n}"}} for n in range(count)]
+        body: Json = {"query": {"bool": {"should": should}}}
+        return len(find_queries(body, EngineType.ELASTICSEARCH, parser, None).placeholders)
 
-    assert len(clauses(rewrite(3), "knn")) == 3
+    assert count_queries(3) == 3
     with pytest.raises(UsageError, match="more than 3 semantic queries"):
-        rewrite(4)
-    assert rewrite(1, size=100_000_000)
+        count_queries(4)
+    assert count_queries(1, size=100_000_000) == 1
     with pytest.raises(UsageError, match="which all repeat its filters"):
-        rewrite(2, size=100_000_000)
+        count_queries(2, size=100_000_000)
 
 
 def test_searches_of_one_request_share_limits() -> None:

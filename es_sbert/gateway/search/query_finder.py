@@ -1,0 +1,423 @@
+"""Find the semantic queries of a search body, in every part that holds queries, from `query` to `aggs` and `retriever`.
+
+Pure functions: a body becomes one with a placeholder in place of each semantic query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
+from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.search.compound_queries import (
+    BOOL_CLAUSES,
+    JOINING_QUERIES,
+    NEGATIVE_MEMBERS,
+    UNSCORED_MEMBERS,
+    ContainsCache,
+    IdentityCache,
+    InnerHitsNames,
+    Member,
+    MemberFunctions,
+    clause_list,
+    decode_wrapper,
+    map_clauses,
+    map_inner_queries,
+    map_members,
+    map_objects,
+    must_not_match,
+    query_type_and_body,
+    strip_inner_hits,
+)
+from es_sbert.gateway.search.full_text_queries import HybridDetector, split_virtual_fields
+from es_sbert.gateway.search.incoming_search import sorts_by_score
+from es_sbert.gateway.search.knn_clauses import (
+    Placeholder,
+    QueryPlaceholder,
+    SectionPlaceholder,
+    highlight_clause,
+    query_without_vector,
+)
+from es_sbert.gateway.search.query_parameters import parse_nested
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
+from es_sbert.gateway.search.unresolved_fields import reject_unresolved
+from es_sbert.index.mapping import has_vector_query
+from es_sbert.search.search_scope import SearchScope
+
+# Queries that match everything, or are supported only at the top level.
+_NEVER_FILTERS = frozenset({"match_all", "hybrid"})
+
+
+# Aggregations over other documents than those of the parent.
+_AGGREGATIONS_OF_OTHER_DOCUMENTS = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
+
+
+@dataclass(frozen=True)
+class FoundQueries:
+    """The semantic queries of a search body.
+
+    Attributes:
+        body: The body with a placeholder in place of each; the identical object if nothing in it is rewritten.
+        placeholders: The queries and their places.
+    """
+
+    body: Json
+    placeholders: Sequence[Placeholder] = ()
+
+
+def find_queries(
+    body: Json,
+    engine_type: EngineType,
+    parser: SemanticQueryParser,
+    hybrid: HybridDetector | None,
+    *,
+    knn_matches_candidates: bool = False,
+) -> FoundQueries:
+    """Find the semantic queries of a search body.
+
+    Args:
+        engine_type: Type of the engine.
+        parser: Parses semantic queries.
+        hybrid: Makes full-text queries hybrid; None leaves them unchanged.
+        knn_matches_candidates: See `EngineInfo`.
+
+    Raises:
+        BadRequest, IndexMismatch: a semantic query is invalid, or the virtual field is named where that is not
+            supported.
+        UsageError: see `query_without_vector`.
+    """
+    finder = _QueryFinder(body, engine_type, parser, hybrid, matches_candidates=knn_matches_candidates)
+    found = FoundQueries(_BodyFinder(finder).find(body), finder.placeholders)
+    reject_unresolved(found.body, found.placeholders, parser)
+    return found
+
+
+@dataclass(frozen=True)
+class QueryPosition:
+    """The position of a query in a search.
+
+    Attributes:
+        scores: Whether its score counts.
+        filters: What every hit must match as well. A semantic query applies them during the search, so that k documents
+            remain.
+        scores_from_filters: Whether a query on the virtual field scores even inside a filter: the request sorts by
+            score, and Kibana puts all queries into filters.
+        only_semantic_scores: Whether the query was moved from a filter to a scoring position, in which only semantic
+            queries may score.
+        with_inner_hits: Whether hits may return their nearest passage.
+        words: Whether the query selects words to highlight, so that a semantic query becomes a full-text one.
+        negative: Whether its matches are unwanted, as in `must_not`.
+    """
+
+    scores: bool = True
+    filters: tuple[Json, ...] = ()
+    scores_from_filters: bool = False
+    only_semantic_scores: bool = False
+    with_inner_hits: bool = True
+    words: bool = False
+    negative: bool = False
+
+
+class _BodyFinder:
+    """Finds semantic queries in the parts of a search body.
+
+    Each method returns a part with placeholders, or the identical object if nothing in it changes.
+    """
+
+    def __init__(self, queries: _QueryFinder) -> None:
+        self._queries = queries
+
+    def find(self, body: Json) -> Json:
+        query = self._queries.find(body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body)))
+        # With a section `knn`, hits need not match the query.
+        filters = () if "knn" in body else self._queries.required(body.get("query"))
+        aggregations = partial(self._aggregations, filters)
+        functions: MemberFunctions = {
+            "query": lambda _: query,
+            "knn": lambda sections: map_clauses(sections, self._queries.find_in_section),
+            "post_filter": self._unscored(filters),
+            "aggs": aggregations,
+            "aggregations": aggregations,
+            "rescore": partial(self._rescore, filters),
+            "highlight": self._highlight,
+            "retriever": partial(self._retriever, ()),
+        }
+        return map_members(body, functions)
+
+    def _unscored(self, filters: tuple[Json, ...]) -> Callable[[Any], Any]:
+        """A function that finds semantic queries in a query whose score does not count."""
+        position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
+        return partial(self._queries.find, position=position)
+
+    def _aggregations(self, filters: tuple[Json, ...], aggregations: Any) -> Any:
+        return map_objects(aggregations, partial(self._aggregation, filters))
+
+    def _aggregation(self, filters: tuple[Json, ...], aggregation: Json) -> Json:
+        if not _AGGREGATIONS_OF_OTHER_DOCUMENTS.isdisjoint(aggregation):
+            filters = ()
+        inner = partial(self._aggregations, (*filters, *self._queries.required(aggregation.get("filter"))))
+        query = self._unscored(filters)
+
+        def named_filters(queries: Any) -> Any:
+            return map_objects(queries, query) if isinstance(queries, dict) else map_clauses(queries, query)
+
+        filtered = partial(map_members, functions={"filters": named_filters})
+        compared = partial(map_members, functions={"background_filter": self._unscored(())})
+        functions: MemberFunctions = {
+            "filter": query,
+            "filters": filtered,
+            "adjacency_matrix": filtered,
+            "significant_terms": compared,
+            "significant_text": compared,
+            "aggs": inner,
+            "aggregations": inner,
+        }
+        return map_members(aggregation, functions)
+
+    def _rescore(self, filters: tuple[Json, ...], rescore: Any) -> Any:
+        position = QueryPosition(filters=filters, with_inner_hits=False)
+        query = partial(self._queries.find, position=position)
+        functions = {"query": lambda body: map_members(body, {"rescore_query": query})}
+        return map_clauses(rescore, lambda window: map_members(window, functions))
+
+    def _highlight(self, highlight: Any) -> Any:
+        position = QueryPosition(scores=False, with_inner_hits=False, words=True)
+        functions: MemberFunctions = {
+            "highlight_query": partial(self._queries.find, position=position),
+            # By field, or as a list to keep their order.
+            "fields": lambda fields: map_clauses(fields, lambda field: map_objects(field, self._highlight)),
+        }
+        return map_members(highlight, functions)
+
+    def _retriever(self, filters: tuple[Json, ...], retriever: Any) -> Any:
+        """A retriever of Elasticsearch: its type and body, and in lists of retrievers perhaps its weight."""
+        if not isinstance(retriever, dict):
+            return retriever
+        return map_members(retriever, {kind: partial(self._retriever_body, filters, kind) for kind in retriever})
+
+    def _retriever_body(self, filters: tuple[Json, ...], kind: str, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        if kind == "retriever":
+            return self._retriever(filters, body)
+        if kind == "knn":
+            return self._queries.find_in_section(body)
+        unscored = self._unscored((*filters, *self._queries.required(body.get("query"))))
+        required = [part for query in clause_list(body.get("filter")) for part in self._queries.required(query)]
+        filters = (*filters, *required)
+        position = QueryPosition(filters=filters, scores_from_filters=sorts_by_score(body))
+        retriever = partial(self._retriever, filters)
+        functions: MemberFunctions = {
+            "filter": lambda queries: map_clauses(queries, unscored),
+            "query": partial(self._queries.find, position=position),
+            "retriever": retriever,
+            "rescore": partial(self._rescore, filters),
+            "retrievers": lambda retrievers: map_clauses(retrievers, retriever),
+        }
+        return map_members(body, functions)
+
+
+class _QueryFinder:
+    """Finds the semantic queries in the queries of one search body.
+
+    Attributes:
+        placeholders: One for each semantic query that was found.
+    """
+
+    def __init__(
+        self,
+        body: Json,
+        engine_type: EngineType,
+        parser: SemanticQueryParser,
+        hybrid: HybridDetector | None,
+        *,
+        matches_candidates: bool,
+    ) -> None:
+        self.placeholders: list[Placeholder] = []
+        self._engine_type = engine_type
+        self._parser = parser
+        self._hybrid = hybrid
+        self._matches_candidates = matches_candidates
+        self._inner_hits_names = InnerHitsNames(body)
+        # Nested bools check the same queries again at every level.
+        self._split_queries: IdentityCache[Json] = IdentityCache()
+        self._semantic_cache = ContainsCache()
+        self._involved_cache = ContainsCache()
+        self._virtual_cache = ContainsCache()
+
+    def find(self, node: Any, position: QueryPosition) -> Any:
+        """A query with placeholders; the identical object if it contains no semantic query, or is not a query.
+
+        Raises:
+            BadRequest, IndexMismatch: see `SemanticQueryParser.parse`.
+        """
+        node = self._split(node)
+        semantic = self._parser.parse(node)
+        if semantic is not None:
+            return highlight_clause(semantic) if position.words else self._placeholder(semantic, position)
+        if position.scores and not position.only_semantic_scores and self._hybrid is not None:
+            added = self._hybrid.semantic_part(node)
+            if added is not None:
+                return {"bool": {"should": [node, self._placeholder(added, position)], "minimum_should_match": 1}}
+        query = query_type_and_body(node)
+        if query is None:
+            return node
+        kind, body = query
+        if kind == "bool":
+            return self._bool(node, body, position)
+        if kind == "exists":
+            return self._exists(node, body)
+        if kind in JOINING_QUERIES:
+            return self._joining(node, kind, body, position)
+        if kind == "hybrid" and isinstance(body.get("filter"), dict):
+            # OpenSearch applies it to each query, after kNN has chosen its k documents.
+            position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
+        return map_inner_queries(node, lambda inner, member: self.find(inner, _inner_position(position, member)))
+
+    def required(self, node: Any) -> tuple[Json, ...]:
+        """The parts of a query that every hit must match and that are not semantic: filters for semantic queries."""
+        node = self._split(decode_wrapper(node))
+        query = query_type_and_body(node)
+        if query is None or query[0] in _NEVER_FILTERS:
+            return ()
+        if not self._is_involved(node):
+            return (strip_inner_hits(node),)
+        kind, body = query
+        if kind != "bool":
+            return ()
+        clauses = [clause for name in ("must", "filter") for clause in clause_list(body.get(name))]
+        excluded = [clause for clause in clause_list(body.get("must_not")) if not self._is_involved(clause)]
+        return (*(part for clause in clauses for part in self.required(clause)), *must_not_match(excluded))
+
+    def contains_semantic(self, node: Any) -> bool:
+        """Whether a query, or one inside it, is semantic."""
+        return self._semantic_cache(node, self._is_semantic)
+
+    def find_in_section(self, section: Json) -> Any:
+        """A section `knn` of Elasticsearch, in a search body or as a retriever, or a placeholder if it is semantic.
+
+        Raises:
+            BadRequest, IndexMismatch: it is invalid, or the engine is OpenSearch.
+        """
+        semantic = self._parser.parse_section(section)
+        if semantic is None:
+            return section
+        if self._engine_type is EngineType.OPENSEARCH:
+            raise BadRequest(
+                "OpenSearch has no section or retriever knn",
+                'Write it as a query: {"query": {"knn": {"field": …, "query_vector_builder": …}}}.',
+            )
+        inner_hits = None if "inner_hits" in section else self._inner_hits_name(semantic.target)
+        return self._add(SectionPlaceholder(semantic, section, inner_hits))
+
+    def _inner_hits_name(self, target: SearchScope) -> str | None:
+        """A name for inner hits, unique in the request; None if the field holds no passages."""
+        return None if target.meta.passages is None else self._inner_hits_names.unique(target.name)
+
+    def _split(self, node: Json) -> Json:
+        """See `split_virtual_fields`; the same object every time."""
+        return self._split_queries.get(node, lambda node: split_virtual_fields(node, self._parser))
+
+    def _is_semantic(self, node: Json) -> bool:
+        return self._split(node) is not node or self._parser.parse(node) is not None
+
+    def _is_involved(self, node: Json) -> bool:
+        """Whether a query, or one inside it, is semantic, becomes hybrid, or searches passages."""
+        return self._involved_cache(node, self._is_semantic_or_hybrid)
+
+    def _is_semantic_or_hybrid(self, node: Json) -> bool:
+        if self._is_semantic(node) or (self._hybrid is not None and self._hybrid.semantic_part(node) is not None):
+            return True
+        query = query_type_and_body(node)
+        return query is not None and query[0] == "nested" and self.contains_semantic(query[1].get("query"))
+
+    def _is_on_virtual_field(self, node: Json) -> bool:
+        if self._split(node) is not node:
+            return True
+        semantic = self._parser.parse(node)
+        return semantic is not None and semantic.syntax is SemanticSyntax.VIRTUAL_FIELD
+
+    def _placeholder(self, semantic: SemanticQuery, position: QueryPosition) -> Placeholder:
+        if position.negative:
+            semantic = semantic.without_k()
+        # A client's own `nested` query returns the inner hits that it asks for.
+        with_inner_hits = position.with_inner_hits and semantic.nested is None
+        inner_hits = self._inner_hits_name(semantic.target) if with_inner_hits else None
+        query = query_without_vector(
+            self._engine_type, semantic, position.filters, inner_hits, matches_candidates=self._matches_candidates
+        )
+        return self._add(QueryPlaceholder(semantic, position.filters, query, has_cutoff=not position.negative))
+
+    def _add(self, placeholder: Placeholder) -> Placeholder:
+        self.placeholders.append(placeholder)
+        return placeholder
+
+    def _joining(self, node: Json, kind: str, body: Json, position: QueryPosition) -> Any:
+        """A query on other documents than the hits, which have no vectors except those of passages.
+
+        Raises:
+            BadRequest: it contains a semantic query on other documents, which would silently match nothing.
+        """
+        inner: Any = body.get("query")
+        if not self.contains_semantic(inner):
+            return node
+        semantic = self._parser.parse(inner)
+        passages = semantic is not None and semantic.target.meta.passages is not None
+        if semantic is not None and passages and kind == "nested" and body.get("path") == semantic.target.name:
+            parameters, boost = parse_nested(body, f"nested on {body['path']}")
+            return self._placeholder(replace(semantic, nested=parameters, boost=semantic.boost * boost), position)
+        documents = "nested documents" if kind == "nested" else "parent and child documents"
+        raise BadRequest(
+            f"a semantic query cannot be used inside `{kind}`: vectors of {documents} are not searched",
+            f"Put it next to the {kind} query, in the same bool.",
+        )
+
+    def _exists(self, node: Json, body: Json) -> Json:
+        """An `exists` query, such as KQL's `semantic: *`."""
+        field = body.get("field")
+        target = self._parser.names.virtual(field) if isinstance(field, str) else None
+        if target is None:
+            return node
+        [(kind, query)] = has_vector_query(target.name, target.meta).items()
+        return {kind: query | {name: value for name, value in body.items() if name != "field"}}
+
+    def _bool(self, node: Json, body: Json, position: QueryPosition) -> Json:
+        clauses = {name: clause_list(body.get(name)) for name in BOOL_CLAUSES}
+        involved = {id(clause) for parts in clauses.values() for clause in parts if self._is_involved(clause)}
+        if involved:
+            plain = {name: [part for part in parts if id(part) not in involved] for name, parts in clauses.items()}
+            filters = map(strip_inner_hits, plain["must"] + plain["filter"])
+            excluded = plain["must_not"]
+            position = replace(position, filters=(*position.filters, *filters, *must_not_match(excluded)))
+        found: dict[str, list[Json]] = {name: [] for name in BOOL_CLAUSES}
+        is_changed = False
+        for name, parts in clauses.items():
+            for clause in parts:
+                new_name, inner = self._clause_position(clause, name, id(clause) in involved, position)
+                new = self.find(clause, inner)
+                if inner.scores and position.only_semantic_scores and id(clause) not in involved:
+                    new = {"bool": {"filter": [new]}}
+                found[new_name].append(new)
+                is_changed |= new is not clause
+        if not is_changed:
+            return node
+        return {"bool": body | {name: parts for name, parts in found.items() if parts or name in body}}
+
+    def _clause_position(
+        self, clause: Json, name: str, involved: bool, position: QueryPosition
+    ) -> tuple[str, QueryPosition]:
+        """Member of the rewritten bool for a clause: a filter moves to `must` if its semantic query gives the score."""
+        moves = name == "filter" and position.scores and position.scores_from_filters and involved
+        if moves and self._virtual_cache(clause, self._is_on_virtual_field):
+            return "must", replace(position, scores=True, only_semantic_scores=True)
+        return name, _inner_position(position, ("bool", name))
+
+
+def _inner_position(position: QueryPosition, member: Member) -> QueryPosition:
+    if member not in UNSCORED_MEMBERS:
+        return position
+    return replace(position, scores=False, negative=position.negative or member in NEGATIVE_MEMBERS)

@@ -1,0 +1,197 @@
+"""Handler of `_search` and its relatives, which run one search."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.types import Send
+
+from es_sbert.engines.rest import Json
+from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large
+from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
+from es_sbert.gateway.proxy.forward import (
+    BufferedResponse,
+    OutgoingRequest,
+    RefusedAsTooLargeError,
+    ResponseHooks,
+    StaleRewriteError,
+    enlarged_error,
+    forward,
+)
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, must_parse
+from es_sbert.gateway.search.incoming_search import ReceivedRequest, RewriteContext, parse_search, render_template
+from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
+from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
+
+# APIs whose searches can be sent twice, because they leave nothing in the engine.
+_REPEATABLE = frozenset(
+    {EngineApi.SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, EngineApi.EXPLAIN, EngineApi.VALIDATE}
+)
+_NATIVE_SEMANTIC_QUERIES = (b'"query_vector_builder"', b'"neural"', b'"semantic"')
+
+
+class SearchHandler:
+    """Handles `_search`, `_async_search`, `_count`, `_search/template`, `_explain` and `_validate/query`.
+
+    Args:
+        rewriter: Rewrites search bodies.
+        upstream: The engine.
+        hider: Knows which fields the hits lack.
+    """
+
+    def __init__(self, rewriter: SearchRewriter, upstream: Upstream, hider: VectorHider) -> None:
+        self._rewriter = rewriter
+        self._upstream = upstream
+        self._hider = hider
+
+    async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
+        """Rewrite a search and forward it; again if the indices have changed before the response.
+
+        Returns:
+            Status of the response; 0 if the client disconnected.
+
+        Raises:
+            EsSbertError: a semantic query is invalid, there are too many, or the engine is not available.
+        """
+        received = await self._rewriter.receive(incoming)
+        as_sent = SearchTrace(returns_hits=route.api is not EngineApi.COUNT)
+        if as_sent.returns_hits and recorder.is_logged:
+            plain = received.plain or b""
+            as_sent = await offload_if_large(len(plain), read_trace, plain, incoming.query)
+        while True:
+            trace = replace(as_sent)
+            recorder.searches[:] = [trace]
+            outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
+            rewrite_error = still_valid = None
+            if result is not None and result.confirm is not None:
+                still_valid = asyncio.ensure_future(result.confirm())
+                still_valid.add_done_callback(_consume_exception)
+            elif result is not None and result.hint is not None and may_need_hint(outgoing):
+                rewrite_error = partial(add_hint, hint=result.hint)
+            is_enlarged = result is not None and result.is_changed
+            try:
+                added = recorder.response_headers()
+                hooks = ResponseHooks(recorder.watch().part, rewrite_error, still_valid, is_enlarged, added)
+                return await forward(incoming, send, self._upstream, outgoing, hooks)
+            except StaleRewriteError:
+                continue
+            except RefusedAsTooLargeError:
+                raise enlarged_error("the search", len(outgoing.body or b"")) from None
+            finally:
+                if still_valid is not None:
+                    still_valid.cancel()
+
+    async def _rewrite(
+        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, trace: SearchTrace
+    ) -> tuple[OutgoingRequest, RewriteResult | None]:
+        """The request to the engine; the result is None if the search was not parsed."""
+        plain, unchanged = received.plain, (received.unchanged, None)
+        template = route.api is EngineApi.SEARCH_TEMPLATE
+        if plain is None:
+            return unchanged
+        if not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, received.mode, template=template):
+            return await self._hide_in_plain(received, incoming, route), None
+        try:
+            search, params = await offload_if_large(len(plain), parse_search, plain, incoming)
+        except UnsupportedJson:
+            return unchanged
+        if template:
+            rendered = await render_template(self._upstream, search, incoming)
+            if isinstance(rendered, BufferedResponse):
+                return unchanged  # the engine rejects the template
+            search = rendered
+        options = dict(params)
+        repeatable = route.api in _REPEATABLE and "scroll" not in options
+        if route.api is EngineApi.EXPLAIN:
+            # The routing of the one document, not of the search.
+            options.pop("routing", None)
+        size = len(plain)
+        context = RewriteContext(route.index, options, incoming.headers, received.mode, size, trace=trace)
+        result = await self._rewriter.rewrite(search, context, confirm_later=repeatable)
+        if not result.is_changed and not template:
+            return await self._hide_in_plain(received, incoming, route), result
+        body, params = await self._hider.hide(result.body, params, context, route.api)
+        if body is result.original:
+            return received.unchanged, result
+        if result.preference is not None and route.api is not EngineApi.VALIDATE:  # which lacks the parameter
+            params = [*params, ("preference", result.preference)]
+        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
+        target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
+        # A search from the parameters `source` or `q` is sent as a body.
+        method = "POST" if incoming.method == "GET" and not plain else incoming.method
+        written = await offload_if_large(size * max(1, len(result.queries)), write_object, body)
+        return OutgoingRequest.with_body(incoming, written, target, method), result
+
+    async def _hide_in_plain(
+        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
+    ) -> OutgoingRequest:
+        """A search that is not rewritten: with the vectors left out of its hits, or unchanged."""
+        plain, options = received.plain or b"", dict(parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True))
+        if not self._hider.applies(route.api, options):
+            return received.unchanged
+        size = len(plain)
+        context = RewriteContext(route.index, options, incoming.headers, received.mode, size)
+        if not await offload_if_large(size, must_parse, plain, incoming.query):
+            fields = await self._hider.fields(context)
+            if not fields:
+                return received.unchanged
+            target = hide_by_parameter(received.unchanged.target, fields)
+            if target is not None:
+                return replace(received.unchanged, target=target)
+        if size > self._rewriter.max_parsed_bytes:
+            return received.unchanged
+        try:
+            search, params = await offload_if_large(size, parse_search, plain, incoming)
+        except UnsupportedJson:
+            return received.unchanged
+        body, params = await self._hider.hide(search, params, context, route.api)
+        if body is search:
+            return received.unchanged
+        target = incoming.path + (b"?" + urlencode(params, quote_via=quote).encode() if params else b"")
+        method = "POST" if incoming.method == "GET" and not plain else incoming.method
+        return OutgoingRequest.with_body(incoming, await offload_if_large(size, write_object, body), target, method)
+
+
+def _consume_exception(still_valid: asyncio.Future[bool]) -> None:
+    """Ignore the error of a check whose result is no longer needed."""
+    if not still_valid.cancelled():
+        still_valid.exception()
+
+
+def may_need_hint(outgoing: OutgoingRequest) -> bool:
+    """Whether an unchanged search may contain one of the engine's native semantic queries."""
+    return outgoing.body is not None and any(mark in outgoing.body for mark in _NATIVE_SEMANTIC_QUERIES)
+
+
+def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
+    """A response with the hint in its reason, if it is an error about the query."""
+    if response.status != 400:
+        return response
+    try:
+        body = parse_object(response.body)
+    except UnsupportedJson:
+        return response
+    error = body.get("error")
+    if not isinstance(error, dict):
+        return response
+    causes = error.get("root_cause")
+    changed = _with_hint(error, hint)
+    # The dialogs of Kibana and OpenSearch Dashboards print it.
+    changed.setdefault("caused_by", {name: changed[name] for name in ("type", "reason") if name in changed})
+    if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
+        changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
+    return BufferedResponse(response.status, response.headers, write_object(body | {"error": changed}))
+
+
+def _with_hint(error: Json, hint: str) -> Json:
+    """An error with the hint in its reason and in the reasons of its causes."""
+    reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
+    cause = error.get("caused_by")
+    inner = {"caused_by": _with_hint(cause, hint)} if isinstance(cause, dict) else {}
+    return error | {"reason": f"{reason}. {hint}"} | inner
