@@ -26,7 +26,7 @@ from urllib.request import url2pathname
 from es_sbert.errors import UsageError
 
 _NAME = "es-sbert"
-_CHECKOUT_FILES = ("pyproject.toml", "setup.py")
+_CHECKOUT_FILES = ("pyproject.toml", "exporters/__init__.py")
 _CONSTRAINTS = "constraints.txt"
 
 # Extras that bring a build of onnxruntime. No other requirement may, so that no two can be installed by accident.
