@@ -5,7 +5,7 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE constraints.txt ./
+COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY es_sbert ./es_sbert
 COPY exporters ./exporters
 COPY mappings ./mappings

@@ -40,7 +40,8 @@ for _name, _value in NO_TELEMETRY.items():
     _os.environ.setdefault(_name, _value)
 
 # `exporters/` and `mappings/` are top-level folders of a checkout and are installed inside this package. In a checkout
-# that is not installed, Python finds them by this path. Links in their place would not survive a checkout on Windows.
+# that is on the path but not installed (a worktree, a machine of `make gpu-check`), Python finds them by this entry.
+# Links in their place would not survive a checkout on Windows.
 _folder = _os.path.dirname(__file__)
 if not _os.path.isdir(_os.path.join(_folder, "mappings")):
     from importlib.util import find_spec as _find_spec

@@ -23,8 +23,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from es_sbert.errors import UsageError
+
 _NAME = "es-sbert"
-_CHECKOUT_FILES = ("pyproject.toml", "setup.py")
+_CHECKOUT_FILES = ("pyproject.toml", "exporters/__init__.py")
 _CONSTRAINTS = "constraints.txt"
 
 # Extras that bring a build of onnxruntime. No other requirement may, so that no two can be installed by accident.
@@ -161,6 +163,25 @@ def extra_requirements(extras: Iterable[str]) -> list[str]:
                 options = f"[{','.join(sorted(line.extras))}]" if line.extras else ""
                 found.add(f"{line.name}{options}{line.specifier}")
     return sorted(found)
+
+
+def unsupported_version(package: str, detail: str) -> UsageError:
+    """The error if the installed version of a package lacks a private name that es-sbert relies on.
+
+    Args:
+        package: Its name in the metadata of es-sbert.
+        detail: What is missing.
+    """
+    from packaging.requirements import Requirement
+
+    installed, es_sbert = _distribution(package), _distribution()
+    lines = [Requirement(line) for line in (es_sbert and es_sbert.requires) or ()]
+    tested = next((f"{line.name}{line.specifier}" for line in lines if line.name == package), package)
+    version = f" {installed.version}" if installed is not None else ""
+    return UsageError(
+        f"{package}{version} is not supported: {detail}",
+        f"Install a version that es-sbert was tested with: {install_command(tested)}",
+    )
 
 
 @cache

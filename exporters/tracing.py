@@ -109,17 +109,16 @@ def _traceable_masks() -> Iterator[None]:
 
     Patterns of encoders compare positions, which gives the same mask; the parity check shows it.
     """
-    mapping: dict[str, Any] = AttentionMaskInterface._global_mapping
-    original = mapping["eager"]
+    original: Any = AttentionMaskInterface()["eager"]
 
     def broadcast_mask(*arguments: Any, **options: Any) -> Any:
         return original(*arguments, **{**options, "use_vmap": False})
 
-    mapping["eager"] = broadcast_mask
+    AttentionMaskInterface.register("eager", broadcast_mask)
     try:
         yield
     finally:
-        mapping["eager"] = original
+        AttentionMaskInterface.register("eager", original)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-POSIX_ONLY = frozenset({"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"})
+from tests.posix_modules import POSIX_ONLY
 
 _import = builtins.__import__
 

@@ -275,7 +275,10 @@ def send_with_failover(call: Callable[[], T], watch: NodeWatch | None, method: s
 
 
 class WatchedTransportNode(Urllib3HttpNode):
-    """A node of elastic-transport; the configuration's `_extras` name its watch as `_es_sbert_watch`."""
+    """A node of elastic-transport; the configuration's `_extras` name its watch as `_es_sbert_watch`.
+
+    elastic-transport documents `_extras` as the place for data of others, whose keys begin with an underscore.
+    """
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)

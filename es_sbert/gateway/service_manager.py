@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ def notify_service_manager(*assignments: str) -> None:
         assignments: `READY=1`, `STOPPING=1`, `STATUS=…`.
     """
     address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
+    if not address or sys.platform == "win32":  # Windows has neither systemd nor such sockets
         return
     if address.startswith("@"):  # in Linux's abstract namespace
         address = "\0" + address[1:]

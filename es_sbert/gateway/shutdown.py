@@ -61,7 +61,8 @@ class DrainingServer(uvicorn.Server):
         if self._drain_until is not None:
             if not self._state.draining:
                 self._start_draining()
-            self.should_exit = self.should_exit or time.monotonic() >= self._drain_until
+            if time.monotonic() >= self._drain_until:
+                self.should_exit = True
         should_exit = await super().on_tick(counter)
         if should_exit:
             notify_service_manager("STOPPING=1", "STATUS=waiting for the requests in progress")

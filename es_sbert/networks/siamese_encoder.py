@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,7 @@ import tokenizers
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, full_like, nn, where
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModel, AutoTokenizer
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from es_sbert.bundle.model_files import (
     COPY_AGAIN,
@@ -48,39 +46,6 @@ from es_sbert.encoder.tokenizer import SentenceTokenizer, load_sentence_tokenize
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.networks.pooling import pool
 from es_sbert.networks.token_table import TokenTable, load_token_table
-
-_SDPA, _EAGER = "sdpa_given_mask", "eager_given_mask"
-
-
-def skip_mask_check(transformer: nn.Module) -> None:
-    """Let a transformer use every attention mask that it is given, without reading it; None means no padding.
-
-    Configurations that are saved do not change.
-
-    Args:
-        transformer: A transformers network; changed in place. One that was told to use another attention than torch's
-            `scaled_dot_product_attention` or its own is not changed.
-    """
-    network: Any = transformer
-    if network.config._attn_implementation == "sdpa":
-        AttentionInterface.register(_SDPA, sdpa_attention_forward)
-        AttentionMaskInterface.register(_SDPA, _without_skips(sdpa_mask))
-        network.set_attn_implementation(_SDPA)
-    elif network.config._attn_implementation == "eager" and not network._can_set_attn_implementation():
-        # MPNet has one attention, its own: the name chooses the mask alone.
-        AttentionMaskInterface.register(_EAGER, _without_skips(eager_mask))
-        network.config._attn_implementation = _EAGER
-
-
-def _without_skips(make_mask: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes masks, and leaves one out only where no padding mask was given."""
-
-    def make(**arguments: Any) -> Any:
-        if arguments.get("attention_mask") is not None:
-            arguments |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-        return make_mask(**arguments)
-
-    return make
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Dense, Normalize, Pooling
 from es_sbert.encoder.static_model import static_model_folder
 from es_sbert.errors import RecipeInvalid
+from es_sbert.networks.attention_masks import skip_mask_check
 from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.networks.layer_removal import remove_layers
 from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_codes, start_cross_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder
-from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder, skip_mask_check
+from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder
 from es_sbert.networks.token_table import TokenTable
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.denoising_task import DenoisingTask, open_denoising_task

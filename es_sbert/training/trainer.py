@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
-from es_sbert.errors import RecipeInvalid, TrainingError, error_summary
+from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from es_sbert.evaluation.pair_metrics import (
     Similarity,
@@ -32,6 +32,7 @@ from es_sbert.training.losses import check_dimensions
 from es_sbert.training.objective_settings import ObjectiveSpec, TripletSpec
 from es_sbert.training.recipe import DevSpec, StageSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
+from es_sbert.training.torch_compiler import eager_mode, translate_compiler_errors
 from es_sbert.training.training_errors import (
     LossCheck,
     check_model_finite,
@@ -121,59 +122,6 @@ def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
     return Similarity(distances.pop())  # the same names
 
 
-def compile_transformer(encoder: nn.Module, backend: str = "inductor") -> None:
-    """Compile an encoder's transformer at its first step, for batches of any size and length.
-
-    It is compiled in place: its class and the names of its weights do not change, so checkpoints and saved models
-    are the same. Pooling and objective take little time and are not compiled.
-
-    Args:
-        encoder: A network with a `transformer`.
-        backend: One of `torch.compiler.list_backends(())`.
-    """
-    transformer: Any = encoder.transformer
-    # Lengths differ from batch to batch: static shapes would be compiled again and again.
-    transformer.compile(dynamic=True, backend=backend)
-
-
-def eager_mode(*, compiled: bool) -> AbstractContextManager[Any]:
-    """Run compiled networks without compilation inside the block.
-
-    Evaluation needs no gradients, which would be another graph to compile.
-
-    Args:
-        compiled: Whether a network is compiled.
-    """
-    # Do not import torch's compiler without need.
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-
-
-@contextmanager
-def translate_compiler_errors(*, compiled: bool) -> Iterator[None]:
-    """Turn a failed compilation into an error with a remedy.
-
-    Args:
-        compiled: Whether anything is compiled inside the block.
-
-    Raises:
-        TrainingError: there is no compiler, or it cannot compile the network.
-    """
-    if not compiled:
-        yield
-        return
-    from torch._dynamo.exc import TorchDynamoException
-
-    try:
-        yield
-    except TorchDynamoException as error:
-        cause = getattr(error, "inner_exception", error)  # error of the compiler that torch.compile calls
-        raise TrainingError(
-            f"torch.compile cannot compile the network here: {error_summary(cause)}",
-            "Install a C++ compiler (g++), which torch calls on GPUs too, or set compile: false and start a new "
-            "run in another folder.",
-        ) from error
-
-
 # Examples whose loss is computed before a model is evaluated or saved.
 _PROBE_EXAMPLES = 8
 
@@ -222,8 +170,10 @@ class TaskTrainer(Trainer):
         )
         # A batch's loss is its mean: accumulated gradients are averaged, not summed.
         self.loss_is_scaled_for_ga = False
-        self._losses = LossCheck(self.args.device)
         self.remove_callback(PrinterCallback)
+        self._losses = LossCheck(self.args.device)
+        self._checkpoints = CheckpointCallback(self._losses)
+        self.add_callback(self._checkpoints)
 
     def _collate(self, items: list[BatchItem]) -> dict[str, Any]:
         number, rows = items[0].dataset, [item.row for item in items]
@@ -241,11 +191,10 @@ class TaskTrainer(Trainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
 
-    def _prepare_input(self, data: Any) -> Any:
+    def _to_device(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the device without blocking: the loader has pinned its memory."""
-        if isinstance(data, Tensor):
-            return data.to(self.args.device, non_blocking=self.args.dataloader_pin_memory)
-        return super()._prepare_input(data)
+        moved: dict[str, Any] = send_to_device(batch, self.args.device, non_blocking=self.args.dataloader_pin_memory)
+        return moved
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -260,22 +209,25 @@ class TaskTrainer(Trainer):
             translate_compiler_errors(compiled=self._compiled),
             translate_out_of_memory(self._stage.batch, self._stage.mini_batch),
         ):
-            return super().training_step(model, inputs, num_items_in_batch)
+            # The Trainer would move the batch too, but wait for it.
+            return super().training_step(model, self._to_device(inputs), num_items_in_batch)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        output = super().train(*args, **kwargs)
+        try:
+            output = super().train(*args, **kwargs)
+        except Exception:
+            if not self._checkpoints.saving:
+                raise
+            with translate_disk_errors(Path(cast(str, self.args.output_dir))):
+                raise
         self._losses.finish()
         return output
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        if self.control.should_log or self.control.should_evaluate or self.control.should_save:
-            self._losses.finish()
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # Set by `StageSchedule` if the checkpoint is that of the last step.
-        if not self.control.should_training_stop:
-            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        # Set by `StageSchedule` if the checkpoint is that of the last step: an epoch without batches ends at once.
+        if self.control.should_training_stop:
+            return [], None
+        return super().get_batch_samples(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The dev score as `eval_dev`; every process computes the same value."""
@@ -293,23 +245,47 @@ class TaskTrainer(Trainer):
         examples = self._data.examples[0]
         with eval_mode(self._task), eager_mode(compiled=self._compiled):
             probe_size = min(_PROBE_EXAMPLES, len(examples))
-            batch = self._prepare_inputs(dict(self._task.collate(examples, range(probe_size))))
+            batch = self._to_device(dict(self._task.collate(examples, range(probe_size))))
             # Every process uses the same examples.
             loss = self._task(examples.name, {**batch, "sizes": (probe_size,) * self._sampler.processes})
         check_model_finite(loss, self.state.global_step)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Write the weights: the first step of a checkpoint. `on_save` of `CheckpointCallback` follows the last one."""
         self._check_still_finite()
-        folder = Path(cast(str, self.args.output_dir))
-        with translate_disk_errors(folder):
-            super()._save_checkpoint(model, trial)
-            if self.args.parallel_mode.value == "distributed":
-                torch.distributed.barrier()  # each process writes its own random state
-            if self.args.should_save:
-                mark_checkpoint_complete(folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-                # Remove older checkpoints only now that this one is complete.
-                best = self.state.best_model_checkpoint
-                rotate_checkpoints(str(folder), save_total_limit=_KEPT_CHECKPOINTS, best_model_checkpoint=best)
+        self._checkpoints.saving = True
+        super().save_model(*args, **kwargs)
+
+
+class CheckpointCallback(TrainerCallback):
+    """Checks the losses before they are logged, or the weights evaluated or saved; completes and removes checkpoints.
+
+    It has to be the last callback: those before it decide what follows a step.
+
+    Args:
+        losses: Of the run.
+
+    Attributes:
+        saving: Whether a checkpoint is being written.
+    """
+
+    def __init__(self, losses: LossCheck) -> None:
+        self._losses = losses
+        self.saving = False
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if control.should_log or control.should_evaluate or control.should_save:
+            self._losses.finish()
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.parallel_mode.value == "distributed":
+            torch.distributed.barrier()  # each process writes its own random state
+        if args.should_save:
+            mark_checkpoint_complete(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            # Remove older checkpoints only now that this one is complete.
+            best = state.best_model_checkpoint
+            rotate_checkpoints(args.output_dir, save_total_limit=_KEPT_CHECKPOINTS, best_model_checkpoint=best)
+        self.saving = False
 
 
 class _EpochLoader(DataLoader[Any]):

@@ -24,7 +24,8 @@ from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_checkpoints, write_json
-from es_sbert.training.trainer import TaskTrainer, compile_transformer, dev_metric_name
+from es_sbert.training.torch_compiler import compile_transformer
+from es_sbert.training.trainer import TaskTrainer, dev_metric_name
 from es_sbert.training.training_device import TrainingPrecision, float32_matmul_precision
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import Examples, StageData
@@ -91,6 +92,19 @@ class RunSettings:
     precision: TrainingPrecision
     resume: bool
     report: Callable[[str], None]
+
+
+class OneGpuArguments(TrainingArguments):
+    """Arguments of a process that uses one GPU, even if there are several; torchrun starts a process for each.
+
+    On several GPUs, one process would copy the network to each of them at every step.
+    """
+
+    @property
+    def n_gpu(self) -> int:
+        """The GPUs of this process."""
+        gpus: int = super().n_gpu
+        return min(1, gpus)
 
 
 class StageTraining:
@@ -162,7 +176,7 @@ class StageTraining:
 
     def _arguments(self, steps_per_epoch: int, *, resuming: bool) -> TrainingArguments:
         run, stage, measured = self.run, self.stage, self.stage.dev is not None
-        arguments = TrainingArguments(
+        return OneGpuArguments(
             output_dir=str(self.folder),
             num_train_epochs=stage.epochs,
             per_device_train_batch_size=stage.batch,
@@ -196,10 +210,6 @@ class StageTraining:
             remove_unused_columns=False,
             dataloader_pin_memory=run.device == "cuda",
         )
-        if arguments.n_gpu > 1:
-            # One process on several GPUs would copy the network to each at every step. Use torchrun for several GPUs.
-            arguments._n_gpu = 1
-        return arguments
 
     def _result(self, state: TrainerState, seconds: float, examples_per_second: float) -> StageResult:
         history = metrics_history(state.log_history)

@@ -36,8 +36,8 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     folder = tmp_path / "a checkout"
-    folder.mkdir()
-    for name in ("pyproject.toml", "setup.py", "constraints.txt"):
+    (folder / "exporters").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", "exporters/__init__.py"):
         (folder / name).touch()
     return folder
 

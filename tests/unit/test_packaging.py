@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import es_sbert
@@ -67,13 +68,23 @@ def _modules_to_distributions() -> dict[str, set[str]]:
     return _ELSEWHERE | {module: {_distribution(name) for name in names} for module, names in installed}
 
 
-def test_every_folder_with_modules_is_a_package() -> None:
-    """setup.py finds packages by their `__init__.py`; without one, a folder is not installed."""
-    folders = {
-        path.parent for folder in ("es_sbert", "exporters", "mappings") for path in (ROOT / folder).rglob("*.py")
-    }
-    assert len(folders) > 20
-    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
+def test_every_folder_with_modules_is_an_installed_package() -> None:
+    found = set[str]()
+    for folder, prefix in (("es_sbert", ""), ("exporters", "es_sbert."), ("mappings", "es_sbert.")):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), path
+            found.add(prefix + ".".join(path.parent.relative_to(ROOT).parts))
+    assert sorted(found) == PYPROJECT["tool"]["setuptools"]["packages"]
+
+
+def test_metadata_names_one_home_and_the_supported_pythons() -> None:
+    project = PYPROJECT["project"]
+    assert set(project["urls"]) == {"Documentation", "Source", "Changelog", "Issues"}
+    assert all(url.startswith(project["urls"]["Source"]) for url in project["urls"].values())
+    pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert project["requires-python"] == f">={pythons[0]}"
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["unit"]["strategy"]["matrix"]["python"] == pythons
 
 
 def test_version_is_defined_once() -> None:

@@ -3,20 +3,22 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-_WORKFLOW = ROOT / ".github/workflows/ci.yml"
+_CI = ROOT / ".github/workflows/ci.yml"
+_RELEASE = ROOT / ".github/workflows/release.yml"
 _FORMS = ROOT / ".github/ISSUE_TEMPLATE"
 
 
 @pytest.mark.parametrize(
     ("schema", "files"),
     [
-        ("vendor.github-workflows", [_WORKFLOW]),
+        ("vendor.github-workflows", [_CI, _RELEASE]),
         ("vendor.github-issue-forms", [_FORMS / "bug.yml", _FORMS / "feature.yml"]),
         ("vendor.github-issue-config", [_FORMS / "config.yml"]),
     ],
@@ -27,10 +29,48 @@ def test_files_match_their_schema(schema: str, files: list[Path]) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_actions_are_pinned_by_version() -> None:
-    used = re.findall(r"uses: (\S+)", _WORKFLOW.read_text())
+@pytest.mark.parametrize("workflow", [_CI, _RELEASE], ids=["ci", "release"])
+def test_actions_are_pinned_by_version(workflow: Path) -> None:
+    used = re.findall(r"uses: (\S+)", workflow.read_text())
     assert used
-    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+\.\d+\.\d+", action) for action in used)
+    assert all(re.fullmatch(r"(actions|pypa)/[a-z-]+@v\d+\.\d+\.\d+", action) for action in used)
+
+
+def test_only_version_tags_are_published_and_only_after_the_checks() -> None:
+    workflow = yaml.safe_load(_RELEASE.read_text())
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    commands = "\n".join(step.get("run", "") for step in build["steps"])
+    for command in ("-m build", "twine check --strict", "check-wheel-contents", "es-sbert --version", '"${TAG#v}"'):
+        assert command in commands
+    assert publish["needs"] == "build"
+    assert publish["environment"] == "release"
+    assert not any("run" in step for step in publish["steps"])
+
+
+def test_release_gets_no_more_permissions_than_it_needs() -> None:
+    workflow = yaml.safe_load(_RELEASE.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "permissions" not in workflow["jobs"]["build"]
+    assert workflow["jobs"]["publish"]["permissions"] == {"attestations": "write", "id-token": "write"}
+    assert "secrets." not in _RELEASE.read_text()
+
+
+def test_ci_tests_other_systems_and_the_oldest_and_newest_versions() -> None:
+    """With the plugin that skips what is missing, of the fast tests only."""
+    jobs = yaml.safe_load(_CI.read_text())["jobs"]
+    assert [system.partition("-")[0] for system in jobs["portable"]["strategy"]["matrix"]["os"]] == ["macos", "windows"]
+    versions = jobs["versions"]
+    resolutions = [entry["resolution"] for entry in versions["strategy"]["matrix"]["include"]]
+    assert resolutions == ["lowest-direct", "highest"]
+    commands = "\n".join(step.get("run", "") for step in versions["steps"])
+    assert "constraints.txt" not in commands
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (own,) = (line for line in extras["test"] if line.startswith("es-sbert["))
+    assert re.findall(r"--extra (\S+)", commands) == ["cpu", *own[len("es-sbert[") : -1].split(",")]
+    for name in ("portable", "versions"):
+        *_, last = jobs[name]["steps"]
+        assert '-p tests.skip_missing -m "not slow and not engine"' in last["run"]
 
 
 def test_hooks_run_the_tools_of_make_lint() -> None:

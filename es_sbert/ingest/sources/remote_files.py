@@ -190,7 +190,7 @@ class RemoteReader(io.RawIOBase):
         """Open the file at the offset; it must still be the version that was read so far."""
         filesystem, location = self._file.filesystem, self._file.location
         # What is known of the file may come from a listing of long ago.
-        filesystem.invalidate_cache(filesystem._parent(location))
+        filesystem.invalidate_cache(location.rpartition("/")[0])
         info = filesystem.info(location)
         version = {key: info[key] for key in _VERSION_KEYS if info.get(key) is not None}
         if self._version is not None and version != self._version:

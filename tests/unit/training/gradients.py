@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from es_sbert.cli.main import main as es_sbert
-from es_sbert.networks.siamese_encoder import open_siamese_encoder, skip_mask_check
+from es_sbert.networks.attention_masks import skip_mask_check
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training import callbacks
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.denoising_task import open_denoising_task

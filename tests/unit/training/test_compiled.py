@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from es_sbert.errors import TrainingError
 from es_sbert.training import training_stage
 from es_sbert.training.recipe import ModelKind
-from es_sbert.training.trainer import compile_transformer, eager_mode, translate_compiler_errors
+from es_sbert.training.torch_compiler import compile_transformer, eager_mode, translate_compiler_errors
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_recipe
 

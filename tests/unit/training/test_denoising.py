@@ -21,7 +21,7 @@ from es_sbert.training.denoising_task import DECODER_ARCHITECTURES, DenoisingTas
 from es_sbert.training.objective_settings import DenoisingSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import DataSpec, ModelKind, ModelSpec, StageSpec, load_recipe
-from es_sbert.training.trainer import compile_transformer
+from es_sbert.training.torch_compiler import compile_transformer
 from es_sbert.training.training_examples import Examples
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.device_reads import DeviceReads

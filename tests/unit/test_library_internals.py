@@ -1,0 +1,165 @@
+"""Where es-sbert relies on private names of other libraries, and for which versions of them that was tested."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import uvicorn
+from packaging.requirements import Requirement
+from packaging.version import Version
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from es_sbert.errors import UsageError
+from es_sbert.gateway.http_protocol import LimitedHttpProtocol, check_uvicorn
+from es_sbert.gateway.shutdown import DrainingServer
+from tests.unit.test_packaging import PYPROJECT, ROOT
+
+# Private names of others, by module. Each of these modules says in its docstring why there is no other way.
+_PRIVATE = {
+    "es_sbert/engines/node_watch.py": {"_extras"},
+    "es_sbert/gateway/http_protocol.py": {"_unset_keepalive_if_required"},
+    "es_sbert/networks/attention_masks.py": {"_attn_implementation", "_can_set_attn_implementation"},
+    "es_sbert/training/torch_compiler.py": {"torch._dynamo.exc"},
+}
+# Python documents these: `os._exit`, members of named tuples, the handle of a C library.
+_DOCUMENTED = {"_exit", "_fields", "_replace", "_handle"}
+
+# Library → last minor version whose internals were tested. On a new one, run the tests of the module above (of uvicorn:
+# tests/gateway/security too), then raise this, and the bound in pyproject.toml if it has to be.
+_TESTED = {"uvicorn": "0.54", "transformers": "5.23", "torch": "2.15"}
+
+
+def _trees() -> Iterator[tuple[str, ast.Module]]:
+    for folder in ("es_sbert", "exporters"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _own_names(tree: ast.Module) -> Iterator[str]:
+    """Names of functions, classes, fields, module variables, and attributes of `self`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(value=ast.Name("self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+def _is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def test_private_names_of_others_are_gathered_in_few_modules() -> None:
+    own = {name for _, tree in _trees() for name in _own_names(tree)} | _DOCUMENTED
+    found: dict[str, set[str]] = {}
+    for path, tree in _trees():
+        for node in ast.walk(tree):
+            names: list[str] = []
+            match node:
+                case ast.Attribute(attr=name) if name not in own:
+                    names = [name]
+                case ast.ImportFrom(module=str(module)) if not module.startswith("es_sbert"):
+                    names = [module, *(alias.name for alias in node.names)]
+                case ast.Import():
+                    names = [alias.name for alias in node.names]
+            for name in filter(_is_private, names):
+                found.setdefault(path, set()).add(name)
+    assert found == _PRIVATE
+
+
+@pytest.mark.train
+def test_private_methods_of_others_are_not_overridden() -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from es_sbert.training.trainer import TaskTrainer
+    from es_sbert.training.training_stage import OneGpuArguments
+
+    for ours, theirs in (
+        (LimitedHttpProtocol, HttpToolsProtocol),
+        (DrainingServer, uvicorn.Server),
+        (TaskTrainer, Trainer),
+        (OneGpuArguments, TrainingArguments),
+    ):
+        assert not {name for name in vars(ours).keys() & set(dir(theirs)) if _is_private(name)}, ours
+
+
+@pytest.mark.parametrize(
+    "library", [name if name == "uvicorn" else pytest.param(name, marks=pytest.mark.train) for name in _TESTED]
+)
+def test_internals_were_tested_with_the_installed_version(library: str) -> None:
+    lines = [line for extra in PYPROJECT["project"]["optional-dependencies"].values() for line in extra]
+    (requirement,) = (Requirement(line) for line in lines if Requirement(line).name == library)
+    assert any(bound.operator == "<" for bound in requirement.specifier)
+    installed = version(library)
+    assert requirement.specifier.contains(installed)
+    assert Version(installed).release[:2] <= Version(_TESTED[library]).release, "see `_TESTED`"
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        (HttpToolsProtocol, "_unset_keepalive_if_required"),
+        (HttpToolsProtocol, "on_header"),
+        (uvicorn.Server, "on_tick"),
+    ],
+)
+def test_gateway_refuses_a_uvicorn_without_a_method(monkeypatch: pytest.MonkeyPatch, base: type, name: str) -> None:
+    check_uvicorn()
+    monkeypatch.delattr(base, name)
+    with pytest.raises(UsageError, match=rf"uvicorn {version('uvicorn')} is not supported: .*{name}") as caught:
+        check_uvicorn()
+    assert "install" in caught.value.remedy
+    assert "uvicorn" in caught.value.remedy
+
+
+def test_gateway_refuses_a_uvicorn_without_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.keep_alive = self.response_complete = True
+
+    monkeypatch.setattr("es_sbert.gateway.http_protocol._ATTRIBUTES", {Cycle: ("keep_alive", "response_started")})
+    with pytest.raises(UsageError, match=r"it lacks Cycle\.response_started\n"):
+        check_uvicorn()
+
+
+@pytest.mark.train
+def test_training_refuses_a_transformers_without_its_attention_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import BertConfig, BertModel, PreTrainedModel
+
+    from es_sbert.networks.attention_masks import skip_mask_check
+
+    network = BertModel(BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1))
+    monkeypatch.delattr(PreTrainedModel, "_can_set_attn_implementation")
+    with pytest.raises(UsageError, match=r"transformers .* is not supported: .*_can_set_attn_implementation"):
+        skip_mask_check(network)
+
+
+@pytest.mark.train
+def test_compilation_refuses_a_torch_without_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from es_sbert.training.torch_compiler import translate_compiler_errors
+
+    monkeypatch.setitem(sys.modules, "torch._dynamo.exc", ModuleType("torch._dynamo.exc"))
+    with (
+        pytest.raises(UsageError, match=r"torch .* is not supported: .*TorchDynamoException"),
+        translate_compiler_errors(compiled=True),
+    ):
+        pass
+
+
+@pytest.mark.train
+def test_one_process_trains_on_one_of_several_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+    from transformers import TrainingArguments
+
+    from es_sbert.training.training_stage import OneGpuArguments
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert TrainingArguments(output_dir=str(tmp_path)).n_gpu == 4
+    arguments = OneGpuArguments(output_dir=str(tmp_path), per_device_train_batch_size=2)
+    assert (arguments.n_gpu, arguments.train_batch_size) == (1, 2)
