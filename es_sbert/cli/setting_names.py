@@ -6,10 +6,12 @@ and `--device cuda` in their place.
 
 from __future__ import annotations
 
-import ast
+import json
 import re
 import shlex
 from typing import Any
+
+from es_sbert.messages import escape_unprintable
 
 # Settings that messages name and whose option is `--` and the name with dashes.
 _SAME_NAME = frozenset({
@@ -54,7 +56,7 @@ _IN_ONE_VALUE = frozenset({"types", "variants"})
 _WITH_NO = frozenset({"block_writes"})
 
 # A setting alone or with a value; a quoted value may hold backticks.
-_SETTING = re.compile(r"""`([a-z][a-z0-9_]*)(?:=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^`"']*|[\[{][^`]*[\]}]))?`""")
+_SETTING = re.compile(r"""`([a-z][a-z0-9_]*)(?:=("(?:[^"\\]|\\.)*"|[^`"]*|[\[{][^`]*[\]}]))?`""")
 
 
 def option_of(setting: str) -> str | None:
@@ -94,12 +96,13 @@ def _as_option(match: re.Match[str]) -> str:
     if match[2] == "False":
         return option.replace("--", "--no-", 1) if match[1] in _WITH_NO else match[0]
     try:
-        value = ast.literal_eval(match[2])
-    except (ValueError, SyntaxError):
+        value = json.loads(match[2])  # as `setting_text` writes it
+    except ValueError:
         value = match[2]  # a placeholder such as FILE
     values = value if isinstance(value, list) else [value]
     if isinstance(value, dict):
         values = [f"{name}={each}" for name, each in value.items()]
     if match[1] in _IN_ONE_VALUE:
         values = [",".join(map(str, values))]
-    return " ".join(f"{option} {shlex.quote(str(each))}" for each in values)
+    # Reading the value has turned escapes back into control characters, which must not reach a terminal.
+    return " ".join(f"{option} {shlex.quote(escape_unprintable(str(each)))}" for each in values)

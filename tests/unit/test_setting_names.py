@@ -33,7 +33,6 @@ _ROOT = Path(__file__).parents[2]
     [
         ("Leave `pooling` out.", "Leave --pooling out."),
         ('`device="cuda"` is given', "--device cuda is given"),
-        ("`device='cuda:1'`", "--device cuda:1"),
         ("`passages=256`", "--passages 256"),
         ("`output=FOLDER`", "--output FOLDER"),
         ("`text_fields` or `watch_seconds`", "--text-field or --watch"),
@@ -57,6 +56,10 @@ def test_any_value_of_a_setting_is_shown_as_an_argument(value: str) -> None:
     import shlex
 
     assert shlex.split(as_options(setting_text("device", value))) == ["--device", value]
+
+
+def test_control_characters_of_a_value_stay_escaped() -> None:
+    assert as_options(setting_text("device", "a\n\x1b[31m\udcff")) == r"--device 'a\n\x1b[31m\udcff'"
 
 
 def test_keys_and_numbers_of_a_report_stay() -> None:
