@@ -10,9 +10,9 @@ import importlib.util
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from es_sbert.errors import UsageError
@@ -134,7 +134,34 @@ def address_name(number: int, count: int) -> str:
     return "the address of the engine" if count == 1 else f"address {number} of {count} of the engine"
 
 
-class EngineSettings(BaseSettings):
+class UsageErrorModel(BaseModel):
+    """Settings whose validators raise `UsageError`, which is a ValueError, and leaves pydantic as such all the same.
+
+    Raises:
+        UsageError: a validator raised it.
+        ValidationError: pydantic's own checks failed.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _unwrap_usage_error(error) from None
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise _unwrap_usage_error(error) from None
+
+
+def _unwrap_usage_error(error: ValidationError) -> UsageError | ValidationError:
+    raised = (problem.get("ctx", {}).get("error") for problem in error.errors())
+    return next((each for each in raised if isinstance(each, UsageError)), error)
+
+
+class EngineSettings(UsageErrorModel, BaseSettings):
     """Where the search engine is and how to sign in.
 
     Attributes:
@@ -202,7 +229,7 @@ class EngineSettings(BaseSettings):
         if (self.username is None) != (self.password is None):
             raise UsageError(
                 "a user name and a password belong together",
-                "Give --username with the password in ES_SBERT_PASSWORD or a --password-file, or an API key in "
+                "Give `username` with the password in ES_SBERT_PASSWORD or a `password_file`, or an API key in "
                 "ES_SBERT_API_KEY.",
             )
         addresses = split_addresses(self.url)

@@ -1,7 +1,7 @@
 """Every error that es-sbert reports to a user, in one tree.
 
     EsSbertError
-    ├── UsageError                 contradictory or invalid options, or a missing optional dependency
+    ├── UsageError                 contradictory or invalid settings, or a missing extra; also a ValueError
     │   └── RequestTooLarge        a request body above the gateway's limit
     ├── ModelError
     │   ├── ModelNotFound          no folder, installed package, registered model or hub repository of that name
@@ -43,14 +43,17 @@ exits with code 2; these errors are never shown as a traceback.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+from typing import Self
 
 
 class EsSbertError(Exception):
     """Base of all errors that a user can fix.
 
     Args:
-        message: What is wrong, naming the file, index, option or address concerned.
+        message: What is wrong, naming the file, index, setting or address concerned. Settings are in backticks, as
+            keyword arguments: `device`, `device="cuda"`. The command line shows them as options.
         remedy: What to do next.
     """
 
@@ -61,6 +64,17 @@ class EsSbertError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}"
+
+    def with_notes(self) -> str:
+        """The message, and in parentheses what callers have added with `add_note`."""
+        notes = getattr(self, "__notes__", [])
+        return f"{self.message} ({'; '.join(notes)})" if notes else self.message
+
+    def with_message(self, message: str) -> Self:
+        """A copy of this error with another message."""
+        changed = copy.copy(self)
+        changed.message = message
+        return changed
 
     def __reduce__(self) -> tuple[type[EsSbertError], tuple[str, str], dict[str, object]]:
         # Exceptions with two required arguments do not survive pickling (worker processes) by default.
@@ -73,8 +87,8 @@ def error_summary(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-class UsageError(EsSbertError):
-    """Options that contradict each other or make no sense together."""
+class UsageError(EsSbertError, ValueError):
+    """Settings that are not valid, contradict each other or make no sense together."""
 
 
 class RequestTooLarge(UsageError):

@@ -7,6 +7,7 @@ for `--log-format json`, and the text that a terminal shows. Library users find 
 
 from __future__ import annotations
 
+import json
 import logging
 import unicodedata
 
@@ -61,6 +62,11 @@ def escape_unprintable(text: str) -> str:
 def escape_unprintable_lines(text: str) -> str:
     """As `escape_unprintable`, with the text's own line feeds kept."""
     return "\n".join(escape_unprintable(line) for line in text.split("\n"))
+
+
+def setting_text(name: str, value: object) -> str:
+    """A setting with its value, as a Python program writes it: `device="gpu"`, in backticks."""
+    return f"`{name}={json.dumps(value, ensure_ascii=False)}`"
 
 
 def shorten(text: str, limit: int = 1000) -> str:

@@ -66,9 +66,9 @@ def export(
     output = Path(output)
     if is_cross_encoder(folder):
         if sts_file is not None:
-            raise UsageError("a cross-encoder has no embeddings to compare on STS", "Leave --sts out.")
+            raise UsageError("a cross-encoder has no embeddings to compare on STS", "Leave `sts_file` out.")
         if ignore_settings:
-            raise UsageError("no setting of a cross-encoder can be ignored", "Leave --ignore-setting out.")
+            raise UsageError("no setting of a cross-encoder can be ignored", "Leave `ignore_settings` out.")
         wanted = default_exports() if chosen is None else chosen
         return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
     sentence_model = read_sentence_model(folder, str(model), ignored=ignore_settings)

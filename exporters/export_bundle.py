@@ -79,6 +79,7 @@ from es_sbert.exporters.transformer_weights import (
     read_transformer_weights,
 )
 from es_sbert.installation import install_extra_command
+from es_sbert.messages import setting_text
 
 # What sentence-transformers reads of a model, and its card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
@@ -345,7 +346,7 @@ def export_bundle(
     if gold is not None and not model.has_route(None):
         raise UsageError(
             f"{model.name} has a Router without a route for texts of no kind, such as those of an STS file",
-            "Leave --sts out.",
+            "Leave `sts_file` out.",
         )
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     if not (model.folder / "modules.json").exists():
@@ -652,6 +653,6 @@ def _parity_failed(
             "es-sbert reads this model differently from sentence-transformers. Report it with the files "
             "*.json of the folder, and serve the model with sentence-transformers until then.",
         )
-    others = ",".join(other for other in exported if other is not variant)
-    leave = f"Leave it out (--precision {others}), or" if others else "Export another variant, or"
-    return ParityFailed(message, f"{leave} write it anyway with --force; every summary will then say so.")
+    others = [str(other) for other in exported if other is not variant]
+    leave = f"Leave it out ({setting_text('variants', others)}), or" if others else "Export another variant, or"
+    return ParityFailed(message, f"{leave} write it anyway with `force`; every summary will then say so.")

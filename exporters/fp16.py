@@ -270,7 +270,7 @@ class _Fp16Converter:
     def _unsupported(self, what: str) -> UnsupportedArchitecture:
         return UnsupportedArchitecture(
             f"the graph of {self._model.graph.name} {what}, and such graphs are not converted to fp16",
-            "Export another precision: --precision fp32. It runs on CUDA too.",
+            'Export another precision: `variants=["fp32"]`. It runs on CUDA too.',
         )
 
     def _without_constants(self) -> Iterator[onnx.NodeProto]:

@@ -87,7 +87,7 @@ def make_pair(
     if len(distinct) < _LEAST_TEXTS:
         raise UsageError(
             f"{len(distinct)} different texts are too few to compare two models on",
-            f"Give at least {_LEAST_TEXTS}, one a line, or leave --texts out for built-in English ones.",
+            f"Give at least {_LEAST_TEXTS}, one a line, or leave `texts` out for built-in English ones.",
         )
     with tempfile.TemporaryDirectory(prefix="es-sbert-pair.") as name:
         folders = {"document": Path(name) / "documents", "query": Path(name) / "queries"}
@@ -100,8 +100,8 @@ def make_pair(
             raise ModelsDisagree(
                 f"{queries.name} and {documents.name} do not share a vector space ({agreement.bar}): "
                 f"{agreement.describe()}. Nothing was written",
-                "Distill a model from the one for documents, or compare them on texts of your own: --texts FILE. "
-                "--accept-disagreement writes the pair anyway.",
+                "Distill a model from the one for documents, or compare them on texts of your own: `texts=FILE`. "
+                "`accept_disagreement` writes the pair anyway.",
             )
         record = PairRecord(documents=_note(documents), queries=_note(queries), agreement=agreement)
         with staged_folder(output) as folder:
@@ -147,7 +147,7 @@ def _check_models(documents: SentenceModel, queries: SentenceModel) -> None:
     if documents.fingerprint == queries.fingerprint:
         raise UsageError(
             f"{documents.name} and {queries.name} are the same model",
-            "Name a faster model of its space with --queries.",
+            "Name a faster model of its space with `queries`.",
         )
     if documents.dimensions != queries.dimensions:
         fewer = min(documents.dimensions, queries.dimensions)

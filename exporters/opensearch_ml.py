@@ -54,7 +54,7 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             raise UnsupportedArchitecture(
                 f"the graph of {graph.graph.name} uses {node.op_type}, which opset {opset} lacks or defines "
                 "differently",
-                "Let the gateway make the vectors of this model: es-sbert serve.",
+                "Let the gateway make the vectors of this model: `es-sbert serve`.",
             )
     del graph.graph.node[:]
     graph.graph.node.extend(nodes)
@@ -148,27 +148,27 @@ def export_opensearch_ml(
     if model.lowercase:
         raise UsageError(
             f"{model.name} lower-cases texts before its tokenizer sees them, which ml-commons does not",
-            "Let the gateway make its vectors: es-sbert serve.",
+            "Let the gateway make its vectors: `es-sbert serve`.",
         )
     if not model.adds_special_tokens:
         raise UsageError(
             f"{model.name} reads texts without special tokens, which ml-commons adds",
-            "Let the gateway make its vectors: es-sbert serve.",
+            "Let the gateway make its vectors: `es-sbert serve`.",
         )
     if model.max_tokens_by_kind:
         raise UsageError(
             f"{model.name} cuts queries and documents at different lengths, which ml-commons does not",
-            "Let the gateway make its vectors: es-sbert serve.",
+            "Let the gateway make its vectors: `es-sbert serve`.",
         )
     if model.routes:
         raise UsageError(
             f"{model.name} embeds queries and documents by different networks (Router), which ml-commons does not",
-            "Let the gateway make its vectors: es-sbert serve.",
+            "Let the gateway make its vectors: `es-sbert serve`.",
         )
     if not model.include_prompt:
         raise UsageError(
             f"{model.name} leaves prompts out of its pooling, which ml-commons does not",
-            "Let the gateway make its vectors: es-sbert serve.",
+            "Let the gateway make its vectors: `es-sbert serve`.",
         )
     build, transformer = choose_graph_source(model)
     with staged_folder(output) as folder:
@@ -178,7 +178,7 @@ def export_opensearch_ml(
         if graph.with_name(f"{graph.name}.data").exists():
             raise UsageError(
                 f"the weights of {model.name} do not fit into one file, and ml-commons takes one",
-                "Let the gateway make its vectors: es-sbert serve.",
+                "Let the gateway make its vectors: `es-sbert serve`.",
             )
         on_progress("Comparing it with the reference")
         report = ParityCheck(model, transformer, reference, None).run(graph, Variant.FP32)

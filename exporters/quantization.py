@@ -116,7 +116,7 @@ def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
     if int8 and not replaced:
         raise UnsupportedArchitecture(
             f"{traced.graph.name}: no product with a weight was found that could be quantized",
-            "Export another precision: --precision fp32.",
+            'Export another precision: `variants=["fp32"]`.',
         )
     for name, tensor in constants.items():
         if name in used or name not in replaced:

@@ -91,7 +91,7 @@ def quantize_statically(model: onnx.ModelProto, batches: Iterable[ModelInputs]) 
     if not quantized:
         raise UnsupportedArchitecture(
             f"{model.graph.name}: no product with a weight was found that could be quantized",
-            "Export another variant: --precision openvino-fp32.",
+            'Export another variant: `variants=["openvino-fp32"]`.',
         )
     return _rewrite(model, constants, quantized)
 

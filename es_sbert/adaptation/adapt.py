@@ -94,13 +94,13 @@ class Adaptation:
         recorded = {"settings": settings, "queries": self._inputs.digest()}
         if not resume:
             if any(entry.name != "lock" for entry in self.folder.iterdir()):
-                raise UsageError(f"{self.folder} is not empty", "Name a new folder, or resume its run with --resume.")
+                raise UsageError(f"{self.folder} is not empty", "Name a new folder, or resume its run with `resume`.")
             with translate_disk_errors(self.folder):
                 self.work.mkdir(parents=True, exist_ok=True)
             write_json(path, recorded)
             return
         if not path.is_file():
-            raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave --resume out to start one.")
+            raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave `resume` out to start one.")
         before = orjson.loads(path.read_bytes())
         known = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
         changed = [name for name, value in settings.items() if known[name] != value]
@@ -360,7 +360,7 @@ def adapt(
     """
     refuse_several_processes(
         "es-sbert adapt",
-        "Start it without torchrun. For several GPUs, start es-sbert train with a recipe whose data are "
+        "Start it without torchrun. For several GPUs, start `es-sbert train` with a recipe whose data are "
         "adapt/train.jsonl of a finished run.",
     )
     run = Adaptation(engine, settings, inputs, folder, device=device, threads=threads, report=report, retrying=retrying)

@@ -28,7 +28,7 @@ from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_sample import DocumentSelection, SampledDocument, read_documents
 from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, mapping_field_names
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting_text
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.passage_pairs import passage_splitter
 from es_sbert.training.recipe import Recipe
@@ -198,7 +198,7 @@ def make_plan(
         use_title=settings.generator is None and settings.pairs in ("auto", "title"),
     )
     if settings.pairs == "title" and choice.title is None:
-        raise UsageError("no field looks like a title", "Name it with --title-field, or use --pairs sentence.")
+        raise UsageError("no field looks like a title", 'Name it with `title_field`, or use `pairs="sentence"`.')
     template = embedded or TextTemplate.from_fields(choice.body)
     plan = AdaptPlan(str(folder), name, hash_model(folder), choice, template.template, "title")
     return replace(plan, pairs=_choose_pairs(plan, settings, looked_at, report))
@@ -212,11 +212,13 @@ def _check_pair_settings(settings: AdaptSettings) -> None:
     """
     if settings.generator is not None and (settings.pairs != "auto" or settings.title_field is not None):
         raise UsageError(
-            "with --generator the queries are generated, not taken from the documents",
-            "Leave --pairs and --title-field out, or --generator.",
+            "with `generator` the queries are generated, not taken from the documents",
+            "Leave `pairs` and `title_field` out, or `generator`.",
         )
     if settings.title_field is not None and settings.pairs not in ("auto", "title"):
-        raise UsageError(f"--pairs {settings.pairs} makes no pairs of titles", "Leave --title-field out, or --pairs.")
+        raise UsageError(
+            f"{setting_text('pairs', settings.pairs)} makes no pairs of titles", "Leave `title_field` out, or `pairs`."
+        )
 
 
 def _choose_pairs(

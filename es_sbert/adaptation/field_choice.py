@@ -102,14 +102,14 @@ def choose_fields(
         if not long:
             raise IndexMismatch(
                 f"no field holds texts of {_BODY_WORDS} words or more in at least {_MIN_SHARE:.0%} of the documents",
-                "Name the field of the text with --body-field.",
+                "Name the field of the text with `body_fields`.",
             )
         texts = [max(long, key=lambda field: field.words).name]
     if title is None and use_title:
         title = _choose_title(known, texts, keep=bool(body))
     own = tuple(name for name in texts if name != title)
     if not own:
-        raise IndexMismatch(f"{title} is both title and body", "Name another --title-field or --body-field.")
+        raise IndexMismatch(f"{title} is both title and body", "Name another `title_field` or `body_fields`.")
     return FieldChoice(title, own)
 
 

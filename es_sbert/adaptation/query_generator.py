@@ -103,7 +103,7 @@ class _Generation:
         return self._queries
 
     def _start(self) -> subprocess.Popen[bytes]:
-        remedy = "Give a program and its arguments as in a shell, such as --generator 'python generate.py'."
+        remedy = 'Give a program and its arguments as in a shell, such as `generator="python generate.py"`.'
         try:
             arguments = shlex.split(self._command)
         except ValueError as error:
@@ -164,7 +164,7 @@ class _Generation:
         raise SourceError(
             f"the generator ended with {ended} after {len(self._queries):,} of "
             f"{pluralize(len(self._texts), 'query', 'queries')}",
-            "See what it wrote to standard error, and run es-sbert again with --resume: queries that have arrived are "
+            "See what it wrote to standard error, and run es-sbert again with `resume`: queries that have arrived are "
             "kept.",
         )
 
@@ -177,7 +177,7 @@ class _Generation:
                 f"the generator wrote no query for {len(missing):,} of "
                 f"{pluralize(len(self._texts), 'text')}, such as that of the "
                 f"id {missing[0]!r}",
-                'Write a line for each text, with "query": "" if it has none. --resume asks only for those that are '
+                'Write a line for each text, with "query": "" if it has none. `resume` asks only for those that are '
                 "missing.",
             )
 

@@ -195,6 +195,6 @@ def _check_enough(split: QuerySplit) -> None:
         if count < least:
             raise SourceError(
                 f"there are {count:,} {part}, and at least {least} are needed",
-                "Adapt to an index with more documents, choose other fields (--title-field, --body-field, --pairs), or "
-                "raise --documents.",
+                "Adapt to an index with more documents, choose other fields (`title_field`, `body_fields`, `pairs`), "
+                "or raise `documents`.",
             )

@@ -199,7 +199,7 @@ def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | N
     if keep is KeepPolicy.LONGEST:
         return [len(text) for text in texts.texts]
     if date_field is None:
-        raise UsageError("--keep newest needs the date of each text", "Name its field with --date-field.")
+        raise UsageError('`keep="newest"` needs the date of each text', "Name its field with `date_field`.")
     dates = [
         _latest_timestamp(values[date_field], name, date_field) if date_field in values else -math.inf
         for name, values in zip(texts.ids, texts.values, strict=True)
@@ -207,7 +207,7 @@ def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | N
     if dates and max(dates) == -math.inf:
         raise UsageError(
             f"none of the {pluralize(len(texts), 'text')} has a date in {date_field}",
-            "Name another field with --date-field.",
+            "Name another field with `date_field`.",
         )
     return dates
 
@@ -230,7 +230,7 @@ def _latest_timestamp(value: object, name: str, date_field: str) -> float:
     raise UsageError(
         f"the date of {escape_unprintable(name)} in {date_field} cannot be read: "
         f"{escape_unprintable(repr(value))[:80]}",
-        "Use ISO 8601 (2026-01-31T12:00:00Z) or milliseconds since 1970, or leave the document out with --filter.",
+        "Use ISO 8601 (2026-01-31T12:00:00Z) or milliseconds since 1970, or leave the document out with `filter`.",
     )
 
 
@@ -423,12 +423,12 @@ class DuplicateSearchState:
             code = getattr(error, "sqlite_errorcode", None)
             if code == sqlite3.SQLITE_BUSY:
                 raise UsageError(
-                    f"another process works with {self.path}", "Wait until it is done, or give --state another file."
+                    f"another process works with {self.path}", "Wait until it is done, or give `state` another file."
                 ) from error
             if code == sqlite3.SQLITE_NOTADB:
                 raise self._not_our_file() from error
             raise OutputError(
-                f"the state file {self.path} cannot be used: {error}", "Free disk space, or give --state another file."
+                f"the state file {self.path} cannot be used: {error}", "Free disk space, or give `state` another file."
             ) from error
 
     def _number(self, key: DocumentKey) -> int:
@@ -453,7 +453,7 @@ class DuplicateSearchState:
                 raise UsageError(
                     f"{self.path} holds a search with other options, or of another index or model, that has compared "
                     f"{pluralize(compared, 'document')}",
-                    "Use the same options to resume it, give --state another file, or delete this one.",
+                    "Use the same options to resume it, give `state` another file, or delete this one.",
                 )
         for name in tables:
             self._db.execute(f"DROP TABLE {name}")
@@ -465,7 +465,7 @@ class DuplicateSearchState:
         return False
 
     def _not_our_file(self) -> UsageError:
-        return UsageError(f"{self.path} is not the state of a search for near-duplicates", "Give --state another file.")
+        return UsageError(f"{self.path} is not the state of a search for near-duplicates", "Give `state` another file.")
 
 
 def _encode_key(key: DocumentKey) -> str:

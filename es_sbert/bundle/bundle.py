@@ -239,7 +239,7 @@ def describe_model(model: SentenceModel | CrossEncoderModel, kind: type[Manifest
     return model.model_dump(mode="json", include=set(kind.model_fields))
 
 
-_EXPORT_AGAIN = "Export the model again: es-sbert export MODEL -o BUNDLE."
+_EXPORT_AGAIN = "Export the model again: `es-sbert export MODEL -o BUNDLE`."
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ def open_reranker_bundle(folder: Path) -> RerankerBundle:
     if not is_reranker_bundle(folder):
         if folder.is_dir() and is_cross_encoder(folder):
             raise BundleInvalid(
-                f"{folder} is a cross-encoder that was not exported yet", f"es-sbert export {folder} -o RERANKER"
+                f"{folder} is a cross-encoder that was not exported yet", f"`es-sbert export {folder} -o RERANKER`"
             )
         raise BundleInvalid(
             f"{folder} is no reranker: it has no {RerankerManifest.FILE_NAME}",
@@ -339,13 +339,13 @@ def _open_bundle(
         raise BundleInvalid(
             f"{folder} was exported by an earlier es-sbert, which misread this model's tokenizer or lengths: "
             "its vectors are not the model's",
-            "Export the model again, and embed its indices again: es-sbert index migrate INDEX --model BUNDLE.",
+            "Export the model again, and embed its indices again: `es-sbert index migrate INDEX --model BUNDLE`.",
         )
     if changed:
         raise BundleInvalid(
             f"{folder} was edited after its export, or exported by an earlier es-sbert that read it otherwise: "
             f"{', '.join(changed)} no longer agree with {kind.FILE_NAME}",
-            "Undo an edit, or export the edited model to a new folder: es-sbert export MODEL -o BUNDLE.",
+            "Undo an edit, or export the edited model to a new folder: `es-sbert export MODEL -o BUNDLE`.",
         )
     return Bundle(folder, model, manifest)
 

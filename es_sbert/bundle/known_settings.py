@@ -65,7 +65,7 @@ def check_settings(
             raise UnsupportedSetting(
                 f"{path} has the setting {name}, which es-sbert does not know: it may change vectors",
                 "Remove it if it does not change what the model computes, or accept it in an exported bundle: "
-                f"es-sbert export MODEL -o BUNDLE --ignore-setting {name}.",
+                f"`es-sbert export MODEL -o BUNDLE --ignore-setting {name}`.",
             )
         if key in table.neutral and not _is_neutral(value, table.neutral[key]):
             raise UnsupportedSetting(

@@ -172,7 +172,7 @@ def try_register_model(folder: Path, fingerprint: str, *, name: str = "") -> Non
     try:
         model = register_model(folder, fingerprint, default=name)
     except EsSbertError as error:
-        remedy = f"Then register it: es-sbert model add {shlex.quote(str(folder))}"
+        remedy = f"Then register it: `es-sbert model add {shlex.quote(str(folder))}`"
         log_event(
             "model_not_registered",
             error.message,
@@ -209,7 +209,7 @@ def unregister_model(key: str) -> list[RegisteredModel]:
     with _update_registry() as models:
         found = _find_entries(models, key)
         if not found:
-            raise ModelNotFound(f"no registered model is called {key!r}", "List them: es-sbert model list.")
+            raise ModelNotFound(f"no registered model is called {key!r}", "List them: `es-sbert model list`.")
         if len({model.fingerprint for model in found}) > 1:
             raise UsageError(
                 f"several registered models are called {key!r}: {_format_entries(found)}",
@@ -232,7 +232,7 @@ def registered_model_folder(name: str) -> Path | None:
     if len({model.fingerprint for model in present}) > 1:
         raise ModelNotFound(
             f"several registered models are called {name!r}: {_format_entries(present)}",
-            "Give the folder of one of them, or give one another name: es-sbert model add FOLDER --name NAME.",
+            "Give the folder of one of them, or give one another name: `es-sbert model add FOLDER --name NAME`.",
         )
     if present:
         return present[0].folder
@@ -241,8 +241,8 @@ def registered_model_folder(name: str) -> Path | None:
     model, _, problem = checked[0]
     raise ModelNotFound(
         f"the model {name!r} ({model.fingerprint[:12]}) is registered, but {problem}",
-        "Register the folder that holds it now: es-sbert model add FOLDER. Or forget it: es-sbert model remove "
-        f"{shlex.quote(name)}.",
+        "Register the folder that holds it now: `es-sbert model add FOLDER`. Or forget it: "
+        f"`es-sbert model remove {shlex.quote(name)}`.",
     )
 
 
@@ -256,17 +256,17 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
         UsageError: it could, it is too long, or it is taken.
     """
     if is_taken(name):
-        raise UsageError(f"an installed model is called {name!r}", "Choose another name: --name NAME.")
+        raise UsageError(f"an installed model is called {name!r}", "Choose another name: `name=NAME`.")
     if len(name) > _MAX_NAME_CHARACTERS:
         raise UsageError(
             f"a model cannot be registered by a name of {len(name):,} characters",
-            f"Choose a name of at most {_MAX_NAME_CHARACTERS}: --name NAME.",
+            f"Choose a name of at most {_MAX_NAME_CHARACTERS}: `name=NAME`.",
         )
     if not name or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(
             f"a model cannot be registered as {name!r}",
             "Choose a name without a slash or control character that does not begin with a dot, a tilde or a hyphen: "
-            "--name NAME.",
+            "`name=NAME`.",
         )
 
 
@@ -377,5 +377,5 @@ def _parse_entry(path: Path, entry: Any) -> RegisteredModel:
 def _invalid_registry(path: Path, reason: str) -> RegistryInvalid:
     return RegistryInvalid(
         f"the model registry {path} is broken: {reason}",
-        "Correct it, or delete it and register your models again: es-sbert model add FOLDER.",
+        "Correct it, or delete it and register your models again: `es-sbert model add FOLDER`.",
     )

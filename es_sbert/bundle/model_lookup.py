@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -25,6 +24,7 @@ from es_sbert.bundle.shortened_model import shortened_model_folder, split_shorte
 from es_sbert.config import expand_home
 from es_sbert.errors import ModelError, ModelNotFound, OutputError, RegistryInvalid, UsageError, error_summary
 from es_sbert.installation import install_command
+from es_sbert.messages import setting_text
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
@@ -154,7 +154,7 @@ def download_model(
 
     repository = name if "/" in name else f"{organization}{name}"
     remedy = (
-        f"{install_hint(name) or 'Check the name.'} Or give the path of a model of your own: --model FOLDER. "
+        f"{install_hint(name) or 'Check the name.'} Or give the path of a model of your own: `model=FOLDER`. "
         "The hub needs a network (HF_ENDPOINT, HF_TOKEN)."
     )
     if not _HUB_ID.fullmatch(name):
@@ -182,7 +182,7 @@ def download_model(
 
 
 _REMEDY = (
-    "Register the folder that holds it: es-sbert model add FOLDER. Or name the folder for this call: --model FOLDER."
+    "Register the folder that holds it: `es-sbert model add FOLDER`. Or name the folder for this call: `model=FOLDER`."
 )
 
 
@@ -254,7 +254,7 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
     registered = find_registered_folder(fingerprint, problems)
     if registered is not None:
         return IndexModel(registered, name)
-    hints += [f"Or search it with the pair {pair.name}: --model {shlex.quote(pair.name)}." for pair in pairs[-1:]]
+    hints += [f"Or search it with the pair {pair.name}: {setting_text('model', pair.name)}." for pair in pairs[-1:]]
     folder = expand_home(name)
     if name and os.path.isdir(folder):  # False for what this user may not read
         if _has_fingerprint(folder, fingerprint):

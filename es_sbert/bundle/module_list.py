@@ -61,7 +61,7 @@ def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
     if str(names[0]).endswith("ForSequenceClassification"):
         raise BundleInvalid(
             f"{folder} is a cross-encoder ({names[0]}), which has no sentence vectors",
-            f"Export it as a reranker: es-sbert export {folder} -o RERANKER.",
+            f"Export it as a reranker: `es-sbert export {folder} -o RERANKER`.",
         )
     if config.get("model_type") == "model2vec":
         raise UnsupportedArchitecture(

@@ -17,7 +17,7 @@ from es_sbert.bundle.model_files import read_json
 from es_sbert.errors import BundleInvalid
 from es_sbert.messages import pluralize
 
-PAIR_AGAIN = "Make it again: es-sbert model pair --documents MODEL --queries MODEL -o FOLDER."
+PAIR_AGAIN = "Make it again: `es-sbert model pair --documents MODEL --queries MODEL -o FOLDER`."
 
 
 class PairedModel(BaseModel, frozen=True):

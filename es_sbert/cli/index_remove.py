@@ -10,7 +10,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_migrate import max_hold_option, replace_index_option, run_and_print
-from es_sbert.cli.output import print_message, require_terminal
+from es_sbert.cli.output import print_message, print_report, require_terminal
 
 if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
@@ -100,7 +100,7 @@ def _remove_in_place(engine: Engine, index: IndexState, fields: str, options: di
         engine, index.name, policy=policy, report=lambda why: print_message(f"waiting for the engine: {why}")
     )
     if options["as_json"]:
-        click.echo(done.model_dump_json())
+        print_report(done.model_dump(mode="json"), (), as_json=True)
     print_message(f"{pluralize(done.documents, 'document')} of {done.index} written without {fields}")
     for setting, value in done.settings.items():
         print_message(f"{setting}: {'the default' if value is None else value} again")

@@ -16,6 +16,8 @@ from es_sbert.cli.ingest_options import ingest_options, ingest_settings
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.logs import is_json_logging, log_errors_only
 from es_sbert.cli.options import encoder_arguments, engine_settings
+from es_sbert.cli.output import print_report
+from es_sbert.cli.setting_names import as_options
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.messages import pluralize
 
@@ -113,12 +115,13 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             if not control.interrupted:
                 raise
             # The interrupt ended a wait for the engine outside the pipeline.
-            log_event("interrupted", error.message, logging.WARNING, text=f"Interrupted: {error.message}")
+            said = error.with_notes()
+            log_event("interrupted", said, logging.WARNING, text=f"Interrupted: {said}")
             return EXIT_INTERRUPTED
         if report_index is not None:
             write_report(engine, report_index, summary)
     if as_json:
-        click.echo(summary.model_dump_json())
+        print_report(summary.model_dump(mode="json"), (), as_json=True)
     return summary.exit_code
 
 
@@ -133,6 +136,12 @@ def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str,
         wanted = plan_load(engine, settings)
         with _load_encoder(wanted, encoder) as opened:
             result = dry_run(engine, opened, wanted, settings.dry_run)
+    # Only the problems: the texts are the documents' own.
+    shown = [
+        each if each.problem is None else each.model_copy(update={"problem": as_options(each.problem)})
+        for each in result.documents
+    ]
+    result = result.model_copy(update={"documents": tuple(shown)})
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
 

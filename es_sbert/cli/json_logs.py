@@ -8,6 +8,7 @@ from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 
+from es_sbert.cli.setting_names import as_options, with_options
 from es_sbert.messages import logger
 
 
@@ -18,12 +19,12 @@ class JsonLinesFormatter(JsonFormatter):
         log_data["time"] = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         log_data["level"] = record.levelname.lower()
         log_data["event"] = getattr(record, "event", "log")
-        log_data["message"] = record.getMessage()
+        log_data["message"] = as_options(record.getMessage())
         if record.name != logger.name:
             log_data["logger"] = record.name
         if record.exc_info:
             log_data["traceback"] = self.formatException(record.exc_info)
-        log_data |= getattr(record, "fields", {})
+        log_data |= with_options(getattr(record, "fields", {}))
         for name, value in log_data.items():
             log_data[name] = _escape_surrogates(value)
 

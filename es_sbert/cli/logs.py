@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from es_sbert.cli.setting_names import as_options
 from es_sbert.cli.wrapping import wrap_for
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
@@ -48,7 +49,7 @@ class _TextHandler(_StderrHandler):
     def format(self, record: logging.LogRecord) -> str:
         text: str | None = getattr(record, "text", None)
         line = escape_unprintable(record.getMessage().rstrip("\n")) if text is None else escape_unprintable_lines(text)
-        line = wrap_for(self.stream, line)
+        line = wrap_for(self.stream, as_options(line))
         if not record.exc_info or record.name.partition(".")[0] not in _WITH_TRACEBACKS:
             return line
         trace = escape_unprintable_lines(_TRACEBACK_FORMATTER.formatException(record.exc_info))
@@ -92,9 +93,9 @@ def log_errors_only() -> None:
 
 def log_error(error: EsSbertError) -> None:
     """An error that ends the command."""
-    log_event(
-        "failed", error.message, logging.ERROR, text=f"Error: {error}", error=type(error).__name__, remedy=error.remedy
-    )
+    said = error.with_notes()
+    text = f"Error: {said}\n  {error.remedy}"
+    log_event("failed", said, logging.ERROR, text=text, error=type(error).__name__, remedy=error.remedy)
 
 
 def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

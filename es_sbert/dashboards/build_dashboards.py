@@ -161,7 +161,7 @@ def build_saved_objects(
     if time_field is not None and not is_date_field(engine.field_capabilities(index), time_field):
         raise IndexMismatch(
             f"{index} has no date field {time_field!r}",
-            "Give --time-field a field of the type date, or leave it out; `GET INDEX/_mapping` shows the types.",
+            "Give `time_field` a field of the type date, or leave it out; `GET INDEX/_mapping` shows the types.",
         )
 
     def listed(pattern: str) -> list[Json] | None:

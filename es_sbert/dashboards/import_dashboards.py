@@ -57,23 +57,24 @@ def kibana_address(settings: KibanaSettings) -> Address:
     """
     if settings.fingerprint is not None:
         reason = "a fingerprint cannot replace the certificate authority of Kibana or OpenSearch Dashboards"
-        raise UsageError(reason, "Give --kibana-ca-certs the authority that signed its certificate.")
+        raise UsageError(reason, "Give `kibana_ca_certs` the authority that signed its certificate.")
     return parse_address(settings)
 
 
 _MAX_ERRORS_SHOWN = 5
 _STATUS_REMEDIES = {
     400: "The message above is the server's own; a version that is too old (before Kibana 8.9) refuses these objects.",
-    404: "Check the base path of --kibana-url, and the name of the --space.",
+    404: "Check the base path of `kibana_url`, and the name of the `space`.",
     413: "Raise savedObjects.maxImportPayloadBytes, or the limit of the proxy before it.",
     429: "The server is overloaded: try again later.",
     503: "The server is not ready yet: try again in a moment.",
 }
 # Kinds of errors of single objects, as both products name them.
 _OBJECT_REMEDIES = {
-    "conflict": "Objects of these ids are there: replace them (--if-exists replace) or make copies (--if-exists copy).",
-    "ambiguous_conflict": "Several objects come from the same origin: delete those that are not needed, or --if-exists "
-    "copy.",
+    "conflict": 'Objects of these ids are there: replace them (`if_exists="replace"`) or make copies '
+    '(`if_exists="copy"`).',
+    "ambiguous_conflict": "Several objects come from the same origin: delete those that are not needed, or "
+    '`if_exists="copy"`.',
     "missing_references": "Something that these objects need is missing: install all of them, from a fresh export.",
     "unsupported_type": "The server does not know this kind of object: enable its plugin, or let the user have it.",
     "missing_data_source": "Install into a workspace that the data source is assigned to.",
@@ -282,9 +283,9 @@ def _set_default_view(
 
 def _check_space_and_tenant(place: DashboardServer, product: DashboardProduct) -> None:
     if place.space is not None and product is not DashboardProduct.KIBANA:
-        raise UsageError("OpenSearch Dashboards has no spaces", "Leave out --space; its tenants are --tenant.")
+        raise UsageError("OpenSearch Dashboards has no spaces", "Leave out `space`; its tenants are `tenant`.")
     if place.tenant is not None and product is not DashboardProduct.DASHBOARDS:
-        raise UsageError("Kibana has no tenants", "Leave out --tenant; its spaces are --space.")
+        raise UsageError("Kibana has no tenants", "Leave out `tenant`; its spaces are `space`.")
 
 
 def _check_product(client: httpx.Client, place: DashboardServer, product: DashboardProduct) -> None:
@@ -294,12 +295,12 @@ def _check_product(client: httpx.Client, place: DashboardServer, product: Dashbo
     if not names and answer.status_code not in (401, 403):
         raise UnsupportedEngine(
             f"what answers at {place.address.url} is neither Kibana nor OpenSearch Dashboards",
-            "Check host, port (5601) and base path of --kibana-url; the engine itself (9200) takes no dashboards.",
+            "Check host, port (5601) and base path of `kibana_url`; the engine itself (9200) takes no dashboards.",
         )
     if names and product not in names:
         [found] = names
         reason = f"{place.address.url} is {found.label}, and the index is on an engine that goes with {product.label}"
-        raise UnsupportedEngine(reason, "Give the --url and the --kibana-url of one installation.")
+        raise UnsupportedEngine(reason, "Give the `url` and the `kibana_url` of one installation.")
     if answer.status_code in (401, 403):
         raise import_error(answer.status_code, _response_body(answer), product=product, url=place.url)
 
@@ -308,7 +309,7 @@ def _send(client: httpx.Client, place: DashboardServer, method: str, path: str, 
     try:
         answer = client.request(method, place.url + path, **options)
     except httpx.HTTPError as error:
-        remedy = "Start Kibana or OpenSearch Dashboards, or give its address: --kibana-url (both use 5601)."
+        remedy = "Start Kibana or OpenSearch Dashboards, or give its address: `kibana_url` (both use 5601)."
         raise connection_error(place.address.url, error, place.address.timeout, refused_remedy=remedy) from error
     if answer.status_code in _REDIRECTS:
         raise AccessDenied(

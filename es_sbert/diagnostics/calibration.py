@@ -284,7 +284,7 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
     if not report.labelled:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
-            "value may be too high or too low for real queries. Labelled queries (--queries FILE) give a better one."
+            "value may be too high or too low for real queries. Labelled queries (`queries=FILE`) give a better one."
         )
     if not report.stored.is_whole:
         lines.append(

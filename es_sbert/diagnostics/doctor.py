@@ -88,11 +88,11 @@ def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
     figures = _best_speeds(info.fingerprint)
     if info.device == "cpu" and figures:
         listed = ", ".join(f"{variant} {speed:,.0f}" for variant, speed in figures.items())
-        yield ok("speed", f"texts a second, as measured on this machine: {listed} (es-sbert model tune)")
+        yield ok("speed", f"texts a second, as measured on this machine: {listed} (`es-sbert model tune`)")
     collision = runtime_collision(cuda_devices())
     for message in info.warnings:
         if collision is None or not message.startswith(collision[0]):  # which `check_runtime` reports
-            yield warning("device", message, "See `es-sbert encode --help` for --device and --precision.")
+            yield warning("device", message, "See `es-sbert encode --help` for `device` and `precision`.")
 
 
 def _best_speeds(fingerprint: str) -> dict[str, float]:
@@ -186,7 +186,9 @@ def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -
 def _driver_findings(state: CudaState) -> Iterator[Finding]:
     driver = state.driver
     if driver is None:
-        yield failure("cuda", "there is no NVIDIA driver", "Install it; in a container, start it with `--gpus all`.")
+        yield failure(
+            "cuda", "there is no NVIDIA driver", "Install it; in a container, start it with `docker run --gpus all`."
+        )
         return
     if not driver.cards:
         why = f" ({driver.problem})" if driver.problem else ""
@@ -526,17 +528,17 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
             about,
             f"the index was embedded with another version of {field.meta.model} ({field.meta.fingerprint[:12]}) than "
             f"the one installed ({model.fingerprint[:12]})",
-            "Register the folder of the model that it was (es-sbert model add FOLDER), or embed with the new one into "
-            "another --vector-field.",
+            "Register the folder of the model that it was (`es-sbert model add FOLDER`), or embed with the new one "
+            "into another `vector_field`.",
         )
     elif model is not None and field.meta.fingerprint != model.fingerprint:
         yield warning(
             about,
             f"holds vectors of {field.meta.model} ({field.meta.fingerprint[:12]}), not of {model.model}",
-            "Leave --model out to search it with its own model, or name another --vector-field.",
+            "Leave `model` out to search it with its own model, or name another `vector_field`.",
         )
     if field.current < field.vectors:
-        named = f"{index} --vector-field {field.name}"
+        named = f"{index} --vector-field {field.name}"  # of a command
         yield failure(
             about,
             f"{field.vectors - field.current:,} of {field.vectors:,} vectors are not known to be of the field's model",

@@ -212,7 +212,7 @@ def compare_samples(
         if len(sample.ids) < MIN_DOCUMENTS:
             raise IndexMismatch(
                 f"{index} has {len(sample.ids)} {what} with a vector in {field}",
-                f"Choose the periods so that each has at least {MIN_DOCUMENTS} documents: --since, --new, --baseline.",
+                f"Choose the periods so that each has at least {MIN_DOCUMENTS} documents: `since`, `new`, `baseline`.",
             )
     half = len(baseline.ids) // 2
     reference, control = baseline.vectors[:half], baseline.vectors[half:]
@@ -266,14 +266,14 @@ def drift_lines(report: DriftReport) -> Iterator[str]:
         Drift.NONE: "No drift: the new documents are not distinguishable from the baseline. There is nothing to do.",
         Drift.DIFFERENT: (
             "The new documents differ from the baseline, but few of them are unlike it. Check that searches still find "
-            "them: es-sbert evaluate --task retrieval --judgements FILE --index "
-            f"{report.index}"
+            "them: `es-sbert evaluate --task retrieval --judgements FILE --index "
+            f"{report.index}`"
         ),
         Drift.UNLIKE: (
             f"The new documents differ from the baseline, and {report.unlike:.0%} of them are unlike it (5 % would be "
-            "expected). Judge some queries about them and measure (es-sbert evaluate --task retrieval --judgements "
-            f"FILE --index {report.index}); if figures have fallen, tune the model on the index: es-sbert adapt "
-            f"{report.index} -o FOLDER"
+            "expected). Judge some queries about them and measure (`es-sbert evaluate --task retrieval --judgements "
+            f"FILE --index {report.index}`); if figures have fallen, tune the model on the index: `es-sbert adapt "
+            f"{report.index} -o FOLDER`"
         ),
     }[report.drift]
 

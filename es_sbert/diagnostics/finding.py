@@ -34,7 +34,7 @@ class Finding:
     @classmethod
     def of(cls, about: str, error: EsSbertError) -> Finding:
         """An error as a finding."""
-        return cls(Severity.ERROR, about, error.message, error.remedy)
+        return cls(Severity.ERROR, about, error.with_notes(), error.remedy)
 
     def as_json(self) -> Json:
         return asdict(self)

@@ -277,7 +277,7 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
         raise UsageError(
             f"{info.label} has none of these layouts: vectors of byte take the index types {' and '.join(BYTE_TYPES)}, "
             "those of int4 an even number of dimensions, and those of bbq at least 64",
-            "Leave --dimensions, --element-type or --index-type out.",
+            "Leave `dimensions`, `element_type` or `index_type` out.",
         )
     return layouts
 
@@ -590,13 +590,13 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
         lengths = ", ".join(str(row.layout.dimensions) for row in advice.skipped)
         lines.append(
             f"(exact): even exact search by vectors cut to {lengths} dimensions misses {advice.min_recall:g}, so no "
-            "index was built; --dimensions N builds it. `es-sbert model rotate` makes a model that loses less."
+            "index was built; `dimensions=N` builds it. `es-sbert model rotate` makes a model that loses less."
         )
     without_graph = sorted({str(row.layout.index_type) for row in advice.rows if row.lacks_graph})
     if without_graph:
         lines.append(
             f"{advice.engine} built no graph for so few vectors of {' and '.join(without_graph)}: their recall here is "
-            "that of flat types. Measure with a larger --sample."
+            "that of flat types. Measure with a larger `sample`."
         )
     return lines + _recommendation_lines(advice)
 
@@ -605,7 +605,7 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
     best, expected = advice.recommended, advice.expected_recall
     if best is None or expected is None:
         return [
-            f"No layout keeps a recall of {advice.min_recall:g} for certain. Use more queries, or a lower --min-recall."
+            f"No layout keeps a recall of {advice.min_recall:g} for certain. Use more queries, or a lower `min_recall`."
         ]
     lines = [
         f"Recommended: {best.layout}. Of the layouts whose recall lies above {advice.min_recall:g} with 95 % "
@@ -613,7 +613,7 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
     ]
     if best.layout.dimensions != advice.current.dimensions and advice.vectors > advice.sampled:
         low = (
-            "; that is below the minimum: measure again with a larger --sample" if expected < advice.min_recall else ""
+            "; that is below the minimum: measure again with a larger `sample`" if expected < advice.min_recall else ""
         )
         lines.append(
             f"Extrapolated to {pluralize(advice.vectors, 'vector')}, its recall is about {expected:.3f}: "

@@ -322,7 +322,7 @@ class IndexCalibrator:
         if queries is None and self._template is None:
             raise IndexMismatch(
                 f"the text of {self.field.index}.{self.field.name} is not known, so no queries can be made of it",
-                "Give labelled queries by --queries FILE, or set the text: `es-sbert index create "
+                "Give labelled queries by `queries=FILE`, or set the text: `es-sbert index create "
                 f"{self._name} --text-field FIELD{format_vector_field_option(self.field.name)}`.",
             )
         self._engine.refresh(self.field.index)
@@ -396,7 +396,7 @@ class IndexCalibrator:
             raise IndexMismatch(
                 f"no query can be made of the {pluralize(len(sampled), 'sampled document')} of {self._name}: "
                 + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
-                "Give labelled queries by --queries FILE.",
+                "Give labelled queries by `queries=FILE`.",
             )
         queries = [LabelledQuery(query.text, (document.id,)) for document, query in made]
         kinds = dict(Counter(query.kind.value for _, query in made))

@@ -220,14 +220,14 @@ def size_report(
     real, stored_type = None, ElementType.FLOAT
     if index is None:
         if documents is None or dimensions is None:
-            remedy = "Name an index, or give --documents and --dimensions."
+            remedy = "Name an index, or give `documents` and `dimensions`."
             raise UsageError("what to calculate with is missing", remedy)
     else:
         field = read_vector_field(engine, index, vector_field)
         stored_type = field.meta.element_type
         if dimensions not in (None, field.meta.dimensions):
             reason = f"the vectors of {field.index} have {field.meta.dimensions} dimensions"
-            raise UsageError(reason, "Leave --dimensions out, or the index.")
+            raise UsageError(reason, "Leave `dimensions` out, or the index.")
         dimensions = field.meta.dimensions
         engine.refresh(field.index)
         if documents is None:

@@ -252,12 +252,12 @@ def recall_settings(
     """
     if index_type not in OVERSAMPLE and oversamples:
         raise UsageError(
-            f"{index_type} compares float32 vectors, so there is nothing to oversample", "Leave --oversample out."
+            f"{index_type} compares float32 vectors, so there is nothing to oversample", "Leave `oversample` out."
         )
     if any(value < k or value > MAX_K for value in candidates):
-        raise UsageError(f"--num-candidates must be between k ({k}) and {MAX_K:,}", "Give other values.")
+        raise UsageError(f"`num_candidates` must be between k ({k}) and {MAX_K:,}", "Give other values.")
     if any(not 1.0 <= value <= MAX_OVERSAMPLE for value in oversamples):
-        raise UsageError(f"--oversample must be between 1 and {MAX_OVERSAMPLE:g}", "Give other values.")
+        raise UsageError(f"`oversample` must be between 1 and {MAX_OVERSAMPLE:g}", "Give other values.")
     # The graph is searched for k times oversample, so fewer candidates than that make no sense.
     usual = [max(k, value) for value in DEFAULT_CANDIDATES if max(k, value) <= MAX_K]
     factors: Sequence[float | None] = (oversamples or DEFAULT_OVERSAMPLES) if index_type in OVERSAMPLE else (None,)
@@ -428,7 +428,7 @@ def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
         best = max(report.rows, key=lambda row: row.recall.mean)
         shown.append(
             f"No setting reaches {report.target:g} for certain; the best is {best.recall.mean:.4f}. Give more "
-            "--sample for narrower intervals, higher values, or a finer index type."
+            "`sample` for narrower intervals, higher values, or a finer index type."
         )
     else:
         with_oversample = f" and oversample {report.recommended.oversample:g}" if quantized else ""

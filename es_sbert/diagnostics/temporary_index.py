@@ -83,6 +83,6 @@ def _send(engine: Engine, name: str, lines: list[bytes]) -> None:
         if not result.ok:
             raise RequestFailed(
                 f"{engine.info.label} rejected a document of the temporary index {name}: {result.reason}",
-                "If the engine is overloaded, run the command again later or with a smaller --sample.",
+                "If the engine is overloaded, run the command again later or with a smaller `sample`.",
                 result.status,
             )

@@ -35,12 +35,12 @@ class Chunker:
         if text_tokens < 1:
             raise UsageError(
                 f"passages of {tokens} tokens hold no text: special tokens and prompt take {reserved} of them",
-                "Make --passages larger.",
+                "Make `passages` larger.",
             )
         if overlap >= text_tokens:
             raise UsageError(
                 f"passages with {text_tokens} tokens of text cannot share {overlap} with the next one",
-                "Make --passages larger, or --passage-overlap smaller.",
+                "Make `passages` larger, or `passage_overlap` smaller.",
             )
         self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
 

@@ -200,7 +200,7 @@ class _LinkMap(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
 
 
-_ON_CPU = "--device cpu runs without."
+_ON_CPU = '`device="cpu"` runs without.'
 # CUDA 13 has no code for cards before Turing, and the last onnxruntime-gpu for CUDA 12 is 1.26.
 _MIN_COMPUTE_CAPABILITY = (7, 5)
 _MIN_DRIVERS = {12: 525, 13: 580}  # the first driver of each CUDA, by NVIDIA's release notes
@@ -215,8 +215,8 @@ _FAILURES = (
     (
         r"out of memory|Failed to allocate memory|CUDA failure 2:|MemoryAllocation|STATUS_ALLOC_FAILED|bad_alloc",
         "{device} has too little free memory for this model: {cause}",
-        "See with `nvidia-smi` what else uses the card; or take another card (--device cuda:N), --precision fp16 where "
-        "it is fp32 now, or --device cpu. In Python, a smaller `budget` makes smaller batches.",
+        'See with `nvidia-smi` what else uses the card; or take another card (`device="cuda:N"`), `precision="fp16"` '
+        'where it is fp32 now, or `device="cpu"`. In Python, a smaller `budget` makes smaller batches.',
     ),
     (
         r"cuDNN is unavailable|libcudnn",
@@ -226,7 +226,7 @@ _FAILURES = (
     (
         r"no kernel image|NoKernelImage|CUDA failure 209:|STATUS_ARCH_MISMATCH",
         "onnxruntime-gpu {onnxruntime} has no code for {device}{card}: {cause}",
-        "{upgrade}, take another card (--device cuda:N), or --device cpu.",
+        '{upgrade}, take another card (`device="cuda:N"`), or `device="cpu"`.',
     ),
     (
         r"CUDA failure (35|222|803|804):|InsufficientDriver|UnsupportedPtxVersion|DriverMismatch|CompatNotSupported",
@@ -241,14 +241,14 @@ _FAILURES = (
     (
         r"CUDA failure 46:|DevicesUnavailable",
         "{device} takes no further process: {cause}",
-        "See with `nvidia-smi` what uses it and whether its compute mode is exclusive; take another card (--device "
-        "cuda:N) or --device cpu.",
+        "See with `nvidia-smi` what uses it and whether its compute mode is exclusive; take another card "
+        '(`device="cuda:N"`) or `device="cpu"`.',
     ),
     (
         r"CUDA failure (4|214|700|702|719|999):|ECCUncorrectable|IllegalAddress|Launch(Timeout|Failure)|ErrorUnknown",
         "{device} failed: {cause}",
         "Look for NVRM and Xid in `dmesg`, and check `nvidia-smi`. Run the command again if the card is healthy; "
-        "otherwise use another one or --device cpu.",
+        'otherwise use another one or `device="cpu"`.',
     ),
     # Any other failure.
     ("", "this model does not run on {device}: {cause}", "Check `es-sbert doctor --device {device}`. {on_cpu}"),
@@ -375,13 +375,13 @@ def open_cuda_session(
     if session.get_providers()[0] != _CUDA:
         raise DeviceError(
             f"asked for {device}, but the session runs on {session.get_providers()[0]}",
-            f"Check `es-sbert doctor --device {device}`; --device cpu runs without.",
+            f'Check `es-sbert doctor --device {device}`; `device="cpu"` runs without.',
         )
     refused = non_shape_operators(operators_on_cpu(session))
     if refused:
         raise DeviceError(
             f"{path} would run on the CPU in part: CUDA has no kernel for its {', '.join(refused)}",
-            "Export the model again with this installation (es-sbert export MODEL -o BUNDLE), or use --device cpu.",
+            'Export the model again with this installation (`es-sbert export MODEL -o BUNDLE`), or use `device="cpu"`.',
         )
     try:
         session.run(None, warmup_inputs(session))

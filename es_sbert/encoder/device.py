@@ -12,6 +12,7 @@ from pathlib import Path
 
 from es_sbert.errors import DeviceError, UsageError
 from es_sbert.installation import CUDA_EXTRA, has_cuda_build, switch_runtime_command
+from es_sbert.messages import setting_text
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
@@ -220,7 +221,7 @@ class Device:
 def cuda_build_remedy() -> str:
     """What to do where the installed onnxruntime was built without CUDA."""
     if not has_cuda_build():
-        return "The build for CUDA is for Linux and Windows on x86-64. Use --device cpu."
+        return 'The build for CUDA is for Linux and Windows on x86-64. Use `device="cpu"`.'
     return f"Install the build for CUDA in its place: {switch_runtime_command(CUDA_EXTRA)}"
 
 
@@ -236,24 +237,25 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
         UsageError: not of that form.
         DeviceError: CUDA is requested but not available, or there is no such GPU.
     """
+    shown = setting_text("device", asked)
     match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", asked)
     if match is None:
-        raise UsageError(f"--device {asked!r} is none of auto, cpu, cuda, cuda:N", "Use one of these.")
+        raise UsageError(f"{shown} is not a device", "Use auto, cpu, cuda or cuda:N.")
     built = "CUDAExecutionProvider" in providers
     number = int(match[2] or 0)
     if match[1] == "cpu" or (match[1] == "auto" and not (built and cards)):
         return Device("cpu")
     if not built:
-        raise DeviceError(f"--device {asked}: the installed onnxruntime has no CUDA provider", cuda_build_remedy())
+        raise DeviceError(f"{shown}: the installed onnxruntime has no CUDA provider", cuda_build_remedy())
     if not cards:
         raise DeviceError(
-            f"--device {asked}: no NVIDIA driver offers a GPU here",
+            f"{shown}: no NVIDIA driver offers a GPU here",
             "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; in a container, that it was started with access to the GPU "
-            "(docker run --gpus all). --device cpu runs without.",
+            '(`docker run --gpus all`). `device="cpu"` runs without.',
         )
     if number >= cards:
         raise DeviceError(
-            f"--device {asked}: the NVIDIA driver offers {cards} device{'' if cards == 1 else 's'} here",
-            "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; --device cpu runs without.",
+            f"{shown}: the NVIDIA driver offers {cards} device{'' if cards == 1 else 's'} here",
+            'Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; `device="cpu"` runs without.',
         )
     return Device("cuda", number)

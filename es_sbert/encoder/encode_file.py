@@ -121,7 +121,7 @@ def encode_file(
     except OSError as error:
         name = target if isinstance(target, Path) else "the output"
         raise OutputError(
-            f"{name} cannot be written: {error.strerror}", "Free space there, or choose another --output."
+            f"{name} cannot be written: {error.strerror}", "Free space there, or choose another `output`."
         ) from error
     summary.seconds = time.perf_counter() - started
     return summary
@@ -170,18 +170,18 @@ def _read_records(
             text = line.decode().rstrip("\r")
             record: Any = {text_field: text} if form == "lines" else orjson.loads(text)
         except UnicodeDecodeError as error:
-            remedy = "Convert the file to UTF-8, or name its encoding with --encoding."
+            remedy = "Convert the file to UTF-8, or name its encoding with `encoding`."
             if encoding is None and (sample := windows_1252_sample(line)) is not None:
-                remedy = f"It may be Windows-1252 and read {sample!r}: then add --encoding windows-1252."
+                remedy = f'It may be Windows-1252 and read {sample!r}: then add `encoding="windows-1252"`.'
             raise SourceError(f"line {number} is not {encoding or 'UTF-8'}: {error.reason}", remedy) from error
         except orjson.JSONDecodeError as error:
             raise SourceError(
-                f"line {number} is not JSON: {error}", "Give one JSON object a line, or --format lines."
+                f"line {number} is not JSON: {error}", 'Give one JSON object a line, or `form="lines"`.'
             ) from error
         found = text if form == "lines" else text_of(record, text_field) if isinstance(record, dict) else None
         if found is None:
             raise SourceError(
-                f"line {number} has no string under {text_field!r}", "Name the field that holds it: --text-field."
+                f"line {number} has no string under {text_field!r}", "Name the field that holds it with `text_field`."
             )
         if form == "jsonl" and VECTOR_FIELD not in record:
             # Numbers that orjson cannot hold, and how others were written, stay as they are.

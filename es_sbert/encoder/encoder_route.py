@@ -109,7 +109,7 @@ class _BatchRun:
             name, variant = self._selected.bundle.model.name, self._selected.variant
             raise ModelError(
                 f"{name} gave a vector with infinite or undefined numbers (variant {variant})",
-                "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
+                'Numbers of fp16 end at 65,504: use `precision="fp32"`, and report the model.',
             )
         self._computed[output] = True
         self._progress(int(self._lengths[batch].sum()) / self._total_tokens)

@@ -220,7 +220,7 @@ def select_encoder_variant(
         warnings += openvino_warnings(device)
     if wanted and wanted[0] not in present:
         command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted[0]}"
-        warnings += (f"the bundle has no {wanted[0]} variant: {selected.variant} runs instead. Add it: {command}",)
+        warnings += (f"the bundle has no {wanted[0]} variant: {selected.variant} runs instead. Add it: `{command}`",)
     return replace(selected, warnings=(*warnings, *selected.warnings))
 
 
@@ -265,7 +265,7 @@ def _select_fastest(
     warning = f"variant {chosen} was never compared with the model: the exporting machine lacked the device"
     if bundle.manifest.variants[chosen].forced:
         warning = (
-            f"variant {chosen} was exported below its parity threshold (--force): its vectors differ from the model's"
+            f"variant {chosen} was exported below its parity threshold (`force`): its vectors differ from the model's"
         )
     return SelectedVariant(bundle, chosen, device, (warning,), threads, batch_tokens)
 
@@ -315,7 +315,7 @@ def _missing_variant(bundle: EncoderBundle | RerankerBundle, device: Device, var
     folder, present = bundle.folder, bundle.manifest.variants
     return ModelError(
         f"{folder} has no {' or '.join(variants)} variant for {device.kind}, only {', '.join(present) or 'none'}",
-        f"Add it: es-sbert export {folder} -o {folder} --precision {variants[0]}",
+        f"Add it: `es-sbert export {folder} -o {folder} --precision {variants[0]}`",
     )
 
 

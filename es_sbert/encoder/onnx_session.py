@@ -71,7 +71,7 @@ def open_session(path: Path, device: Device, *, short: bool = False) -> onnxrunt
     except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
         raise BundleInvalid(
             f"onnxruntime {onnxruntime.__version__} does not take {path}: {error_summary(error)}",
-            "Export the model again with this installation: es-sbert export MODEL -o BUNDLE.",
+            "Export the model again with this installation: `es-sbert export MODEL -o BUNDLE`.",
         ) from error
 
 
@@ -116,7 +116,7 @@ class OnnxCpuSession(_OnnxSession):
         except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
             raise ModelError(
                 f"onnxruntime {onnxruntime.__version__} cannot run the model on these texts: {error_summary(error)}",
-                "Export the model again with this installation: es-sbert export MODEL -o BUNDLE.",
+                "Export the model again with this installation: `es-sbert export MODEL -o BUNDLE`.",
             ) from error
 
 

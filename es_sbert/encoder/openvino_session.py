@@ -55,18 +55,18 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
     """Why OpenVINO cannot run a precision here; None if it can."""
     if not has_openvino():
         install = install_command("openvino")
-        return DeviceError("OpenVINO is not installed", f"{install}, or use --runtime onnxruntime.")
+        return DeviceError("OpenVINO is not installed", f'{install}, or use `runtime="onnxruntime"`.')
     try:
         _load_core()
     except DeviceError as error:
         return error
     if precision is Precision.BF16 and not has_bf16_products():
         return DeviceError(
-            "this processor has no bf16 products (AMX or AVX512-BF16)", "Use --precision auto, fp32 or int8."
+            "this processor has no bf16 products (AMX or AVX512-BF16)", 'Use `precision="auto"`, fp32 or int8.'
         )
     if precision is Precision.INT8 and not has_int8_products():
         # Older ones add products in 16 bits, which overflow in silence.
-        return DeviceError("this processor has no int8 products (VNNI or AMX)", "Use --precision auto or fp32.")
+        return DeviceError("this processor has no int8 products (VNNI or AMX)", 'Use `precision="auto"` or fp32.')
     return None
 
 
@@ -110,7 +110,7 @@ def _load_core() -> tuple[Any, str]:
     except Exception as error:  # a missing library is an OSError or ImportError, a missing plug-in a RuntimeError
         raise DeviceError(
             f"OpenVINO does not load: {error_summary(error)}",
-            f"Install it again ({install_command('--force-reinstall', 'openvino')}), or use --runtime onnxruntime.",
+            f'Install it again ({install_command("--force-reinstall", "openvino")}), or use `runtime="onnxruntime"`.',
         ) from error
 
 
@@ -137,7 +137,7 @@ class OpenVinoSession(Session):
 
 
 def _run_error(reason: str) -> ModelError:
-    return ModelError(f"OpenVINO cannot run the model on these texts: {reason}", "Use --runtime onnxruntime.")
+    return ModelError(f"OpenVINO cannot run the model on these texts: {reason}", 'Use `runtime="onnxruntime"`.')
 
 
 def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
@@ -189,8 +189,8 @@ def _check_results(model: Any, path: Path) -> None:
             raise DeviceError(
                 f"OpenVINO {version} computes other results than onnxruntime on this processor: they differ by "
                 f"{difference:.0%}",
-                f"Install its newest release ({install_command('--upgrade', 'openvino')}), or use --runtime "
-                "onnxruntime.",
+                f"Install its newest release ({install_command('--upgrade', 'openvino')}), or use "
+                '`runtime="onnxruntime"`.',
             )
 
 
@@ -245,14 +245,14 @@ class OpenVinoModel(CompiledModel):
         except RuntimeError as error:
             raise BundleInvalid(
                 f"OpenVINO {version} does not take {path}: {error_summary(error)}",
-                "Use --runtime onnxruntime, or export the model again with this installation: "
-                "es-sbert export MODEL -o BUNDLE.",
+                'Use `runtime="onnxruntime"`, or export the model again with this installation: '
+                "`es-sbert export MODEL -o BUNDLE`.",
             ) from error
         actual = self._model.get_property("INFERENCE_PRECISION_HINT").to_string()
         if actual not in (option, reported):
             raise DeviceError(
                 f"OpenVINO {version} computes in {actual} on this processor, not in {precision}",
-                "Use --precision auto or fp32.",
+                'Use `precision="auto"` or fp32.',
             )
         self._input_names = tuple(port.get_any_name() for port in self._model.inputs)
         self._provider = f"OpenVINO {version}"

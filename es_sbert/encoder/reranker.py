@@ -157,7 +157,7 @@ class Reranker:
         self.name = f"{bundle.model.name} ({selected.variant})"
         self.warnings = selected.warnings
         if bundle.manifest.variants[selected.variant].forced:
-            self.warnings += (f"variant {selected.variant} was exported below its parity threshold (--force)",)
+            self.warnings += (f"variant {selected.variant} was exported below its parity threshold (`force`)",)
 
     def __repr__(self) -> str:
         return f"<Reranker {self.name!r}>"
@@ -243,6 +243,6 @@ class Reranker:
         if not np.isfinite(outputs).all():
             raise ModelError(
                 f"{self.name} gave a score that is infinite or undefined",
-                "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
+                'Numbers of fp16 end at 65,504: use `precision="fp32"`, and report the model.',
             )
         scores[batch] = outputs

@@ -231,7 +231,7 @@ class SentenceTokenizer:
         limit = self._model.input_limit(kind)
         if tokens > limit:
             raise UsageError(
-                f"{self._model.name} reads {limit} tokens, not {tokens}", f"Give --passages at most {limit}."
+                f"{self._model.name} reads {limit} tokens, not {tokens}", f"Give `passages` at most {limit}."
             )
         return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 

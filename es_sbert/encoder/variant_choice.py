@@ -10,6 +10,7 @@ from es_sbert.encoder.device import Device, has_amx, has_bf16_products, has_int8
 from es_sbert.encoder.openvino_session import has_openvino, openvino_problem
 from es_sbert.errors import UsageError
 from es_sbert.installation import install_command
+from es_sbert.messages import setting_text
 
 # `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
 TUNING_VARIABLE = "ES_SBERT_TUNING"
@@ -48,11 +49,11 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
         if runtime in ("auto", variant.runtime) and precision in ("auto", variant.precision)
     ]
     if not wanted:
-        what = " ".join(f"--{name} {value}" for name, value in _named(runtime, precision) if value != "auto")
+        what = " ".join(setting_text(name, value) for name, value in _named(runtime, precision) if value != "auto")
         raise UsageError(
             f"{what} does not run on {device.kind}",
             "Use fp32, int8 or bf16 (OpenVINO) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
-            "--precision and --runtime at auto.",
+            "`precision` and `runtime` at auto.",
         )
     problems = {variant: _problem(variant) for variant in wanted}
     runnable = tuple(variant for variant, problem in problems.items() if problem is None)
@@ -125,7 +126,7 @@ def _problem(variant: Variant) -> Exception | None:
 
 def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in ("auto", *known):
-        raise UsageError(f"--{what} {name!r} is not one of auto, {', '.join(known)}", "Use one of these.")
+        raise UsageError(f"{setting_text(what, name)} is not one of auto, {', '.join(known)}", "Use one of these.")
 
 
 def _named(runtime: str, precision: str) -> tuple[tuple[str, str], ...]:

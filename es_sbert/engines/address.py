@@ -219,5 +219,5 @@ def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
         reason = "is not a PEM file of certificates" if isinstance(error, ssl.SSLError) else "cannot be read"
         raise UsageError(
             f"the CA file {settings.ca_certs} {reason}",
-            "Give --ca-certs the engine's certificate authority, for Elasticsearch config/certs/http_ca.crt.",
+            "Give `ca_certs` the engine's certificate authority, for Elasticsearch config/certs/http_ca.crt.",
         ) from error

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from es_sbert.errors import RequestFailed
+from es_sbert.errors import RequestFailed, UsageError
 
 Class = TypeVar("Class", bound=type)
 
@@ -30,6 +30,8 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
+        except UsageError:  # a ValueError that is not about the answer
+            raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise RequestFailed(
                 f"{self.info.url} sent an answer that {self.info.label} does not give ({method.__name__}: "

@@ -87,8 +87,7 @@ def detect_cluster(addresses: Sequence[Address]) -> Cluster:
         ordered = [failures[address] for address in addresses]
         error = next((each for each in ordered if not isinstance(each, HostUnknown)), ordered[0])
         reasons = "; ".join(failures[address].message for address in addresses)
-        error.message = f"none of {len(addresses)} addresses answers: {reasons}"
-        raise error
+        raise error.with_message(f"none of {len(addresses)} addresses answers: {reasons}") from error
     answering = tuple(address for address in addresses if address in found)
     _check_same_cluster([(address.url, *found[address]) for address in answering])
     return Cluster(min((info for info, _ in found.values()), key=lambda info: info.version), answering, failures)

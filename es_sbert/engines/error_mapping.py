@@ -166,11 +166,11 @@ def connection_error(
         kind = EngineUnreachable if any(isinstance(cause, ssl.SSLEOFError) for cause in causes) else TlsFailed
         return kind(
             f"the TLS connection to {url} failed: {_tls_reason(causes)}",
-            "Give --ca-certs the certificate authority that signed the engine's certificate, "
+            "Give `ca_certs` the certificate authority that signed the engine's certificate, "
             "and use the host name in the certificate.",
         )
     if "timed out" in text or "timeout" in text:
-        raised = "the client's timeout" if timeout is None else "--timeout"
+        raised = "the client's timeout" if timeout is None else "`timeout`"
         return EngineUnreachable(
             f"{url} did not answer within {'the time allowed' if timeout is None else f'{timeout:g} seconds'}",
             f"Check the host, its firewall and its load (`GET _nodes/hot_threads`), or raise {raised}.",

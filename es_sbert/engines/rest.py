@@ -81,7 +81,7 @@ def quote_index_name(name: str) -> str:
     if name.isprintable() and any(is_remote_name(each) for each in name.split(",")):
         raise UsageError(
             f"{name!r} is not the name of one index of this cluster, but names a remote cluster",
-            "Only the gateway (`es-sbert serve`) searches remote clusters. Or connect to that cluster itself (--url).",
+            "Only the gateway (`es-sbert serve`) searches remote clusters. Or connect to that cluster itself (`url`).",
         )
     if not _is_index_name(name):
         raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")

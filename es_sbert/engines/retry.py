@@ -186,7 +186,7 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
     def report(error: EngineError) -> None:
         if seconds and not began:
             began.append(time.monotonic())
-            message = f"Waiting for the engine, up to {seconds:g} s: {error.message} (--retry-seconds 0 fails at once)"
+            message = f"Waiting for the engine, up to {seconds:g} s: {error.message} (`retry_seconds=0` fails at once)"
             log_event("waiting_began", message, logging.WARNING, reason=error.message, seconds=seconds)
 
     try:
@@ -195,7 +195,7 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
         )
     except EngineError as error:
         if began and may_be_starting(error):
-            error.message += f" (waited for {time.monotonic() - began[0]:,.0f} s)"
+            error.add_note(f"waited for {time.monotonic() - began[0]:,.0f} s")
         raise
     if began:
         waited = time.monotonic() - began[0]

@@ -152,7 +152,7 @@ def training_pairs(
     if field.meta.text is None:
         raise IndexMismatch(
             f"the mapping of {index} does not say which text is embedded in {vector_field}",
-            f"State it: es-sbert index create {index} --text-field FIELD.",
+            f"State it: `es-sbert index create {index} --text-field FIELD`.",
         )
     template = TextTemplate.parse(field.meta.text)
     chosen = [each for each in judgements if each.grade >= _TRAINING_GRADE]
@@ -211,12 +211,12 @@ def read_click_log(
     if not searches and without_text:
         raise SourceError(
             f"the log has {pluralize(without_text, 'semantic search')} of {names} without a text",
-            "Run the gateway with --log-queries, and collect searches again.",
+            "Run the gateway with `es-sbert serve --log-queries`, and collect searches again.",
         )
     if not searches:
         raise SourceError(
             f"{searches_pattern} has no semantic search of {names}",
-            "Name the index as applications do: --searched NAME. Keyword searches are not used.",
+            "Name the index as applications do with `searched`. Keyword searches are not used.",
         )
     clicks = [
         Click(source["search_id"], source["document_id"], source["position"])
@@ -231,7 +231,8 @@ def _scan(engine: Engine, pattern: str, query: Json, fields: Sequence[str]) -> I
     states = engine.resolve_indices(pattern)
     if not states:
         raise IndexMissing(
-            f"there is no index {pattern}", "Run the gateway with --search-log NAME --log-queries --log-clicks."
+            f"there is no index {pattern}",
+            "Run the gateway with `es-sbert serve --search-log NAME --log-queries --log-clicks`.",
         )
     for state in states:
         for page in scan_index(engine, state.name, query=query, source_includes=fields):

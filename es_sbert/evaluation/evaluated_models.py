@@ -128,7 +128,7 @@ def open_model(
     """
     if not Path(spec).is_dir() and (spec == "tfidf" or spec.startswith(_BASELINE_PREFIXES)):
         raise ModelNotFound(
-            f"{spec} is a baseline, and es-sbert evaluate no longer takes baselines",
+            f"{spec} is a baseline, and `es-sbert evaluate` no longer takes baselines",
             f"Run this in a checkout of the repository: python -m benchmarks.baselines evaluate {spec}",
         )
     folder = resolve_model(spec)
@@ -170,7 +170,7 @@ def _open_onnx(
         if not is_reranker_bundle(folder):
             raise UsageError(
                 f"{spec} scores pairs and was not exported, so onnx cannot run it",
-                f"Leave --backend out, or export a cross-encoder first: es-sbert export {spec} -o RERANKER.",
+                f"Leave `backend` out, or export a cross-encoder first: `es-sbert export {spec} -o RERANKER`.",
             )
         model = Reranker(folder, **options)
         warnings = model.warnings
@@ -186,9 +186,9 @@ def _open_torch(
     folder: Path, spec: str, *, device: str, precision: str, runtime: str, pair: bool
 ) -> SentenceEmbedder | PairScorer:
     if runtime != "auto":
-        raise UsageError(f"torch measures {spec}, not {runtime}", "Use --backend onnx to choose a runtime.")
+        raise UsageError(f"torch measures {spec}, not {runtime}", 'Use `backend="onnx"` to choose a runtime.')
     if precision not in ("auto", "fp32"):
-        raise UsageError(f"torch measures {spec} in fp32, not in {precision}", "Use --backend onnx for variants.")
+        raise UsageError(f"torch measures {spec} in fp32, not in {precision}", 'Use `backend="onnx"` for variants.')
     require_extra("train", "torch", "transformers")
     from es_sbert.networks.pair_scorer_folder import open_pair_scorer
     from es_sbert.networks.siamese_encoder import open_siamese_encoder
@@ -214,6 +214,6 @@ def _torch_device(device: str) -> str:
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise DeviceError(
             f"torch sees {torch.cuda.device_count()} CUDA devices, not {device}",
-            "Use --device cpu, or install a torch that is built for this machine's CUDA.",
+            'Use `device="cpu"`, or install a torch that is built for this machine\'s CUDA.',
         )
     return device

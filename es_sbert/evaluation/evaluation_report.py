@@ -258,7 +258,7 @@ def write_card(path: Path, card: str) -> None:
     try:
         path.write_text(card, encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another --card.") from error
+        raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another `card`.") from error
 
 
 def _dump_yaml(value: dict[str, Any]) -> str:

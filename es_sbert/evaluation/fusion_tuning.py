@@ -269,4 +269,4 @@ def fusion_lines(report: FusionReport) -> Iterator[str]:
     elif chosen == report.default:
         yield "Keep the defaults: no other setting is better by more than chance. More judged queries may show one."
     else:
-        yield f"Use: es-sbert search --index {report.index} {chosen.command_options()}"
+        yield f"Use: `es-sbert search --index {report.index} {chosen.command_options()}`"

@@ -45,7 +45,7 @@ def single_collection(data: Sequence[TaskData]) -> RetrievalCollection:
     if len(data) != 1 or not isinstance(data[0], RetrievalCollection):
         raise UsageError(
             f"one index holds one collection, and there are {len(data)}: {', '.join(each.name for each in data)}",
-            "Name the folder of one: --data FOLDER/retrieval/NAME.",
+            "Name the folder of one: `data=FOLDER/retrieval/NAME`.",
         )
     return data[0]
 
@@ -80,7 +80,7 @@ def evaluate_index(
     if not isinstance(model, OnnxEmbedder):
         raise UsageError(
             f"{model.name} does not run on onnxruntime, as models of an index do",
-            "Measure it in memory (leave --index out), or export it: es-sbert export.",
+            "Measure it in memory (leave `index` out), or export it: `es-sbert export`.",
         )
     with closing(connect(engine)) as opened:
         if opened.get_index(index) is None:

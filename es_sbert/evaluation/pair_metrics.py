@@ -107,7 +107,7 @@ def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Corre
     if len(expected) < 2 or _is_constant(expected):
         raise SourceError(
             f"{len(expected)} pairs with equal gold scores cannot be ranked",
-            "Give at least two pairs with different scores (a larger --limit).",
+            "Give at least two pairs with different scores (a larger `limit`).",
         )
     if _is_constant(predicted):
         return Correlation(0.0, 0.0)
@@ -224,7 +224,7 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
     if set(labels.tolist()) != {0, 1}:
         raise SourceError(
             "duplicates are measured on pairs of which some are duplicates (1) and some are not (0)",
-            "Give a file with both (a larger --limit).",
+            "Give a file with both (a larger `limit`).",
         )
     duplicate_count = int(labels.sum())
     other_count = len(labels) - duplicate_count

@@ -165,12 +165,12 @@ def _check_classes(examples: LabelledFeatures, *, at_least: int) -> None:
     if len(names) < 2:
         raise SourceError(
             f"all {len(examples.classes)} examples are of one class",
-            "Give examples of at least two (a larger --limit).",
+            "Give examples of at least two (a larger `limit`).",
         )
     if counts.min() < at_least:
         raise SourceError(
             f"the class {names[counts.argmin()]} has {counts.min()} examples, {at_least} are needed",
-            "Give more of them (a larger --limit).",
+            "Give more of them (a larger `limit`).",
         )
 
 
@@ -218,7 +218,7 @@ def random_splits(labels: Sequence[str], *, folds: int = ARGUMENT_FOLDS, seed: i
     if count < folds:
         raise SourceError(
             f"{folds} folds need {folds} pairs of every label; there are {count} of {rarest}",
-            "Give more pairs (a larger --limit), or use fewer folds.",
+            "Give more pairs (a larger `limit`), or use fewer folds.",
         )
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
     return list(splitter.split(np.zeros(len(labels)), np.array(labels)))
@@ -239,7 +239,7 @@ def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int =
     if len(distinct) < folds:
         raise SourceError(
             f"{len(distinct)} topics cannot be split into {folds} folds",
-            "Give pairs of more topics (a larger --limit), or use fewer folds.",
+            "Give pairs of more topics (a larger `limit`), or use fewer folds.",
         )
     splitter = GroupKFold(folds, shuffle=True, random_state=seed)
     rows = np.zeros(len(topics))  # (pairs,)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError
 from es_sbert.io.tables import MissingColumns, Table, read_table
+from es_sbert.messages import setting_text
 
 
 class EvaluationTask(StrEnum):
@@ -209,7 +210,7 @@ def read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> 
         missing = next(role for role, name in names.items() if name == error.missing[0])
         raise SourceError(
             error.message,
-            f"Name the column to be read as {missing}: --columns {missing}=COLUMN, one of "
+            f"Name the column to be read as {missing}: {setting_text('columns', {missing: 'COLUMN'})}, one of "
             f"{', '.join(error.names) or 'none'}.",
         ) from None
     return replace(table, columns={role: table.columns[name] for role, name in names.items()})

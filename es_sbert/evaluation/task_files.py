@@ -75,9 +75,7 @@ def read_task_data(
         SourceError: as `read_folder` and `read_files`.
     """
     if (folder is None) == (not files):
-        raise UsageError(
-            "give either a folder of data or files", f"Name one of them: --task {task} --data FOLDER, or --file FILE."
-        )
+        raise UsageError("give either a folder of data or files", "Name one of them: `data=FOLDER`, or `files=FILE`.")
     task_columns = {role: column for role, column in (columns or {}).items() if role in TASKS[task].roles}
     if folder is None:
         return read_files(task, files, limit=limit, columns=task_columns)
@@ -106,7 +104,7 @@ def read_folder(
             its line).
     """
     if not folder.is_dir():
-        raise SourceError(f"there is no folder {folder}", "Check --data.")
+        raise SourceError(f"there is no folder {folder}", "Check `data`.")
     task_folder = folder / TASKS[task].folder
     if not task_folder.is_dir():
         task_folder = folder
@@ -124,7 +122,7 @@ def read_folder(
     if not datasets:
         raise SourceError(
             f"{task_folder} holds no data for the task {task}",
-            "Check --data: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
+            "Check `data`: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
         )
     return datasets
 
@@ -150,7 +148,7 @@ def read_files(
         UsageError: the task is retrieval (its data is a folder), or a test split has no training split.
     """
     if task is EvaluationTask.RETRIEVAL:
-        raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with --data.")
+        raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with `data`.")
     if task is EvaluationTask.TRANSFER:
         return _read_classifications(files, limit, columns)
     return [_read_file(task, path, limit, columns) for path in files]

@@ -61,7 +61,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     except OSError as error:
         raise UsageError(
             f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
-            "Give PEM files that belong together, which this user may read: --tls-certificate and --tls-key.",
+            "Give PEM files that belong together, which this user may read: `certificate` and `key`.",
         ) from error
     return DrainingServer(config, shutdown, listen.drain_seconds)
 
@@ -106,5 +106,5 @@ def bind_socket(listen: ListenSettings) -> socket.socket:
         reason = str(error.strerror).partition(" (")[0]  # the rest repeats the address
         raise UsageError(
             f"nothing can listen on {listen.host}, port {listen.port}: {reason}",
-            "Give an address of this machine and a port that is free: --host and --port.",
+            "Give an address of this machine and a port that is free: `host` and `port`.",
         ) from error

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from es_sbert.config import DEFAULT_MODEL, EngineSettings, expand_home
+from es_sbert.config import DEFAULT_MODEL, EngineSettings, UsageErrorModel, expand_home
 from es_sbert.engines.rest import Json
 from es_sbert.errors import ModelNotFound, UsageError
 
@@ -126,7 +126,7 @@ class SearchLogSettings:
         check_index_name(self.index)
 
 
-class FrozenSettings(BaseModel):
+class FrozenSettings(UsageErrorModel):
     """Settings that cannot be changed, without unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -294,7 +294,7 @@ class Limits(FrozenSettings):
         if self.buffered_bytes is not None and self.buffered_bytes < 2 * self.body_bytes:
             raise UsageError(
                 f"{self.buffered_bytes:,} bytes for all bodies are less than two of {self.body_bytes:,} bytes",
-                "Give a --max-buffered of at least twice --max-body.",
+                "Give a `buffered_bytes` of at least twice `body_bytes`.",
             )
         return self
 
@@ -395,7 +395,7 @@ class ListenSettings(FrozenSettings):
                     f"{host!r} is not a host name or IP address", "Give it without a port: search.example, ::1."
                 )
         if self.key is not None and self.certificate is None:
-            raise UsageError("a TLS key is given without its certificate", "Give --tls-certificate too.")
+            raise UsageError("a TLS key is given without its certificate", "Give `certificate` too.")
         return self
 
 

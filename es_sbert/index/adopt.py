@@ -216,7 +216,7 @@ def _no_text_error(adoptable: AdoptableField, without_text: int, unreadable: int
     own = [field for field in names if field.partition(".")[0] != adoptable.name]
     return IndexMismatch(
         f"no sampled document of {name} with a vector has a text for {template.template!r}: {reason}",
-        "Give --text-field or --text-template as it was when the vectors were made. "
+        "Give `text_fields` or `text_template` as it was when the vectors were made. "
         + fields_hint(missing, own, "The index has", derived_fields(adoptable.state.mappings)),
     )
 

@@ -95,7 +95,7 @@ class AdoptableField:
         if dimensions != self.dimensions:
             raise IndexMismatch(
                 f"{self.where} holds vectors of {self.dimensions} dimensions, the model {model!r} makes {dimensions}",
-                "Give --model the model that made the vectors.",
+                "Give `model` the model that made the vectors.",
             )
         if self.stored is not None:
             check_field_model(VectorField(self.state.name, self.name, self.stored), fingerprint, model)
@@ -196,7 +196,7 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
         ingest = f"`es-sbert ingest --index {state.name} --text-field FIELD`"
         remedy = f"It has no vectors to adopt. Embed its documents: {ingest}."
         if others:
-            remedy = f"Give --vector-field one of: {', '.join(others)}."
+            remedy = f"Give `vector_field` one of: {', '.join(others)}."
         raise IndexMismatch(f"the index {state.name} has no field {vector_field!r}", remedy)
     property: Json = properties[vector_field]
     if property.get("type") == "nested":
@@ -205,7 +205,7 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {property.get('type', 'object')}, not "
             f"{VECTOR_TYPES[info.engine_type]}",
-            "Give --vector-field the field that holds the vectors.",
+            "Give `vector_field` the field that holds the vectors.",
         )
     return property
 

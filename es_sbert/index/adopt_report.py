@@ -116,7 +116,7 @@ def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
     if failing:
         lines += _failing_lines(failing)
     if report.written is None:
-        return [*lines, "The vectors are the model's. Nothing was written (--dry-run)."]
+        return [*lines, "The vectors are the model's. Nothing was written (`dry_run`)."]
     return [*lines, *_written_lines(report, report.written, name)]
 
 
@@ -140,7 +140,7 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
     check = report.check
     yield from _failing_lines(check.failing)
     yield (
-        f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, and --share asks for "
+        f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, and `share` asks for "
         f"{check.share:.1%}. Nothing was written."
     )
     ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
@@ -150,25 +150,25 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         yield (
             f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: "
             "their vectors were made "
-            "with another `max_seq_length`. Give --model a copy of the model with that maximum in "
-            "sentence_bert_config.json. Or adopt the others (--all and a lower --share), and embed these again: "
-            f"{ingest}."
+            "with another `max_seq_length`. Give `model` a copy of the model with that maximum in "
+            "sentence_bert_config.json. Or adopt the others (`all_documents` and a lower `share`), and embed these "
+            f"again: {ingest}."
         )
     elif check.matching_share >= 0.5:
         yield (
             "Most vectors are the model's. The others are probably of earlier versions of their texts. To adopt those "
-            f"that match: the same command with --all and a lower --share. Then embed the others: {ingest}."
+            f"that match: the same command with `all_documents` and a lower `share`. Then embed the others: {ingest}."
         )
     elif check.median >= _CLOSE_MEDIAN_COSINE:
         yield (
             "The vectors are close to the model's, and not the same: they were probably made in another precision, or "
-            "by another version of the model. Compare with another --precision. If slightly different vectors may "
-            "share a field, give a lower --min-cosine."
+            "by another version of the model. Compare with another `precision`. If slightly different vectors may "
+            "share a field, give a lower `min_cosine`."
         )
     else:
         yield (
-            "Probable reasons: another model (or another version of it), or another text. Try other values of --model "
-            "and --text-template. If the vectors cannot be explained, embed the documents into another field: "
+            "Probable reasons: another model (or another version of it), or another text. Try other values of `model` "
+            "and `text_template`. If the vectors cannot be explained, embed the documents into another field: "
             f"`es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
         )
 
@@ -179,7 +179,7 @@ def _variant_line(report: AdoptionReport, variant: TextVariant, name: str) -> st
         prompt = f"with {escape_unprintable(repr(variant.prompt))}" if variant.prompt else "without a prompt"
         return (
             f"{matches} {prompt} in front (median cosine {variant.median:.4f}), and es-sbert puts the model's own "
-            "prompt for documents in front. Give --model a copy of the model whose config_sentence_transformers.json "
+            "prompt for documents in front. Give `model` a copy of the model whose config_sentence_transformers.json "
             'has the prompt that was used as `"prompts": {"document": …}`, or none.'
         )
     command = f"es-sbert index adopt {name}{format_vector_field_option(report.field)}"

@@ -128,7 +128,7 @@ def _check_fields_made(engine: Engine, state: IndexState, body: Json) -> None:
             f"{engine.info.label} acknowledged a change of the mapping of {state.name}, and made something else of it: "
             f"{'; '.join(differences)}",
             "Load the documents into a new index, without `subobjects: false` in its mapping, by another name of the "
-            "vector field, or without --passages.",
+            "vector field, or without `passages`.",
         )
 
 

@@ -71,7 +71,7 @@ def request_vector_field(
         identity = (model.info.fingerprint, model.info.model, model.info.dimensions)
     tokens, overlap = options.get("passages"), options.get("passage_overlap")
     if tokens is None and overlap is not None:
-        raise UsageError("--passage-overlap is for passages", "Give --passages TOKENS too.")
+        raise UsageError("`passage_overlap` is for passages", "Give `passages=TOKENS` too.")
     rules = None if tokens is None else ChunkRules.of(tokens, overlap)
     if rules is not None:
         # Rejects passages that are longer than the model reads.

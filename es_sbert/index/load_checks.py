@@ -138,7 +138,7 @@ def check_can_load_files(
     if state.mappings.get("_routing", {}).get("required") and routing is None and routing_field is None:
         raise VectorIndexError(
             f"the index {state.name} requires a routing value for every document",
-            "Name the field that holds it with --routing-field (`routing_field` in Python), or load by an alias that "
+            "Name the field that holds it with `routing_field`, or load by an alias that "
             f"has an `index_routing`. {in_place} {in_place_command(name)}.",
         )
     check_can_hold_vectors(state)
@@ -195,8 +195,8 @@ def check_created_index(
         check_strict_mapping(state, documents)
     except (UsageError, VectorIndexError) as error:
         deleted = delete_unused_index(engine, state)
-        error.message += " (an index template says so; the index that this load created is empty"
-        error.message += " and was deleted again)" if deleted else ", and could not be deleted)"
+        fate = "and was deleted again" if deleted else "and could not be deleted"
+        error.add_note(f"an index template says so; the index that this load created is empty {fate}")
         raise
 
 

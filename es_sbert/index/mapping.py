@@ -30,6 +30,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.mappings import read_body
+from es_sbert.messages import setting_text
 
 META_KEY = "es_sbert"
 
@@ -192,7 +193,7 @@ def parse_index_type(
         raise UsageError(
             f"the index type flat needs OpenSearch 3: {info.label} fails the shards of an index with such a field "
             "whenever its mapping changes",
-            f"Use one of {', '.join(supported)}; exact searches (--exact) work on them too.",
+            f"Use one of {', '.join(supported)}; exact searches (`exact`) work on them too.",
         )
     if index_type not in supported:
         raise UsageError(f"{info.label} has no index type {index_type}", f"Use one of {', '.join(supported)}.")
@@ -216,8 +217,8 @@ def parse_index_type(
         raise UsageError(
             f"the index type {index_type} quantizes vectors of floats, and vectors of the element type {element_type} "
             "are stored as bytes",
-            f"Use --index-type hnsw with --element-type {element_type}, or --element-type float with --index-type "
-            f"{index_type}.",
+            f'Use `index_type="hnsw"` with {setting_text("element_type", element_type)}, or `element_type="float"` '
+            f"with {setting_text('index_type', index_type)}.",
         )
     return index_type
 
@@ -239,9 +240,7 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
         UsageError: unknown, or not for this engine.
     """
     if text in ("bit", "binary"):
-        remedy = (
-            "Use the element type byte, or shorter vectors (`--dimensions`); `es-sbert index advise` measures both."
-        )
+        remedy = "Use the element type byte, or shorter vectors (`dimensions`); `es-sbert index advise` measures both."
         if info.engine_type is EngineType.ELASTICSEARCH:
             remedy = (
                 "Use the index type bbq_hnsw, which every license includes: searches read one bit per dimension, and "
@@ -255,7 +254,7 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
     if element_type not in supported_element_types(info):
         raise UsageError(
             f"{info.label} has no vectors of {element_type} that es-sbert could write",
-            "It takes Elasticsearch 9.3 or newer; leave --element-type out for float, or use byte.",
+            "It takes Elasticsearch 9.3 or newer; leave `element_type` out for float, or use byte.",
         )
     return element_type
 

@@ -283,7 +283,7 @@ class TextTemplate:
         Raises:
             UsageError: a brace left open, a format specification, an unknown filter, or no field at all.
         """
-        remedy = "Write fields in braces, e.g. --text-template '{title}. {body}'; a brace itself is written twice."
+        remedy = 'Write fields in braces, e.g. `text_template="{title}. {body}"`; a brace itself is written twice.'
         try:
             parsed = list(string.Formatter().parse(template))
         except ValueError as error:
@@ -312,7 +312,7 @@ class TextTemplate:
         for field in fields:
             if not field or set(field) & set("{}!:"):
                 raise UsageError(
-                    f"{field!r} cannot be the name of a text field", "Name a field; a template is --text-template."
+                    f"{field!r} cannot be the name of a text field", "Name a field; a template is `text_template`."
                 )
         return cls.parse("\n".join(f"{{{field}}}" for field in fields))
 
@@ -437,7 +437,7 @@ def parse_text_options(text_fields: Sequence[str], text_template: str | None) ->
     """
     if text_template is not None:
         if text_fields:
-            raise UsageError("--text-field and --text-template exclude each other", "Give one of the two.")
+            raise UsageError("`text_fields` and `text_template` exclude each other", "Give one of the two.")
         return TextTemplate.parse(text_template)
     return TextTemplate.from_fields(text_fields) if text_fields else None
 

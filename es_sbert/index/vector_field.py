@@ -48,8 +48,9 @@ from es_sbert.index.mapping import (
     vector_property,
 )
 from es_sbert.index.text_template import STRIP_HTML, TextTemplate, closest_name, format_text_options
+from es_sbert.messages import setting_text
 
-_OTHER_FIELD_REMEDY = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
+_OTHER_FIELD_REMEDY = "Use another `vector_field` or another index; `es-sbert index show` lists what is there."
 
 
 class FieldOutcome(StrEnum):
@@ -125,7 +126,7 @@ class FieldRequest:
             raise IndexMismatch(
                 f"{other.index}.{other.name} has one vector a document, so it cannot be searched together with "
                 f"{self.passages}",
-                "Omit --passages, or use another --vector-field.",
+                "Omit `passages`, or use another `vector_field`.",
             )
         meta = other.meta
         text, passages = self.text or meta.text, self.passages or meta.passages
@@ -201,7 +202,7 @@ def ensure_vector_field(
     if shards is not None or replicas is not None:
         raise IndexMismatch(
             f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
-            "Omit --shards and --replicas, or create an index of another name.",
+            "Omit `shards` and `replicas`, or create an index of another name.",
         )
     planned: list[VectorField] = []
 
@@ -291,12 +292,12 @@ def _add_field(
         elif knn and is_flat:
             raise IndexMismatch(
                 f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
-                "Use --index-type hnsw here, or create a new index with --index-type flat.",
+                'Use `index_type="hnsw"` here, or create a new index with `index_type="flat"`.',
             )
         elif not knn and not is_flat:
             raise IndexMismatch(
                 f"the index {state.name} was created without index.knn, so it cannot hold a graph",
-                "Add the field with --index-type flat (exact search), or load the documents into a new index.",
+                'Add the field with `index_type="flat"` (exact search), or load the documents into a new index.',
             )
     check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
     _check_flat_mapping(engine.info, state, meta)
@@ -319,7 +320,7 @@ def _check_flat_mapping(info: EngineInfo, state: IndexState, meta: VectorFieldMe
         raise IndexMismatch(
             f"the mapping of {state.name} has `subobjects: false`, so {info.label} cannot keep several passages of a "
             "document in it",
-            "Omit --passages, or load the documents into an index without this setting.",
+            "Omit `passages`, or load the documents into an index without this setting.",
         )
     if state.mappings.get("dynamic") == "strict":
         raise IndexMismatch(
@@ -357,17 +358,17 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
     if request.index_type not in (None, meta.index_type):
         raise IndexMismatch(
             f"{where} has the index type {meta.index_type}, not {request.index_type}",
-            "The type is chosen with the field: omit --index-type, or use another --vector-field or index.",
+            "The type is chosen with the field: omit `index_type`, or use another `vector_field` or index.",
         )
     if request.element_type not in (None, meta.element_type):
         raise IndexMismatch(
             f"{where} has the element type {meta.element_type}, not {request.element_type}",
-            "The type is chosen with the field: omit --element-type, or use another --vector-field or index.",
+            "The type is chosen with the field: omit `element_type`, or use another `vector_field` or index.",
         )
     if request.passages is not None and request.passages != meta.passages:
         raise IndexMismatch(
             f"{where} has {meta.passages or 'one vector a document'}, not {request.passages}",
-            "Omit --passages, or use another --vector-field or index.",
+            "Omit `passages`, or use another `vector_field` or index.",
         )
     return field
 
@@ -406,7 +407,7 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
         plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
         remedy = f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`."
         if others:
-            remedy = f"Give --vector-field one of: {others}."
+            remedy = f"Give `vector_field` one of: {others}."
         elif plain:
             remedy = (
                 f"{', '.join(plain)} holds vectors that es-sbert has not made: if you know their model, "
@@ -427,8 +428,8 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
         raise IndexMismatch(
             f"{field.index}.{field.name} holds vectors of the model {field.meta.model!r} "
             f"({field.meta.fingerprint[:12]}), not of {model_name!r} ({fingerprint[:12]})",
-            "Leave --model out to use the model that made them (`es-sbert model add FOLDER` registers it), embed with "
-            f"{model_name!r} into another --vector-field or index, or embed all documents again: `es-sbert index "
+            "Leave `model` out to use the model that made them (`es-sbert model add FOLDER` registers it), embed with "
+            f"{model_name!r} into another `vector_field` or index, or embed all documents again: `es-sbert index "
             f"migrate {field.index} --model MODEL`.",
         )
 
@@ -442,10 +443,11 @@ def text_mismatch(name: str, field: VectorField, text: str, text_options: str | 
         text_options: The options that it was given by.
     """
     options = text_options or format_text_options(field.name, (), text) or ""
-    option = options.partition(" ")[0] + (" and --strip-html" if f"|{STRIP_HTML}}}" in text else "")
+    given = "`text_fields`" if options.startswith("--text-field") else "`text_template`"
+    given += " and `strip_html`" if f"|{STRIP_HTML}}}" in text else ""
     return IndexMismatch(
         f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {text!r}",
-        f"Omit {option} to keep that text. To embed all documents from the new one: "
+        f"Omit {given} to keep that text. To embed all documents from the new one: "
         f"`es-sbert ingest --index {name} --replace-text-template {options}` in place, or "
         f"`es-sbert index migrate {name} {options}` so that searches never see vectors of both.",
     )
@@ -459,7 +461,7 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
     if field.get("type") == "alias":
         raise IndexMismatch(
             f"{vector_field!r} of {state.name} is an alias of the field {field['path']}, which has the vectors",
-            f"Give --vector-field {field['path']}.",
+            f"Give {setting_text('vector_field', field['path'])}.",
         )
     if dimensions is None:
         raise IndexMismatch(
@@ -471,7 +473,7 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
         raise IndexMismatch(
             f"the vectors in {state.name}.{vector_field} were not made by es-sbert: their model is not known",
             f"If you know the model: {adopt_command(state.name, vector_field)} checks it and takes them over. Else use "
-            "another --vector-field or another index.",
+            "another `vector_field` or another index.",
         )
     similarity = mapped_similarity(engine_type, field)
     if similarity not in ("cosine", "cosinesimil"):

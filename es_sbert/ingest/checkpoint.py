@@ -179,7 +179,7 @@ class LoadCheckpoint:
         if row is not None:
             self.note = (
                 f"The state file {self.path} was of another index, model, text or id field, or of files that were read "
-                f"differently (--format, --delimiter, --encoding, --sheet, --types, --decimal): {_RESTARTED}"
+                f"differently (`format`, `delimiter`, `encoding`, `sheet`, `types`, `decimal`): {_RESTARTED}"
             )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
@@ -343,11 +343,11 @@ class LoadCheckpoint:
                 yield
             except (sqlite3.Error, OSError) as error:
                 if isinstance(error, sqlite3.Error) and "locked" in str(error):
-                    remedy = "Wait until it ends, or use another file with --state."
+                    remedy = "Wait until it ends, or use another file with `state`."
                     raise UsageError(f"another load is running with the state file {self.path}", remedy) from error
                 raise OutputError(
                     f"the state file {self.path} cannot be written: {error}",
-                    "Free space or name another file with --state, then run the same command again: it resumes "
+                    "Free space or name another file with `state`, then run the same command again: it resumes "
                     "the load.",
                 ) from error
 

@@ -35,7 +35,7 @@ from es_sbert.io.text_formats import (
     parse_json_line,
     split_lines,
 )
-from es_sbert.messages import log_event
+from es_sbert.messages import log_event, setting_text
 
 # A document may be as long as --max-document-bytes; of longer last letters the time is not known.
 _TAIL_BYTES = 1 << 20
@@ -66,7 +66,7 @@ def check_dead_letters_writable(path: Path) -> None:
     """
     target = path if path.exists() else path.parent
     if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
-        remedy = "Give --dead-letters a file in an existing folder that this user may write to."
+        remedy = "Give `dead_letters` a file in an existing folder that this user may write to."
         raise OutputError(f"the dead-letter file {path} could not be written", remedy)
 
 
@@ -181,7 +181,7 @@ class DeadLetters:
             except OSError as error:
                 raise OutputError(
                     f"the dead-letter file {self.path} cannot be written: {error.strerror}",
-                    "Free space or name another file with --dead-letters, then run the same command again: "
+                    "Free space or name another file with `dead_letters`, then run the same command again: "
                     "documents that are in the index are not embedded twice.",
                 ) from error
 
@@ -241,7 +241,7 @@ def quarantine(file: Path) -> None:
     except OSError as error:
         raise OutputError(
             f"{file} cannot be renamed to {quarantine_path(file).name}: {error.strerror}",
-            "Copy it into a folder that this user may write to, and give --retry the copy.",
+            "Copy it into a folder that this user may write to, and give `retry` the copy.",
         ) from error
 
 
@@ -254,7 +254,7 @@ def pending_dead_letters(file: Path) -> DeadLetterFile:
     path = _pending_path(file)
     if path is None:
         raise SourceError(
-            f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load."
+            f"there are no dead letters in {file}", "Give `retry` the dead-letter file of an earlier load."
         )
     return DeadLetterFile(LocalFile(str(file), path, path.stat().st_size))
 
@@ -287,8 +287,8 @@ def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
     if other is not None:
         raise UsageError(
             f"{path} holds dead letters of the index {other}",
-            f"Give --index {other}. To load them into another index, remove the entry `index` from the letters first: "
-            f"""`sed -i 's/"index":"{other}",//' {path}`.""",
+            f"Give {setting_text('index', other)}. To load them into another index, remove its name from the letters "
+            f"""first: `sed -i 's/"index":"{other}",//' {path}`.""",
         )
 
 

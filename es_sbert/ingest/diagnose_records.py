@@ -16,7 +16,7 @@ from es_sbert.index.text_template import MISSING, document_field_names, fields_h
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.read_documents import Document, DocumentRules, to_document
 from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting_text
 
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _BULK_PARAMETERS = frozenset({
@@ -132,14 +132,14 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
         return (
             f"{source} looks like the response to a search, not like one document a line",
             f"Write its documents one a line: jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {name}, and load them "
-            "with --id-field _id.",
+            'with `id_field="_id"`.',
         )
     if isinstance(fields.get("_source"), dict):
         if first.rules.from_python:
             return f"the {source} are hits of a search: each document is in _source", _PYTHON_HITS.format(hits="hits")
-        keys, options = "_id: ._id", "--id-field _id"
+        keys, options = "_id: ._id", '`id_field="_id"`'
         if any("_routing" in fields for fields in first.documents_as_json()):
-            keys, options = f"{keys}, _routing: ._routing", f"{options} --routing-field _routing"
+            keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
         return (
             f"{source} holds the hits of a search: the documents are in _source",
             f"Write them one a line: jq -c '._source + {{{keys}}}' {name}, and load them with {options}.",
@@ -161,7 +161,7 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
         if from_python:
             return f"{problem}: {_frequent_reasons(first)}", "Correct the documents and add them again."
         columns = any(reject.reason.startswith("the column ") for reject in first.rejects)
-        remedy = _CORRECT if columns else "Check that the file holds what its name or --format says."
+        remedy = _CORRECT if columns else "Check that the file holds what its name or `format` says."
         return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
     names, texts = first.field_names(), first.rules.text_fields
     have = fields_hint([], names, DOCUMENTS_HAVE)
@@ -172,19 +172,19 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
             f"{problem}, since the documents already have the field {taken[0]}, into which this load would write",
             f"Leave out the fields {', '.join(taken)}, or create the index with another vector_field."
             if from_python
-            else f"Give --vector-field another name, or leave the fields out: jq -c 'del({filtered})' {name}",
+            else f"Give `vector_field` another name, or leave the fields out: jq -c 'del({filtered})' {name}",
         )
     metadata = _diagnose_metadata_fields(first, objects, name)
     if metadata is not None:
         return f"{problem}, {metadata[0]}", metadata[1]
     id_field = first.rules.id_field
     if id_field is not None and all(find_field(fields, id_field) is MISSING for fields in objects):
-        hint, option = fields_hint([id_field], names, DOCUMENTS_HAVE), "id_field" if from_python else "--id-field"
+        hint = fields_hint([id_field], names, DOCUMENTS_HAVE)
         return (
             f"{problem}, since no document has the id field {id_field}",
-            f"{hint} Correct {option}, or leave it out: ids are then hashes of the content.",
+            f"{hint} Correct `id_field`, or leave it out: ids are then hashes of the content.",
         )
-    remedy = PYTHON_TEXT_REMEDY if from_python else "Name a field of text with --text-field or --text-template."
+    remedy = PYTHON_TEXT_REMEDY if from_python else "Name a field of text with `text_fields` or `text_template`."
     for text in texts:
         type_problem = text_problem(*(find_field(fields, text) for fields in objects))
         if type_problem is not None:
@@ -194,7 +194,7 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
             )
     if first.rejects and not first.documents:
         return f"{problem}: {_frequent_reasons(first)}", _CORRECT
-    remedy = PYTHON_TEXT_REMEDY if from_python else "Name the fields of the text with --text-field or --text-template."
+    remedy = PYTHON_TEXT_REMEDY if from_python else "Name the fields of the text with `text_fields` or `text_template`."
     if first.missing == list(texts):
         hint = fields_hint(texts, names, DOCUMENTS_HAVE)
         return f"{problem}, since no document has the text field {' or '.join(texts)}", f"{hint} {remedy}"
@@ -241,7 +241,7 @@ def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, s
         return (
             f"{source} holds a JSON object over several lines, not one object a line",
             f"Write one document a line: jq -c '{picked}' {name}"
-            + (", and load them with --id-field _id." if is_response else ""),
+            + (', and load them with `id_field="_id"`.' if is_response else ""),
         )
     kind = _table_format(lines)
     if kind is None:
@@ -249,7 +249,7 @@ def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, s
     first_line = lines[0][:200].decode(errors="replace")
     return (
         f"{source} looks like {kind.upper()}, not like JSON Lines: its first line is {first_line!r}",
-        f"Add --format {kind}, or name the file .{kind}.",
+        f"Add {setting_text('format', kind)}, or name the file .{kind}.",
     )
 
 
@@ -284,7 +284,7 @@ def _bulk_body_remedy(first: FirstRecords, action: Mapping[str, Any], file: str)
         )
     if any("_id" in parameters for parameters in action.values()):
         keep = f"jq -nc 'inputs as $action | input + {{_id: ($action | first(.[])._id)}}' {file}"
-        return f"Keep its documents, each with its id: {keep}, and load them with --id-field _id."
+        return f'Keep its documents, each with its id: {keep}, and load them with `id_field="_id"`.'
     return f"Keep its documents: awk 'NR % 2 == 0' {file}"
 
 

@@ -165,17 +165,16 @@ def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
     Raises:
         SourceError: the documents would all be written without a routing.
     """
-    field, rules = str(first.rules.routing_field), first.rules
+    field = str(first.rules.routing_field)
     mapped = {} if plan.state is None else plan.state.mappings.get("properties", {})
     head = field.partition(".")[0]
     # The parent of a join field is not in the mapping.
     if head in mapped or any(find_field(fields, field) is not MISSING for fields in _further_documents(plan)):
         return
-    option = "routing_field" if rules.from_python else "--routing-field"
     raise SourceError(
         f"none of the first {pluralize(len(first.records), 'record')} has the field {field} of the routing",
-        f"{fields_hint([field], first.field_names(), DOCUMENTS_HAVE)} Correct {option}, or put the field into the "
-        "mapping before the load if only later documents have it.",
+        f"{fields_hint([field], first.field_names(), DOCUMENTS_HAVE)} Correct `routing_field`, or put the field into "
+        "the mapping before the load if only later documents have it.",
     )
 
 
@@ -210,13 +209,16 @@ def _raise_unknown_fields(
         )
         known = all(name in derived for name in unknown)
         mapping = "" if plan.state is None or known else f", and the mapping of {plan.state.name} lacks it"
-        text = planned.text_options or f"the text {planned.template.template!r}"
         hint = fields_hint(unknown, names, DOCUMENTS_HAVE, derived)
         if first is not None and not known and plan.from_python:
             hint += f" {PYTHON_TEXT_REMEDY}"
         elif first is not None and not known:
             hint += " A field that only later documents have must be in the mapping before the load begins."
-        raise SourceError(f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} ({text})", hint)
+        raise SourceError(
+            f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} (the text is "
+            f"{planned.template.template!r})",
+            hint,
+        )
 
 
 def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: PlannedField) -> bool:
@@ -265,7 +267,7 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     _raise_unknown_fields(engine, plan, first.missing, names)
     if first.has_text:
         return
-    hint = f"{fields_hint([], names, DOCUMENTS_HAVE)} Name a field of text with --text-field or --text-template."
+    hint = f"{fields_hint([], names, DOCUMENTS_HAVE)} Name a field of text with `text_fields` or `text_template`."
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
     properties = state.mappings.get("properties", {})

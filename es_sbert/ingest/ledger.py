@@ -16,7 +16,7 @@ from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
 from es_sbert.ingest.records import RejectedRecord
 from es_sbert.ingest.written_versions import Version, VersionRecorder, pack_versions
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, setting_text
 
 # A share means nothing before so many records were read.
 MIN_RECORDS_READ = 1000
@@ -46,7 +46,7 @@ class ErrorLimit:
         match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
         if match is None or (match[2] is not None and float(match[2]) > 100):
             remedy = "Write a number of documents (100), a part of those read (5%), or off."
-            raise UsageError(f"--max-errors {text!r} is neither a number nor a percentage", remedy)
+            raise UsageError(f"{setting_text('max_errors', text)} is neither a number nor a percentage", remedy)
         return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
 
     def is_exceeded(self, read: int, failed: int) -> bool:
@@ -125,9 +125,9 @@ class ErrorMonitor:
         reasons = "; ".join(f"{count:,} × {reason}" for count, reason in self._reasons.most_frequent())
         self._stop(
             f"{failed:,} of the {pluralize(read, 'document')} read could not be loaded, more than "
-            f"--max-errors {self._limit} "
+            f"{setting_text('max_errors', str(self._limit))} "
             f"allows. Most frequent: {reasons}. They are in {self._dead_letters}. Correct the source, or add "
-            "--max-errors off"
+            '`max_errors="off"`'
         )
 
 

@@ -175,10 +175,11 @@ class _Load:
                 if restore_settings:
                     before = len(self._notes)
                     self._restore_settings(context)
-                    error.message += "".join(f"; {note}" for note in self._notes[before:])
+                    for note in self._notes[before:]:
+                        error.add_note(note)
                 counts = context.outcomes.ledger.counts()
                 written = counts[DocumentOutcome.INDEXED] + counts[DocumentOutcome.UPDATED]
-                error.message += f" (this came after {pluralize(written, 'document')} {be(written, past=True)} written)"
+                error.add_note(f"this came after {pluralize(written, 'document')} {be(written, past=True)} written")
                 raise
             self._finish_checkpoint(context.checkpoint)
         return self._report(context, info)
@@ -335,7 +336,7 @@ class _Load:
             self._notes.append(
                 f"{pluralize(context.outcomes.rerouted, 'document')} {be(context.outcomes.rerouted)} also "
                 f"in {name} with another routing than the source's: "
-                "searches may find both. `--prune` removes those of earlier loads that the source no longer has"
+                "searches may find both. `prune` removes those of earlier loads that the source no longer has"
             )
         return LoadReport.of(
             context.outcomes.ledger,

@@ -35,6 +35,7 @@ from es_sbert.ingest.records import (
 from es_sbert.ingest.sources.document_source import DocumentSource, ReadContext, ReadSettings, RequiredColumns
 from es_sbert.ingest.sources.json_values import UnserializableValue, object_to_json
 from es_sbert.ingest.sources.table_rows import PYTHON_ROWS, row_record, row_to_json
+from es_sbert.messages import setting_text
 
 _DELETE_PAGE = 1000
 
@@ -99,7 +100,7 @@ class IterableSource(DocumentSource):
             identity = document_id(whole, METADATA_ID)
         except InvalidId as error:
             field = metadata_id_field(whole.fields[METADATA_ID])
-            advice = "" if field == METADATA_ID else f": give id_field={field!r}"
+            advice = "" if field == METADATA_ID else f": give {setting_text('id_field', field)}"
             return RejectedRecord(origin, f"{error}{advice}", document=whole.source)
         del row[METADATA_ID], whole.fields[METADATA_ID]
         return whole._replace(source=row_to_json(row), id=identity)

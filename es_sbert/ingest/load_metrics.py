@@ -116,7 +116,7 @@ def read_metrics_address(text: str) -> tuple[str, int]:
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
-        raise UsageError(f"{text!r} is no address for metrics", "Give --metrics a PORT or HOST:PORT, e.g. 9464.")
+        raise UsageError(f"{text!r} is no address for metrics", "Give `metrics` a PORT or HOST:PORT, e.g. 9464.")
     return (match["host"] or DEFAULT_HOST).strip("[]"), int(match["port"])
 
 
@@ -134,7 +134,7 @@ def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str]:
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
-        remedy = "Give --metrics another port: every load needs a different one."
+        remedy = "Give `metrics` another port: every load needs a different one."
         raise UsageError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}", remedy) from error
     shown = f"[{host}]" if ":" in host else host
     try:

@@ -46,6 +46,7 @@ from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.ingest.sources.sql_source import SqlSource
 from es_sbert.io.file_formats import FileFormat
+from es_sbert.messages import setting_text
 
 MIB = 1 << 20
 
@@ -242,14 +243,14 @@ def _given_texts(settings: IngestSettings) -> dict[str, tuple[TextTemplate | Non
         return {field: (parse_text_options(text_fields, text_template), options)}
     if text_fields or text_template is not None:
         raise UsageError(
-            "--vector includes the text of its vector field", "Leave --text-field and --text-template out."
+            "`vectors` includes the text of its vector fields", "Leave `text_fields` and `text_template` out."
         )
     given: dict[str, tuple[TextTemplate | None, str | None]] = {}
     for option in settings.vectors:
         field, equals, template = option.partition("=")
         check_field_name(field)
         if field in given:
-            raise UsageError(f"the vector field {field} is named twice", "Name each --vector once.")
+            raise UsageError(f"the vector field {field} is named twice", "Name each field of `vectors` once.")
         parsed = TextTemplate.parse(template) if equals else None
         given[field] = parsed, format_text_options(field, (), template if equals else None)
     return given
@@ -260,20 +261,23 @@ def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta |
     if stored is not None and stored.text is not None:
         return TextTemplate.parse(stored.text)
     if settings.vectors:
-        raise UsageError(f"the mapping does not name the text of {field}", f"Write --vector '{field}={{FIELD}}'.")
+        raise UsageError(
+            f"the mapping does not name the text of {field}",
+            f"Write {setting_text('vectors', [f'{field}={{FIELD}}'])}.",
+        )
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
 
 
 def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, ChunkRules]:
     """Vector field → the rules asked for: `256` for all of them, `body=256` for one."""
     if settings.passage_overlap is not None and not settings.passages:
-        raise UsageError("--passage-overlap is for passages", "Give --passages TOKENS too.")
+        raise UsageError("`passage_overlap` is for passages", "Give `passages=TOKENS` too.")
     rules: dict[str, ChunkRules] = {}
     for given in settings.passages:
         field, tokens = _parse_passage_rule(given)
         if field and field not in fields:
             raise UsageError(
-                f"--passages names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
+                f"`passages` names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
             )
         for name in [field] if field else fields:
             rules[name] = ChunkRules.of(tokens, settings.passage_overlap)
@@ -285,7 +289,8 @@ def _parse_passage_rule(given: str) -> tuple[str, int]:
     field, _, number = given.rpartition("=")
     if not number.isascii() or not number.isdigit() or int(number) < 1:
         raise UsageError(
-            f"--passages {given!r} is not a number of tokens", "Write --passages 256, or --passages FIELD=256."
+            f"{setting_text('passages', given)} is not a number of tokens",
+            'Write `passages=256`, or `passages=["FIELD=256"]`.',
         )
     return field, int(number)
 
@@ -449,19 +454,19 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     for given in settings.passages:
         _parse_passage_rule(given)  # first: `--passages FILE` takes the file for the number
     if settings.prune and (settings.retry is not None or not sources):
-        raise UsageError("--prune compares the index with a source", "Give all that the index is loaded from.")
+        raise UsageError("`prune` compares the index with a source", "Give all that the index is loaded from.")
     if settings.watch_seconds is not None and sources:
         remedy = "Leave FILE out, and load it with a separate command."
-        raise UsageError("--watch looks at documents that are written to the index", remedy)
+        raise UsageError("`watch_seconds` looks at documents that are written to the index", remedy)
     if settings.watch_seconds is not None and settings.load_settings is BulkLoadSettings.FAST:
         raise UsageError(
-            "--watch never ends, so bulk load settings would never be restored", "Leave out --load-settings."
+            "`watch_seconds` never ends, so bulk load settings would never be restored", "Leave out `load_settings`."
         )
     if not sources and settings.id_field is not None:
-        raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
+        raise UsageError("`id_field` is for documents from elsewhere", "Leave it out: documents of the index have ids.")
     if not sources and settings.routing_field is not None:
         remedy = "Leave it out: documents of the index keep their routing."
-        raise UsageError("--routing-field is for documents from elsewhere", remedy)
+        raise UsageError("`routing_field` is for documents from elsewhere", remedy)
     if settings.replace_text_template:
         _check_replace_text_options(settings, sources)
     name = settings.index
@@ -515,7 +520,7 @@ def _check_types_of_texts(reading: ReadSettings) -> None:
     for name, kind in reading.column_types.given.items():
         if name in reading.text_fields and kind.type is not CellType.STRING:
             raise UsageError(
-                f"--types makes {name} a {kind.type}, and its text is embedded", f"Leave {name} out of --types."
+                f"`types` makes {name} a {kind.type}, and its text is embedded", f"Leave {name} out of `types`."
             )
 
 
@@ -535,13 +540,14 @@ def _check_replace_text_options(settings: IngestSettings, sources: Sequence[Docu
     """
     if sources:
         raise UsageError(
-            "--replace-text-template embeds all documents that the index holds",
-            "Leave FILE, --sql and --retry out, and load them afterwards by a command without --replace-text-template.",
+            "`replace_text_template` embeds all documents that the index holds",
+            "Leave FILE, `sql` and `retry` out, and load them afterwards without `replace_text_template`.",
         )
     given = settings.text_fields or settings.text_template or settings.strip_html
     if not given and not any("=" in vector for vector in settings.vectors):
         raise UsageError(
-            "--replace-text-template needs the new text", "Add --text-template '{title}. {body}' or --text-field FIELD."
+            "`replace_text_template` needs the new text",
+            'Add `text_template="{title}. {body}"` or `text_fields=["FIELD"]`.',
         )
 
 
@@ -552,19 +558,19 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
         UsageError: options that contradict each other.
         SourceError: there is no such file.
     """
-    options = {"FILE": settings.files, "--retry": settings.retry, "--sql": settings.sql}
+    options = {"FILE": settings.files, "`retry`": settings.retry, "`sql`": settings.sql}
     given = [option for option, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} exclude each other", "Give one of them.")
     of_files = settings.delimiter or settings.encoding or settings.sheet or settings.types or settings.decimal
     if (settings.retry or settings.sql) and of_files:
-        raise UsageError("--delimiter, --encoding, --sheet, --types and --decimal are for FILE", "Leave them out.")
+        raise UsageError("`delimiter`, `encoding`, `sheet`, `types` and `decimal` are for FILE", "Leave them out.")
     if settings.retry is not None:
         return [find_dead_letters(settings.retry)]
     if settings.sql is None:
         return find_sources(settings.files, settings.file_options)
     if settings.database is None:
         raise UsageError(
-            "--sql needs a database", "Give its address in ES_SBERT_DATABASE, a --database-file or --database."
+            "`sql` needs a database", "Give its address in ES_SBERT_DATABASE, a `database_file` or `database`."
         )
     return [SqlSource(settings.sql, settings.database)]

@@ -281,7 +281,7 @@ def write_report(engine: Engine, name: str, summary: LoadReport) -> None:
         [result] = engine.bulk(name, b'{"create":{}}\n' + orjson.dumps(document) + b"\n")
         failure = None if result.ok else result.reason
     except EsSbertError as error:
-        failure = f"{error.message}. {error.remedy}"
+        failure = f"{error.with_notes()}. {error.remedy}"
     if failure is not None:
         log_event("report_failed", f"the report of this load is not in {name}: {failure}", logging.WARNING, index=name)
 

@@ -337,7 +337,7 @@ class PartitionLoader:
                 raise IndexMismatch(
                     f"a worker has a different model named {job.model} ({encoder.info.fingerprint[:12]}, not "
                     f"{expected.fingerprint[:12]})",
-                    "Give --model a folder that all machines share, or install the same model on each.",
+                    "Give `model` a folder that all machines share, or install the same model on each.",
                 )
             self._encoder = encoder
         if self._engine is None:

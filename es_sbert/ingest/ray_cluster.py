@@ -47,7 +47,7 @@ def ray_connection(address: str) -> Iterator[None]:
     if address.startswith("ray://"):
         raise UsageError(
             "Ray Client addresses (ray://) are not supported: the checkpoint file must be on a node of the cluster",
-            "Run the command on a machine that belongs to the cluster, with --ray auto.",
+            'Run the command on a machine that belongs to the cluster, with `ray="auto"`.',
         )
     if address not in (LOCAL_CLUSTER, _CURRENT_CLUSTER):
         _check_port_open(address)
@@ -87,7 +87,7 @@ def _check_port_open(address: str) -> None:
 def _no_cluster_error(address: str, error: Exception) -> ClusterError:
     return ClusterError(
         f"there is no Ray cluster at {address}: {error_summary(error)}",
-        "Start one (`ray start --head`, then `ray start --address HOST:6379` on each machine), or use --ray local.",
+        'Start one (`ray start --head`, then `ray start --address HOST:6379` on each machine), or use `ray="local"`.',
     )
 
 
@@ -177,7 +177,7 @@ def choose_worker_pool(
         ClusterError: no node is large enough for an actor.
     """
     if ":" in device:
-        raise UsageError("--device names a GPU, but Ray assigns GPUs to workers", "Give --device cuda.")
+        raise UsageError("`device` names a GPU, but Ray assigns GPUs to workers", 'Give `device="cuda"`.')
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
     if device == "cuda" or (device == "auto" and gpus):
         cores = threads or CUDA_WORKERS
@@ -193,11 +193,11 @@ def _check_count(requested: int | None, fitting: int, what: str) -> int:
     if not fitting:
         raise ClusterError(
             f"no machine of the Ray cluster has {what} for a worker",
-            "Check `ray status`, or give --threads or --device.",
+            "Check `ray status`, or give `threads` or `device`.",
         )
     if requested is not None and requested > fitting:
         raise ClusterError(
-            f"the Ray cluster can run {fitting} workers of {what}, not {requested}", "Lower --ray-workers or --threads."
+            f"the Ray cluster can run {fitting} workers of {what}, not {requested}", "Lower `ray_workers` or `threads`."
         )
     return requested or fitting
 
@@ -231,7 +231,7 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
         raise ClusterError(
             f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert {__version__}, "
             f"{model} = {fingerprint[:12]}): {'; '.join(problems[:_MAX_LISTED_NODES])}{more}",
-            "Install one version of es-sbert and one model on all machines, or give --model a folder that they share, "
+            "Install one version of es-sbert and one model on all machines, or give `model` a folder that they share, "
             "and run the same command again.",
         )
 

@@ -231,7 +231,7 @@ class ReadBackCheck:
         again = "run the same command again: it embeds again what it wrote"
         if not context.plan.sources and self._first_checked:
             # Other documents of the index may be altered too; there is no record of them.
-            again = "embed the documents into another --vector-field"
+            again = "embed the documents into another `vector_field`"
         settings = {} if index is None else index.settings
         pipelines = {name: settings[name] for name in PIPELINE_SETTINGS if settings.get(name, "_none") != "_none"}
         if pipelines:

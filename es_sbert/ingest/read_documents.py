@@ -33,6 +33,7 @@ from es_sbert.ingest.records import (
 )
 from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadSettings, read_records
 from es_sbert.io.json_members import remove_members
+from es_sbert.messages import setting_text
 
 
 class RecordStream:
@@ -161,10 +162,6 @@ class DocumentRules:
         """The fields of a document without metadata fields."""
         return {name: value for name, value in fields.items() if name.partition(".")[0] not in self.metadata_fields}
 
-    def option(self, name: str, value: str) -> str:
-        """An option of a load with its value, as the caller writes it."""
-        return f"{name}={value!r}" if self.from_python else f"--{name.replace('_', '-')} {value}"
-
     def metadata_names(self, fields: Mapping[str, Any]) -> list[str]:
         """The metadata fields that a document has, except those that are removed."""
         # Nearly all documents have no such field.
@@ -180,12 +177,12 @@ class DocumentRules:
             value: Its value in a document; `MISSING` if its name has a dot.
         """
         if name == METADATA_ID and self.id_field is None:
-            return f"for the id of the document, give {self.option('id_field', metadata_id_field(value))}"
+            return f"for the id of the document, give {setting_text('id_field', metadata_id_field(value))}"
         if name == METADATA_ID:
-            id_field = self.option("id_field", str(self.id_field))
+            id_field = setting_text("id_field", self.id_field)
             return f"for the id of the document, leave out {id_field} or remove {name} from the documents"
         if name == _ROUTING and self.routing_field is None:
-            return f"for the routing of the document, give {self.option('routing_field', name)}"
+            return f"for the routing of the document, give {setting_text('routing_field', name)}"
         if name == "_source":
             return "load what is in it as the document"
         return "remove it from the documents"
@@ -251,7 +248,7 @@ def _check_parents(fields: Mapping[str, Any], rules: DocumentRules) -> None:
         if find_field(fields, parent) is not MISSING:
             raise InvalidId(
                 f"{UNROUTED_CHILD} {name} but no routing, which must be that of its parent: give "
-                f"{rules.option('routing_field', parent)}"
+                f"{setting_text('routing_field', parent)}"
             )
 
 

@@ -115,7 +115,8 @@ def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]
         was, has = ("was", "has") if written == 1 else ("were", "have")
         notes.append(
             f"{pluralize(written, 'document')} {was} written by others during this load and {has} no current vector: "
-            f"run {_in_place_command(context)} again, or use --watch, which embeds documents as they are written"
+            f"run {_in_place_command(context)} again, or use `watch_seconds`, which embeds documents as they are "
+            "written"
         )
     elif written:
         was = "was" if written == 1 else "were"

@@ -10,6 +10,7 @@ from itertools import chain
 
 from es_sbert.errors import UsageError
 from es_sbert.io.text_formats import Line
+from es_sbert.messages import setting_text
 
 COMMA = ","
 # In the order of preference.
@@ -30,7 +31,7 @@ def check_delimiter(text: str) -> str:
     delimiter = "\t" if text in ("tab", "\\t") else text
     if len(delimiter) != 1 or delimiter in '"\r\n\0':
         raise UsageError(
-            f"the delimiter {text!r} is not a single character", "Write --delimiter ';' or --delimiter tab."
+            f"the delimiter {text!r} is not a single character", 'Write `delimiter=";"` or `delimiter="tab"`.'
         )
     return delimiter
 
@@ -99,7 +100,7 @@ def delimiter_hint(columns: list[str], is_tsv: bool = False) -> str:
     joined = " ".join(columns)
     for delimiter in (*((COMMA,) if is_tsv else ()), *_OTHERS):
         if delimiter in joined:
-            shown = "tab" if delimiter == "\t" else f"'{delimiter}'"
-            option = f"--format csv --delimiter {shown}" if is_tsv else f"--delimiter {shown}"
-            return f"If {_NAMES[delimiter]} separates its columns, add {option}. "
+            shown = setting_text("delimiter", "tab" if delimiter == "\t" else delimiter)
+            with_format = setting_text("format", "csv") + " and " if is_tsv else ""
+            return f"If {_NAMES[delimiter]} separates its columns, add {with_format}{shown}. "
     return ""

@@ -37,7 +37,7 @@ class FileFormat(StrEnum):
     XLSX = "xlsx"
 
 
-FORMAT_HINT = "Add --format jsonl, csv, tsv, lines, parquet, arrow or xlsx."
+FORMAT_HINT = 'Add `format="jsonl"`, csv, tsv, lines, parquet, arrow or xlsx.'
 
 _SUFFIXES = {
     FileFormat.JSONL: (".jsonl", ".ndjson", ".json"),

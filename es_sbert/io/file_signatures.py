@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 from typing import NamedTuple
 
+from es_sbert.messages import setting_text
+
 # Bytes from the beginning of a file that are looked at.
 SIGNATURE_BYTES = 1 << 13
 
@@ -12,8 +14,8 @@ _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _SAVE_AS = "Save it as .xlsx or as CSV UTF-8 in a spreadsheet program"
-_SAVE_AS_CSV = f"{_SAVE_AS}, or run: soffice --headless --convert-to csv FILE"
-_UNPACK = "Unpack it, or give the text to stdin: {command} FILE | es-sbert ingest … - --format …"
+_SAVE_AS_CSV = f"{_SAVE_AS}, or run: `soffice --headless --convert-to csv FILE`"
+_UNPACK = "Unpack it, or give the text to stdin: `{command} FILE | es-sbert ingest … - --format …`."
 
 
 class Signature(NamedTuple):
@@ -30,11 +32,11 @@ class Signature(NamedTuple):
     is_workbook: bool = False
 
 
-_WORKBOOK = Signature("an Excel workbook (xlsx)", "Add --format xlsx, or name the file .xlsx.", is_workbook=True)
+_WORKBOOK = Signature("an Excel workbook (xlsx)", 'Add `format="xlsx"`, or name the file .xlsx.', is_workbook=True)
 _PREFIXES = (
     (b"%PDF-", Signature("a PDF document", "Extract its text first, for example with pdftotext.")),
-    (b"SQLite format 3\0", Signature("an SQLite database", "Add --database sqlite:///FILE --sql 'SELECT …'.")),
-    (b"ARROW1\0\0", Signature("an Arrow file", "Add --format arrow, or name the file .arrow.")),
+    (b"SQLite format 3\0", Signature("an SQLite database", 'Add `database="sqlite:///FILE"` and `sql="SELECT …"`.')),
+    (b"ARROW1\0\0", Signature("an Arrow file", 'Add `format="arrow"`, or name the file .arrow.')),
     (b"FEA1\0", Signature("a Feather file of version 1", "Write it again in version 2, or as Parquet.")),
     (b"\x1f\x8b", Signature("a gzip file", _UNPACK.format(command="zcat"))),
     (b"\x28\xb5\x2f\xfd", Signature("a zstd file", _UNPACK.format(command="zstdcat"))),
@@ -57,7 +59,7 @@ def recognize_file(head: bytes) -> Signature | None:
         return Signature("an old (.xls) or an encrypted Excel workbook", f"{_SAVE_AS}, without a password.")
     # Both begin like words of a text.
     if head.startswith(b"PAR1") and head[4:5] < b" " and not head[4:5].isspace():
-        return Signature("a Parquet file", "Add --format parquet, or name the file .parquet.")
+        return Signature("a Parquet file", 'Add `format="parquet"`, or name the file .parquet.')
     if head.startswith(b"BZh") and head[4:10] == b"1AY&SY":
         return Signature("a bzip2 file", _UNPACK.format(command="bzcat"))
     if head[257:262] == b"ustar":
@@ -88,7 +90,7 @@ def recognize_utf16(head: bytes) -> Signature | None:
         return None
     for encoding, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[0::2])):
         if zeros.count(0) > pairs * 0.7 and head.count(0) < pairs * 1.2:
-            return Signature("UTF-16 without a byte order mark", f"Add --encoding {encoding}.")
+            return Signature("UTF-16 without a byte order mark", f"Add {setting_text('encoding', encoding)}.")
     return None
 
 

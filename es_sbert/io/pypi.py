@@ -54,7 +54,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
         raise DownloadFailed(
             "pip is not installed in this Python environment; it fetches packages",
             f"Install it ({sys.executable} -m ensurepip, or uv pip install pip), or fetch {wheel.file_name} elsewhere "
-            "and give its folder: --from FOLDER.",
+            "and give its folder: `source=FOLDER`.",
         )
     path = folder / wheel.file_name
     if done.returncode != 0 or not path.is_file():
@@ -62,6 +62,6 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
         raise DownloadFailed(
             f"pip cannot fetch {wheel.coordinates}:\n{reason}",
             "Check that pip reaches its index (PIP_INDEX_URL, or pip.conf), or fetch the file elsewhere and give its "
-            "folder: --from FOLDER.",
+            "folder: `source=FOLDER`.",
         )
     return path

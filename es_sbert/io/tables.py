@@ -387,7 +387,7 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
     """
     if not path.exists():
         raise SourceError(
-            f"{path} does not exist", "Check the path; a relative one counts from the data folder (--data)."
+            f"{path} does not exist", "Check the path; a relative one counts from the data folder (`data`)."
         )
     form, compression = guess_format(path.name)
     if path.is_dir():

@@ -41,7 +41,7 @@ def check_encoding(name: str) -> str:
         pass
     raise UsageError(
         f"there is no text encoding {name!r}",
-        "Write --encoding windows-1252, utf-16, shift_jis or another of Python's.",
+        'Write `encoding="windows-1252"`, utf-16, shift_jis or another of Python\'s.',
     )
 
 
@@ -174,19 +174,19 @@ class EncodingDetector:
             SourceError: it has another encoding.
         """
         ways_out = (
-            "If it has another encoding, name that; with --encoding utf-8, such lines go to the dead-letter file."
+            'If it has another encoding, name that; with `encoding="utf-8"`, such lines go to the dead-letter file.'
         )
         if self.first is not None and self.windows_1252 > self.utf8:
             number, sample = self.first
             raise SourceError(
                 f"{name} is not UTF-8 but looks like Windows-1252: its line {number:,} then reads {sample!r}",
-                f"Add --encoding windows-1252, or save the file as UTF-8. {ways_out}",
+                f'Add `encoding="windows-1252"`, or save the file as UTF-8. {ways_out}',
             )
         if not self.utf8 and self.unknown >= _UNKNOWN_LINES:
             raise SourceError(
                 f"{name} is not UTF-8: {self.unknown:,} lines cannot be decoded, the first is line "
                 f"{self.first_unknown:,}",
-                f"Add --encoding with its encoding, such as windows-1251 or shift_jis, or save it as UTF-8. {ways_out}",
+                f"Add `encoding` with its encoding, such as windows-1251 or shift_jis, or save it as UTF-8. {ways_out}",
             )
 
 

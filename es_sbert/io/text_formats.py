@@ -72,7 +72,7 @@ def _make_line(number: int, pieces: list[bytes], size: int, max_bytes: int) -> L
 
 def line_too_long_reason(line: Line) -> str:
     """What to say of a line that is longer than allowed."""
-    return f"the line has {line.size:,} bytes, more than --max-document-bytes allows"
+    return f"the line has {line.size:,} bytes, more than `max_document_bytes` allows"
 
 
 def read_head(chunks: Iterable[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
@@ -264,10 +264,10 @@ def csv_rows(lines: Iterable[Line], max_bytes: int, delimiter: str = ",") -> Ite
 def _unclosed_quote_reason(feeder: _LineFeeder) -> str:
     line = feeder.too_long
     if line is not None:
-        return f"line {line.number} has {line.size:,} bytes, more than --max-document-bytes allows"
+        return f"line {line.number} has {line.size:,} bytes, more than `max_document_bytes` allows"
     return (
         f"a quote that is opened in line {feeder.first} is not closed up to line {feeder.last}, within the bytes "
-        "that --max-document-bytes allows; these lines were left out"
+        "that `max_document_bytes` allows; these lines were left out"
     )
 
 

@@ -174,10 +174,9 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_
             # The first error counts, with the reason why the block stays.
             reported = failure if isinstance(failure, EsSbertError) else error
             reason = f" ({error.message})" if reported is not error else ""
-            reported.message += f"; writes to {source} are still refused{reason}"
-            reported.remedy = (
-                "Once the engine answers, run the same command again to resume and remove the block, or give up with "
-                f"`es-sbert index migrate {store.state.alias} --rollback`."
+            reported.add_note(
+                f"writes to {source} are still refused{reason}; once the engine answers, run the same command again to "
+                f"resume and remove the block, or give up with `es-sbert index migrate {store.state.alias} --rollback`"
             )
             if failure is None or isinstance(failure, HoldExpired):
                 raise

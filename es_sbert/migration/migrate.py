@@ -354,7 +354,7 @@ class _MigrationRun:
         raise EngineError(
             f"{source} was not swapped: writes would have been refused for more than {most:g} s in each of "
             f"{MAX_HOLDS} attempts. Nothing is lost, and {source} takes writes",
-            "Run the same command again when less is written, or allow more: --max-hold SECONDS."
+            "Run the same command again when less is written, or allow more: `max_hold=SECONDS`."
             + (
                 ""
                 if self.request.rollback

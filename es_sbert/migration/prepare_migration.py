@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from shlex import quote
 from typing import Any, cast
 
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
@@ -40,6 +39,7 @@ from es_sbert.index.text_template import (
     mapping_field_names,
 )
 from es_sbert.index.vector_field import read_vector_field, require_index
+from es_sbert.messages import setting_text
 from es_sbert.migration.alias_swap import permit_name
 from es_sbert.migration.migration_state import (
     MigrationPhase,
@@ -103,7 +103,7 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
         if len(are_flat) > 1:
             raise IndexMismatch(
                 f"on OpenSearch the vector fields of {source.name} have a graph all of them, or none",
-                f"Choose an --index-type for {', '.join(fields)} that goes with the other vector fields.",
+                f"Choose an `index_type` for {', '.join(fields)} that goes with the other vector fields.",
             )
         settings["index.knn"] = "false" if are_flat == {True} else "true"
     return {"settings": settings, "mappings": mappings}
@@ -295,7 +295,7 @@ def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
     """
     there = engine.get_index(name)
     if there is not None:
-        remedy = "Give another name by --name, or delete that index if it is not needed."
+        remedy = "Give another name by `name`, or delete that index if it is not needed."
         raise IndexMismatch(f"the index {there.name}, which the migration would create, is there already", remedy)
     check_migration_privileges(engine, source, alias, name)
 
@@ -336,11 +336,11 @@ def _check_same_migration(
     if meta is None or not is_model or wanted.name not in (None, begun.name):
         options = "with another name or model"
     elif wanted.index_type not in (None, meta.index_type):
-        options = f"with --index-type {meta.index_type}"
+        options = f"with {setting_text('index_type', meta.index_type)}"
     elif wanted.element_type not in (None, meta.element_type):
-        options = f"with --element-type {meta.element_type}"
+        options = f"with {setting_text('element_type', meta.element_type)}"
     elif text is not None and meta.text is not None and text != meta.text:
-        options = f"with --text-template {quote(meta.text)}"
+        options = f"with {setting_text('text_template', meta.text)}"
     else:
         return
     raise IndexMismatch(
@@ -493,11 +493,11 @@ def check_source_index(
             f"{wanted.alias} is an index, not an alias, so it cannot be swapped for another",
             f"Migrate its alias {aliases[0]}, which applications should use."
             if aliases
-            else "--replace-index puts an alias of that name in its place: writes to it are blocked for the last "
+            else "`replace_index` puts an alias of that name in its place: writes to it are blocked for the last "
             "moment, and the old index is deleted in the same step.",
         )
     if source.name != wanted.alias and wanted.replace_index:
-        raise UsageError(f"{wanted.alias} is an alias already", "Leave --replace-index out.")
+        raise UsageError(f"{wanted.alias} is an alias already", "Leave `replace_index` out.")
 
 
 def _new_vector_fields(

@@ -61,7 +61,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
     if index.data_stream is not None:
         raise IndexMismatch(
             f"{index.name} belongs to the data stream {index.data_stream}, which cannot go over to another index",
-            f"Leave --reindex out: `es-sbert index remove {index.name}`.",
+            f"Leave `reindex` out: `es-sbert index remove {index.name}`.",
         )
     name = wanted.name or new_index_name(wanted.alias, "plain", index.name)
     fields = removable_fields(index)
@@ -77,12 +77,12 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
     if not fields:
         raise IndexMismatch(
             f"{index.name} has no field of es-sbert, so no copy is needed",
-            f"Leave --reindex out: `es-sbert index remove {wanted.alias}`.",
+            f"Leave `reindex` out: `es-sbert index remove {wanted.alias}`.",
         )
     check_source_index(engine, index, wanted, fields)
     for template in own_templates(engine, name):
         raise IndexMismatch(
-            f"{template} gives {name} the vector field again", "Change or delete it, or give another name by --name."
+            f"{template} gives {name} the vector field again", "Change or delete it, or give another name by `name`."
         )
     check_new_index(engine, index.name, wanted.alias, name)
     begun_state = initial_state(index, wanted.alias).model_copy(update={"removed": fields})

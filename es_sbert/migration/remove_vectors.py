@@ -219,7 +219,8 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
         remains.append(
             f"The mapping of {index.name} still has the fields {', '.join(mapped)}: engines remove no field from a "
             "mapping. Without values they take no space once segments are merged. To be rid of them, copy the "
-            "documents into an index without them (`POST _reindex`). `index remove --reindex` does both at once."
+            "documents into an index without them (`POST _reindex`). `es-sbert index remove --reindex` does both at "
+            "once."
         )
     if engine.info.engine_type is EngineType.OPENSEARCH and index.settings.get("index.knn") == "true":
         remains.append(f"{index.name} keeps the setting index.knn, which OpenSearch cannot change.")

@@ -122,7 +122,8 @@ def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> Rollbac
             return RollbackTarget(index, state.fields)
         raise IndexMismatch(
             f"{alias} points to the new index {index.name} already, and the migration is not finished",
-            "Run the migration's own command once more to finish it. Then --rollback goes back.",
+            "Run the migration's own command once more to finish it. Then "
+            f"`es-sbert index migrate {alias} --rollback` goes back.",
         )
     begun = find_target(engine, index)
     if begun is not None and begun[1].phase is not MigrationPhase.DONE:
@@ -236,7 +237,7 @@ def _check_model(target: IndexState, names: tuple[str, ...], wanted: MigrationRe
         raise IndexMismatch(
             f"{target.name} holds vectors of the model {other.model} ({other.fingerprint[:12]}), not of "
             f"{encoder.info.model} ({encoder.info.fingerprint[:12]})",
-            f"Leave --model out, or name that model: `es-sbert index migrate {wanted.alias} --rollback`.",
+            f"Leave `model` out, or name that model: `es-sbert index migrate {wanted.alias} --rollback`.",
         )
 
 

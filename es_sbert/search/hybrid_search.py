@@ -278,6 +278,8 @@ def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: Hybr
     default = DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
     try:
         fusion_weights = default if weights is None else FusionWeights(*weights)
+    except UsageError:  # is a ValueError too
+        raise
     except (TypeError, ValueError):
         raise UsageError(f"the weights are {weights!r}", "Give two numbers, semantic and keyword: (3, 1).") from None
     words = _lexical_query(scope, search.text, options)

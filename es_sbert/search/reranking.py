@@ -113,7 +113,7 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
     if meta.text is None:
         raise UsageError(
             "the mapping does not say of which fields the documents' text is made, so there is nothing to rerank",
-            "Load the documents by es-sbert ingest with --text-field or --text-template, which notes it.",
+            "Load the documents by `es-sbert ingest` with `text_fields` or `text_template`, which notes it.",
         )
     template = TextTemplate.parse(meta.text)
 

@@ -434,7 +434,7 @@ class SemanticIndex:
             raise FeatureMissing(
                 f"{self._engine.info.label} has no scripting (its build lacks the module {SCRIPTS_MODULE.name}), "
                 f"which exact search in an index of type {self.field.meta.index_type} needs",
-                "Search without exact, or load the documents with --index-type flat, where kNN is exact. "
+                'Search without exact, or load the documents with `index_type="flat"`, where kNN is exact. '
                 + servers_with_module(SCRIPTS_MODULE),
                 error.status,
                 error.module,

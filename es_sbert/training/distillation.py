@@ -124,12 +124,12 @@ def distill_model(
     """Make a student of a teacher, train it and export it; see `es_sbert.training.distill`."""
     refuse_several_processes(
         "es-sbert distill",
-        "Start it without torchrun. For several GPUs, start es-sbert train with a recipe of the objective "
+        "Start it without torchrun. For several GPUs, start `es-sbert train` with a recipe of the objective "
         "vector-distillation and model.layers or model.static.",
     )
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} cannot be the name of a model", "Give one of letters and digits: --name NAME.")
+        raise UsageError(f"{name!r} cannot be the name of a model", "Give one of letters and digits: `name=NAME`.")
     folder = resolve_model(teacher)
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
@@ -339,7 +339,7 @@ def _export_untrained(
         what = f"{student.base or teacher} with {student.layers} layers" if student.layers else student.base
         raise UsageError(
             f"{what} is no student of {teacher} before it has been trained, and there are no texts",
-            "Give texts like those that you will search: --texts FILE.",
+            "Give texts like those that you will search: `texts=FILE`.",
         )
     RunFolder(output).check_new()
     start = read_sentence_model(static_model_folder(folder, teacher, report=report), name)

@@ -141,7 +141,7 @@ def _read_rows(engine: Engine, sources: list[SourceSpec], report: Callable[[str]
     if not rows:
         raise SourceError(
             f"none of the {pluralize(len(documents), 'document')} of index {selection.index} has text in {wanted}",
-            "Name other fields in the recipe's `columns` (`es-sbert index show` lists them), or another filter.",
+            "Name other fields in the columns of the recipe (`es-sbert index show` lists them), or another filter.",
         )
     left_out = len(documents) - len(rows)
     without = f"; {left_out:,} others lack text in one of {wanted}" if left_out else ""

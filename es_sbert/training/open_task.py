@@ -97,7 +97,7 @@ def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveS
     if unused:
         raise RecipeInvalid(
             f"{', '.join(unused)} cannot apply to a cross-encoder, which makes no sentence vectors",
-            "Leave them out of `model`, or set its kind to bi-encoder.",
+            "Leave them out of the recipe's model, or set its kind to bi-encoder.",
         )
     labels = head_labels(objectives)
     base = resolve_model(spec.base)

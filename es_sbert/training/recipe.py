@@ -18,6 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
+from es_sbert.messages import setting_text
 from es_sbert.training.objective_settings import (
     DenoisingSpec,
     InBatchSpec,
@@ -489,8 +490,8 @@ def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
         container[int(last) if isinstance(container, list) else last] = yaml.safe_load(value)
     except (ValueError, IndexError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise RecipeInvalid(
-            f"--set {path}={value} does not fit the recipe: {error_summary(error)}",
-            "Write the path of the setting with dots and list indices: --set stages.0.batch=32",
+            f"{setting_text('overrides', {path: value})} does not fit the recipe: {error_summary(error)}",
+            'Write the path of the setting with dots and list indices: `overrides={"stages.0.batch": 32}`',
         ) from error
 
 
@@ -542,6 +543,9 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise RecipeInvalid(f"--set {pair!r} is not KEY=VALUE", "Write for instance --set stages.0.batch=32")
+            raise RecipeInvalid(
+                f"{setting_text('overrides', pair)} is not KEY=VALUE",
+                'Write for instance `overrides={"stages.0.batch": 32}`',
+            )
         parsed[key] = value
     return parsed

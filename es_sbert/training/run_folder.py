@@ -149,7 +149,7 @@ class RunFolder:
             )
 
     def _no_run(self) -> CheckpointInvalid:
-        return CheckpointInvalid(f"{self.output} holds no run to resume", "Leave --resume out to start one.")
+        return CheckpointInvalid(f"{self.output} holds no run to resume", "Leave `resume` out to start one.")
 
     def _refuse(self) -> None:
         raise UsageError(f"another process trains into {self.output}", "Wait for it, stop it, or use another folder.")
@@ -159,7 +159,7 @@ class RunFolder:
         if not path.exists() or (path.is_dir() and all(map(self._is_of_documents, path.rglob("*")))):
             return
         if self.output.is_dir():
-            raise UsageError(f"{self.output} is not empty", "Name a new folder, or resume the run in it with --resume.")
+            raise UsageError(f"{self.output} is not empty", "Name a new folder, or resume the run in it with `resume`.")
         raise UsageError(f"{self.output} is a file", "Name a folder that does not exist yet.")
 
     def _is_of_documents(self, path: Path) -> bool:

@@ -28,7 +28,7 @@ def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
         )
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError(
-            "torch cannot use CUDA here", "Install torch for your CUDA version, or leave --device cuda out."
+            "torch cannot use CUDA here", 'Install torch for your CUDA version, or leave `device="cuda"` out.'
         )
     return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 

@@ -93,7 +93,7 @@ _MAX_LINES_SHOWN = 8
 # Resuming uses the same recipe and would diverge again.
 _DIVERGED_REMEDY = (
     "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start a new run in another "
-    "folder: --resume uses the same recipe and would diverge again."
+    "folder: `resume` uses the same recipe and would diverge again."
 )
 
 # torch.save reports a failed write as a RuntimeError of its zip writer, with one of these words.
@@ -175,6 +175,6 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise OutputError(
             f"{folder} cannot be written: {'the disk is full' if full else error_summary(error)}",
-            "Free space, or make the folder writable, and run the same command with --resume: it continues from the "
+            "Free space, or make the folder writable, and run the same command with `resume`: it continues from the "
             "last complete checkpoint.",
         ) from error

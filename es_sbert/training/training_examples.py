@@ -155,7 +155,7 @@ def check_negatives(texts: Sequence[Sequence[str]], lines: NDArray[np.int64], pr
                 problems.add(line, f"the negative is the positive{where}")
 
 
-_ROWS_REMEDY = "Correct or remove these rows, or assign other columns in the recipe's `columns`."
+_ROWS_REMEDY = "Correct or remove these rows, or assign other columns in the recipe."
 
 
 def read_examples(

@@ -145,7 +145,7 @@ def test_out_of_memory_error_suggests_another_device(cuda_stand_ins: StandIns, p
     said = opened(cuda_stand_ins, packed, memory=1)
     assert said.startswith("DeviceError cuda:0 has too little free memory for this model: "), said
     assert "nvidia-smi" in said
-    assert "--device cuda:N" in said
+    assert '`device="cuda:N"`' in said
 
 
 def test_unsupported_compute_capability_suggests_upgrade(cuda_stand_ins: StandIns, packed: Path) -> None:

@@ -75,7 +75,7 @@ def test_missing_privileges_are_named(secured: Secured) -> None:
 def test_self_signed_certificate_is_rejected(secured: Secured) -> None:
     with pytest.raises(EngineUnreachable, match=r"TLS connection .* self[- ]signed certificate") as caught:
         connect(settings(secured, ca_certs=None))
-    assert "--ca-certs" in caught.value.remedy
+    assert "`ca_certs`" in caught.value.remedy
 
 
 def test_certificate_host_mismatch_is_rejected(secured: Secured) -> None:

@@ -303,7 +303,7 @@ def test_time_field_must_be_a_date(shown: Shown) -> None:
         for name in ("title", "no_such_field"):
             with pytest.raises(IndexMismatch, match=f"has no date field '{name}'") as caught:
                 build_saved_objects(engine, shown.index, **names, time_field=name)
-            assert "--time-field" in caught.value.remedy
+            assert "`time_field`" in caught.value.remedy
 
 
 def test_missing_logs_are_noted_and_rest_is_built(shown: Shown) -> None:

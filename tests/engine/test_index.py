@@ -96,7 +96,7 @@ def test_refusals_change_nothing(engine: Engine, index_name: str) -> None:
         assert "--" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="no vector field 'other'") as caught:
         read_vector_field(engine, index_name, "other")
-    assert "--vector-field one of: embedding" in caught.value.remedy
+    assert "`vector_field` one of: embedding" in caught.value.remedy
     assert engine.get_index(index_name) == before
 
 
@@ -193,7 +193,7 @@ def test_opensearch_separates_graph_and_flat_fields(
     engine.create_index(plain, {})
     with pytest.raises(IndexMismatch, match=r"created without index\.knn") as caught:
         ensure(engine, plain, index_type="hnsw")
-    assert "--index-type flat" in caught.value.remedy
+    assert '`index_type="flat"`' in caught.value.remedy
     assert ensure(engine, plain, index_type="flat").outcome is FieldOutcome.ADDED
 
     engine.create_index(knn, {"settings": {"index.knn": True}})

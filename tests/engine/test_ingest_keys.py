@@ -130,10 +130,10 @@ def test_missing_routing_field_is_refused(
     with pytest.raises(SourceError, match="has the field parents of the routing\n.*id, text, price"):
         loaded(family(), routing_field="parents")
     with pytest.raises(
-        SourceError, match="docs.jsonl:5: .* parent in the join field join .*\n  Give --routing-field join.parent"
+        SourceError, match='docs.jsonl:5: .* parent in the join field join .*\n  Give `routing_field="join.parent"`'
     ):
         loaded(family(), routing_field=None)
-    with pytest.raises(UsageError, match="--routing-field is for documents from elsewhere"):
+    with pytest.raises(UsageError, match="`routing_field` is for documents from elsewhere"):
         load(engine_url, tiny, index_name, dead=tmp_path / "dead", routing_field="join.parent")
     alias = f"{index_name}-alias"
     engine.update_aliases([{"add": {"index": index_name, "alias": alias, "routing": "one"}}])
@@ -149,7 +149,7 @@ def test_index_that_requires_a_routing_takes_it_from_a_field(
     engine.create_index(index_name, {"settings": {"number_of_shards": 3}, "mappings": {"_routing": {"required": True}}})
     documents = [{"_routing": f"r{n % 4}", "_id": n} | document for n, document in enumerate(sentences(12))]
     path, dead = write_jsonl(tmp_path / "docs.jsonl", documents), tmp_path / "dead"
-    with pytest.raises(VectorIndexError, match="requires a routing value.*\n.*--routing-field"):
+    with pytest.raises(VectorIndexError, match="requires a routing value.*\n.*`routing_field`"):
         load(engine_url, tiny, index_name, path, dead=dead, id_field="_id")
     options = {"id_field": "_id", "routing_field": "_routing"}
     assert load(engine_url, tiny, index_name, path, dead=dead, **options).indexed == 12
@@ -184,7 +184,7 @@ def test_mongodb_dump_is_refused_until_its_id_is_named(
     documents = [{"_id": {"$oid": f"65a{n:021}"}} | document for n, document in enumerate(sentences(5))]
     path, dead = write_jsonl(tmp_path / "dump.json", documents), tmp_path / "dead"
     for dry_run in (None, 3):
-        with pytest.raises(SourceError, match="have the field _id, a metadata field.*\n.*give --id-field _id.\\$oid"):
+        with pytest.raises(SourceError, match='have the field _id, a metadata field.*\n.*give `id_field="_id.\\$oid"`'):
             load(engine_url, tiny, index_name, path, dead=dead, dry_run=dry_run)
     assert (engine.get_index(index_name), dead.exists()) == (None, False)
     assert load(engine_url, tiny, index_name, path, dead=dead, id_field="_id.$oid").indexed == 5

@@ -37,9 +37,9 @@ def test_max_errors_stops_load_and_rerun_resumes(
     options: dict[str, Any] = {"dead": dead, "id_field": "id", "batch_window": 64, "bulk_bytes": 8192}
     summary = load(engine_url, tiny, index_name, path, **options)
     assert summary.stopped is not None
-    assert "more than --max-errors 10% allows" in summary.stopped
+    assert 'more than `max_errors="10%"` allows' in summary.stopped
     assert str(dead) in summary.stopped
-    assert "--max-errors off" in summary.stopped
+    assert '`max_errors="off"`' in summary.stopped
     assert "the same command resumes where it stopped" in summary.stopped
     reason = "is a JSON array with a number, not a string" if kind == "rejected by us" else "price"
     assert reason in summary.stopped
@@ -69,7 +69,7 @@ def test_max_errors_counts_documents_of_the_index(
     summary = load(es9_url, tiny, index, dead=tmp_path / "dead", max_errors=ErrorLimit(count=3))
     assert (summary.exit_code, summary.read, summary.indexed, summary.dead) == (1, 40, 5, 5)
     assert summary.stopped is not None
-    assert "more than --max-errors 3 allows" in summary.stopped
+    assert 'more than `max_errors="3"` allows' in summary.stopped
 
 
 def test_all_failures_exit_2(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:

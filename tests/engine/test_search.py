@@ -121,7 +121,7 @@ def test_exact_search_of_hnsw_index(corpus: Corpus, hnsw: SemanticIndex) -> None
         with pytest.raises(FeatureMissing, match="no scripting") as caught:
             hnsw.search_vector(query, 10, exact=True)
         assert caught.value.module == "lang-painless"
-        assert "--index-type flat" in caught.value.remedy
+        assert '`index_type="flat"`' in caught.value.remedy
         return
     result = hnsw.search_vector(query, 10, exact=True)
     expected = best(query, corpus, 10)

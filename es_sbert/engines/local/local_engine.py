@@ -359,11 +359,11 @@ def _report_running(
         raise LocalEngineError(
             f"the running nodes of the cluster are {build.product} {others[0].version}, and es-sbert now starts "
             f"{build.label} as {build.name}",
-            f"Stop the cluster before you start it with all nodes: {others[0].down_command}",
+            f"Stop the cluster before you start it with all nodes: `{others[0].down_command}`",
         )
     if others:
         progress(
-            f"es-sbert now starts {build.label} as {build.name}; for that, stop this one: {others[0].down_command}"
+            f"es-sbert now starts {build.label} as {build.name}; for that, stop this one: `{others[0].down_command}`"
         )
 
 

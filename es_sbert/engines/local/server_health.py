@@ -137,7 +137,7 @@ def _startup_timeout(
     )
     return LocalEngineError(
         f"{engine.name} {engine.version} {what} after {timeout:g} s" + _log_tail(engine.log),
-        "Give a slow machine longer (--timeout 600), or find the reason in the log.",
+        "Give a slow machine longer (`timeout=600`), or find the reason in the log.",
     )
 
 
@@ -147,8 +147,8 @@ def _startup_failure(engine: RunningEngine) -> LocalEngineError:
     node = f" on port {engine.port}" if engine.cluster_ports else ""
     return LocalEngineError(
         f"{engine.name} {engine.version}{node} ended{with_code} while starting" + _log_tail(engine.log),
-        "The log names the reason; too little memory is the most frequent one (--heap 512m). If its data is from "
-        f"another version or damaged, start afresh: {engine.down_command} --purge",
+        'The log names the reason; too little memory is the most frequent one (`heap="512m"`). If its data is from '
+        f"another version or damaged, start afresh: `{engine.down_command} --purge`",
     )
 
 

@@ -59,7 +59,7 @@ def server_account(user: str = UNPRIVILEGED_USER) -> Account | None:
     except KeyError:
         raise LocalEngineError(
             f"search engines refuse to run as root, and this machine has no user {user!r} to run them as",
-            f"Call es-sbert as an ordinary user, or create the user: useradd --system {user}",
+            f"Call es-sbert as an ordinary user, or create the user: `useradd --system {user}`",
         ) from None
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
 

@@ -36,8 +36,8 @@ def check_nodes(build: EngineBuild, ports: Sequence[int], running: Sequence[Runn
         apart = max(*ports, *engine.all_ports) + 1
         raise LocalEngineError(
             what,
-            f"Use that one: {up_command(build.name, first, nodes)}. Stop it first: {down_command(build.name, first)}. "
-            f"Or take another port: {up_command(build.name, apart, len(ports))}",
+            f"Use that one: `{up_command(build.name, first, nodes)}`. Stop it first: "
+            f"`{down_command(build.name, first)}`. Or take another port: `{up_command(build.name, apart, len(ports))}`",
         )
 
 
@@ -57,7 +57,7 @@ def check_ports_free(build: EngineBuild, ports: Sequence[int], missing: Sequence
         if len(ports) > 1 and not port_is_free(transport):
             raise LocalEngineError(
                 f"port {transport} is in use, which the node on port {port} needs to talk to the other nodes",
-                f"Take another port: {up_command(build.name, ports[0] + len(ports), len(ports))}",
+                f"Take another port: `{up_command(build.name, ports[0] + len(ports), len(ports))}`",
             )
 
 
@@ -67,21 +67,21 @@ def _check_port_free(build: EngineBuild, ports: Sequence[int], port: int, layout
             return
     except PermissionError:
         raise LocalEngineError(
-            f"port {port} is reserved for root on this machine", f"Choose one above 1023: --port {build.port}"
+            f"port {port} is reserved for root on this machine", f"Choose one above 1023: `port={build.port}`"
         ) from None
     other_port = up_command(build.name, port + 1, len(ports))
     for engine in layout.running_engines():
         if engine.port == port:
             raise LocalEngineError(
                 f"port {port} is in use by {engine.name} {engine.version}, which es-sbert started",
-                f"Stop that first: {engine.down_command}, or take another: {other_port}",
+                f"Stop that first: `{engine.down_command}`, or take another: `{other_port}`",
             )
     version = listening_version(port)
     if version is None:
-        raise LocalEngineError(f"port {port} is in use by another program", f"Take another port: {other_port}")
+        raise LocalEngineError(f"port {port} is in use by another program", f"Take another port: `{other_port}`")
     raise LocalEngineError(
         f"port {port} is in use by a search engine {version} that es-sbert did not start",
-        f"Use that one with --url http://localhost:{port}, or take another port: {other_port}",
+        f'Use that one with `url="http://localhost:{port}"`, or take another port: `{other_port}`',
     )
 
 
@@ -107,8 +107,8 @@ def check_data(build: EngineBuild, ports: Sequence[int], layout: EngineHome) -> 
         whose = f"a cluster of {len(written)} nodes on ports {_listed(written)}" if written else "a single server"
         raise LocalEngineError(
             f"{work} holds data of {whose}",
-            f"Start that: {up_command(build.name, first, len(written) or 1)}. "
-            f"Or remove the data: {down_command(build.name, first)} --purge",
+            f"Start that: `{up_command(build.name, first, len(written) or 1)}`. "
+            f"Or remove the data: `{down_command(build.name, first)} --purge`",
         )
 
 
@@ -117,7 +117,7 @@ def _check_data_version(build: EngineBuild, ports: Sequence[int], port: int, lay
     found = server_process.data_version(build, work)
     if found is None or _version_tuple(found) <= _version_tuple(build.version):
         return
-    remedy = f"Remove it: {down_command(build.name, port)} --purge"
+    remedy = f"Remove it: `{down_command(build.name, port)} --purge`"
     # Names of nodes are part of a cluster's data, so that its folders cannot be renamed.
     for other in ENGINES.values() if len(ports) == 1 else ():
         place = layout.work(other.name, port)
@@ -127,7 +127,7 @@ def _check_data_version(build: EngineBuild, ports: Sequence[int], port: int, lay
             and not place.exists()
         ):
             keep = f"mv {work} {place} && {up_command(other.name, port)}"
-            remedy = f"Keep it, with {other.label}: {keep}. Or remove it: {down_command(build.name, port)} --purge"
+            remedy = f"Keep it, with {other.label}: `{keep}`. Or remove it: `{down_command(build.name, port)} --purge`"
             break
     raise LocalEngineError(f"{work} holds data of {build.product} {found}, which {build.label} cannot open", remedy)
 

@@ -24,7 +24,7 @@ from es_sbert.engines.detection import check_version, parse_root
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
-from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
+from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError, UsageError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers
@@ -390,6 +390,8 @@ class Upstream:
         """
         try:
             yield
+        except UsageError:  # a ValueError that is not about the response
+            raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise self.malformed_response(f"the response to {action} has an unexpected form", error) from error
 

@@ -30,6 +30,7 @@ from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.text_template import closest_name
 from es_sbert.io.text_formats import ParsedRow
+from es_sbert.messages import setting_text
 
 
 class CellType(StrEnum):
@@ -135,11 +136,11 @@ def parse_types(given: Iterable[str]) -> dict[str, ColumnType]:
             name, equals, kind = part.rpartition("=")
             if not equals or not name:
                 raise UsageError(
-                    f"--types {option!r} does not name columns and their types",
-                    "Write --types price=float,in_stock=boolean.",
+                    f"{setting_text('types', [option])} does not name columns and their types",
+                    'Write `types=["price=float", "in_stock=boolean"]`.',
                 )
             if name in types:
-                raise UsageError(f"--types names the column {name!r} twice", "Give each column one type.")
+                raise UsageError(f"`types` names the column {name!r} twice", "Give each column one type.")
             types[name] = _parse_type(kind)
     return types
 
@@ -150,7 +151,7 @@ def _parse_type(text: str) -> ColumnType:
     kind = known.get(name)
     if kind is None or (colon and kind is not CellType.DATE):
         raise UsageError(
-            f"--types does not know the type {text!r}",
+            f"`types` does not know the type {text!r}",
             "Write string, integer, float, boolean, date, or date:FORMAT such as date:%d.%m.%Y.",
         )
     if not colon:
@@ -160,9 +161,9 @@ def _parse_type(text: str) -> ColumnType:
         datetime.strptime(datetime(2026, 1, 31).strftime(date_format), date_format)
     except ValueError as error:
         remedy = "Write it as for strptime of Python, such as date:%d.%m.%Y or date:%Y-%m-%d %H:%M."
-        raise UsageError(f"--types has the format {date_format!r}, which cannot be read: {error}", remedy) from error
+        raise UsageError(f"`types` has the format {date_format!r}, which cannot be read: {error}", remedy) from error
     if not directives & _YEAR_DIRECTIVES:
-        raise UsageError(f"--types has the date format {date_format!r} without a year", "Add %Y, or %y for two digits.")
+        raise UsageError(f"`types` has the date format {date_format!r} without a year", "Add %Y, or %y for two digits.")
     return ColumnType(kind, date_format)
 
 
@@ -220,7 +221,7 @@ class ColumnTypes:
             if name not in columns:
                 near = closest_name(name, columns)
                 raise SourceError(
-                    f"{source} has no column {name}, which --types names",
+                    f"{source} has no column {name}, which `types` names",
                     f"{f'Did you mean {near}? ' if near else ''}Its columns are: {', '.join(columns)}. Load files with "
                     "other columns by a separate command.",
                 )
@@ -272,7 +273,7 @@ def _plain_number(text: str, decimal: DecimalMark | None, kind: str) -> str:
     hint = ""
     if decimal is None:
         marks = [mark for mark in DecimalMark if _NUMBER.fullmatch(_without_groups(text, mark))]
-        hint = f" (--decimal {' or '.join(marks)} reads it)" if marks else ""
+        hint = f" ({' or '.join(setting_text('decimal', mark) for mark in marks)} reads it)" if marks else ""
     raise _CellError(f"is not {kind}{hint}")
 
 

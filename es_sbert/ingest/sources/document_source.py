@@ -118,7 +118,7 @@ class RequiredColumns:
         """
         id_fields = () if self.id_field is None else (self.id_field,)
         routing_fields = () if self.routing_field is None else (self.routing_field,)
-        options = (self.text_fields, "--text-field"), (id_fields, "--id-field"), (routing_fields, "--routing-field")
+        options = (self.text_fields, "`text_fields`"), (id_fields, "`id_field`"), (routing_fields, "`routing_field`")
         for fields, option in options:
             if fields and not any(_has_column(columns, field, nested) for field in fields):
                 near = [meant for field in fields if (meant := closest_name(field, columns)) is not None]
@@ -253,7 +253,7 @@ class FileSource(DocumentSource):
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         if not self.input.is_rereadable:
             reason = f"{self.name} can be read only once and only by this process, so a cluster cannot load it"
-            raise UsageError(reason, "Write it to a file that all machines can read, or load it without --ray.")
+            raise UsageError(reason, "Write it to a file that all machines can read, or load it without `ray`.")
         return [self]
 
     def _check_compression(self, declared: Compression | None, max_bytes: int) -> bytes:

@@ -124,7 +124,7 @@ class TextSource(FileSource):
             return
         columns = parse_header(first[2])
         if columns[0].lstrip().startswith("{"):
-            remedy = "Add --format jsonl, or name the file .jsonl."
+            remedy = 'Add `format="jsonl"`, or name the file .jsonl.'
             raise SourceError(f"{self.name} looks like JSON Lines, not like {self.format.upper()}", remedy)
         required.column_types.check_columns(self.name, columns)
         required.check(self.name, columns, hint=delimiter_hint(columns, is_tsv=self.format is FileFormat.TSV))
@@ -150,7 +150,7 @@ class TextSource(FileSource):
                 if self.encoding is None:
                     detect_encoding(chunks).check(self.name)
                 elif is_utf8_throughout(chunks):
-                    remedy = "Leave out --encoding, and load files of different encodings by separate commands."
+                    remedy = "Leave out `encoding`, and load files of different encodings by separate commands."
                     raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:

@@ -211,16 +211,16 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     texts = {source.format for source in sources if isinstance(source, TextSource)}
     workbooks = any(isinstance(source, WorkbookSource) for source in sources)
     has_tables = not texts.isdisjoint((FileFormat.CSV, FileFormat.TSV))
-    for option, value, applies, what in (
-        ("--delimiter", given.delimiter, FileFormat.CSV in texts, "CSV files"),
-        ("--types", given.types or None, has_tables, "CSV and TSV files"),
-        ("--decimal", given.decimal, has_tables, "CSV and TSV files"),
-        ("--encoding", given.encoding, bool(texts), "text files"),
-        ("--sheet", given.sheet, workbooks, "Excel workbooks"),
+    for setting, value, applies, what in (
+        ("delimiter", given.delimiter, FileFormat.CSV in texts, "CSV files"),
+        ("types", given.types or None, has_tables, "CSV and TSV files"),
+        ("decimal", given.decimal, has_tables, "CSV and TSV files"),
+        ("encoding", given.encoding, bool(texts), "text files"),
+        ("sheet", given.sheet, workbooks, "Excel workbooks"),
     ):
         if value is not None and not applies:
-            hint = " With a delimiter, .tsv and .txt files need --format csv too." if option == "--delimiter" else ""
-            raise UsageError(f"{option} is for {what}, and none is given", f"Leave it out, or name one.{hint}")
+            hint = ' With a delimiter, .tsv and .txt files need `format="csv"` too.' if setting == "delimiter" else ""
+            raise UsageError(f"`{setting}` is for {what}, and none is given", f"Leave it out, or name one.{hint}")
     return sources
 
 

@@ -59,14 +59,14 @@ class SqlSource(DocumentSource):
         try:
             connection = engine.connect()
         except SQLAlchemyError as error:
-            remedy = "Check the address in --database and what signs in there."
+            remedy = "Check the address in `database` and what signs in there."
             raise SourceError(f"the database cannot be reached: {self._reason(error)}", remedy) from None
         with connection:
             try:
                 with self._executed(connection) as result:
                     columns = list(result.keys())
             except SQLAlchemyError as error:
-                remedy = "Correct the query in --sql; test it in a SQL client first."
+                remedy = "Correct the query in `sql`; test it in a SQL client first."
                 raise SourceError(f"the database refuses the query: {self._reason(error)}", remedy) from None
         check_table_columns("the query", columns, required)
 
@@ -135,7 +135,7 @@ class SqlSource(DocumentSource):
         result = connection.exec_driver_sql(self.statement)
         if not result.returns_rows:
             result.close()
-            raise SourceError("the statement in --sql returns no rows", "Write a query, such as SELECT … FROM ….")
+            raise SourceError("the statement in `sql` returns no rows", "Write a query, such as SELECT … FROM ….")
         return result
 
     def _failure(self, error: Exception) -> CorruptStream | SourceUnavailable:
@@ -177,7 +177,7 @@ class SqlSource(DocumentSource):
             ) from error
         except ArgumentError:
             # The address may hold a password, so it is not repeated here.
-            raise UsageError("the address in --database cannot be read", _URL_HINT) from None
+            raise UsageError("the address in `database` cannot be read", _URL_HINT) from None
 
     def _url(self) -> URL:
         from sqlalchemy import make_url
@@ -198,4 +198,4 @@ def _check_sqlite_file(url: URL) -> None:
     if url.get_backend_name() != "sqlite" or not path or path == ":memory:" or path.startswith("file:"):
         return
     if not Path(path).is_file():
-        raise SourceError(f"the database {path} does not exist", "Check the path in --database.")
+        raise SourceError(f"the database {path} does not exist", "Check the path in `database`.")

@@ -48,7 +48,7 @@ class RowTerms:
     convert: str
     decode: str
     encode: str
-    limit: str = "--max-document-bytes allows"
+    limit: str = "`max_document_bytes` allows"
 
 
 ARROW_ROWS = RowTerms(

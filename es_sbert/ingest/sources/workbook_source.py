@@ -110,7 +110,7 @@ class WorkbookSource(FileSource):
         file.seek(0)
         signature = recognize_file(head) or recognize_markup(head)
         if signature is None:
-            remedy = "If it is CSV, add --format csv. Otherwise save it as .xlsx again."
+            remedy = 'If it is CSV, add `format="csv"`. Otherwise save it as .xlsx again.'
             raise SourceError(f"{self.name} is not an Excel workbook (xlsx)", remedy)
         if not signature.is_workbook:
             raise SourceError(f"{self.name} is not an Excel workbook (xlsx): it is {signature.kind}", signature.remedy)
@@ -144,16 +144,16 @@ class WorkbookSource(FileSource):
     def _find_sheet(self, book: Any) -> Any:
         sheets = {sheet.title: sheet for sheet in book.worksheets}
         if self.sheet is not None and self.sheet not in sheets:
-            remedy = f"Name one of its sheets with --sheet: {', '.join(map(repr, sheets))}."
+            remedy = f"Name one of its sheets with `sheet`: {', '.join(map(repr, sheets))}."
             raise SourceError(f"{self.name} has no sheet {self.sheet!r}", remedy)
         if self.sheet is not None:
             return sheets[self.sheet]
         visible = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
         if not visible:
-            raise SourceError(f"{self.name} has no visible sheet of cells", "Name a hidden one with --sheet.")
+            raise SourceError(f"{self.name} has no visible sheet of cells", "Name a hidden one with `sheet`.")
         if len(visible) > 1:
             names = ", ".join(repr(sheet.title) for sheet in visible)
-            raise SourceError(f"{self.name} has {len(visible)} sheets: {names}", "Name one with --sheet.")
+            raise SourceError(f"{self.name} has {len(visible)} sheets: {names}", "Name one with `sheet`.")
         return visible[0]
 
 

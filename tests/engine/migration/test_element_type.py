@@ -29,7 +29,7 @@ def small(engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path) -> 
 def test_vectors_become_bytes_and_floats_again(small: Place, encoders: tuple[Encoder, Encoder]) -> None:
     with pytest.raises(UsageError, match="int8_hnsw quantizes vectors of floats") as refused:
         small.migrate(encoders[0], element_type="byte", index_type="int8_hnsw")
-    assert "--index-type hnsw with --element-type byte" in refused.value.remedy
+    assert '`index_type="hnsw"` with `element_type="byte"`' in refused.value.remedy
     result = small.migrate(encoders[0], element_type="byte")
     assert (result.finished, result.embedded, result.compared) == (True, COUNT, COUNT)
     assert read_vector_field(small.engine, small.alias, "embedding").meta.element_type is ElementType.BYTE

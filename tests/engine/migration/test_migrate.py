@@ -118,7 +118,7 @@ def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Enco
     alias, place.alias = place.alias, place.index
     with pytest.raises(UsageError, match="is an index, not an alias") as caught:
         place.migrate(encoders[1])
-    assert "--replace-index" in caught.value.remedy
+    assert "`replace_index`" in caught.value.remedy
     result = place.migrate(encoders[1], replace_index=True)
     assert (result.finished, result.dropped) == (True, True)
     assert place.behind() == result.target != place.index

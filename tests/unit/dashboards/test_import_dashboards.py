@@ -70,7 +70,7 @@ def test_if_exists_fail_reports_conflicts(api: ImportApi, url: str) -> None:
         import_saved_objects(_place(url), api.product, objects, IfExists.FAIL)
     assert "“Searches (es-sbert)”: conflict" in caught.value.message or "“es-sbert-searches-*”" in caught.value.message
     assert "more" in caught.value.message
-    assert "--if-exists replace" in caught.value.remedy
+    assert '`if_exists="replace"`' in caught.value.remedy
 
 
 def test_copies_have_new_ids(api: ImportApi, url: str) -> None:
@@ -102,7 +102,7 @@ def test_import_into_spaces_and_tenants() -> None:
             import_saved_objects(
                 _place(url, space="no such/space"), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA)
             )
-        assert "--space" in caught.value.remedy
+        assert "`space`" in caught.value.remedy
         with pytest.raises(UsageError, match="no tenants"):
             import_saved_objects(_place(url, tenant="global"), DashboardProduct.KIBANA, [])
     with serving(other) as url:
@@ -195,7 +195,7 @@ def test_non_kibana_server_is_rejected(
 
 
 def test_unreachable_kibana_names_the_url_option(silent_port: int) -> None:
-    with pytest.raises(EngineUnreachable, match="nothing listens.*\n.*--kibana-url"):
+    with pytest.raises(EngineUnreachable, match="nothing listens.*\n.*`kibana_url`"):
         import_saved_objects(_place(f"http://127.0.0.1:{silent_port}"), DashboardProduct.KIBANA, [])
 
 

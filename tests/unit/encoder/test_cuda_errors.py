@@ -39,8 +39,8 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "message", "remedy"),
     [
         (CALL.format(failure="CUDA failure 2: out of memory"), "too little free memory", "nvidia-smi"),
-        (NODE.format("MatMul") + ARENA, "too little free memory for this model: MatMul: Failed", "--device cpu"),
-        (CALL.format(failure="CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED"), "too little free memory", "--precision"),
+        (NODE.format("MatMul") + ARENA, "too little free memory for this model: MatMul: Failed", '`device="cpu"`'),
+        (CALL.format(failure="CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED"), "too little free memory", "`precision="),
         (
             NODE.format("ReduceL2") + "Status Message: cuDNN is unavailable for CUDA Execution Provider: dlopen failed "
             "for libcudnn.so: libcudnn.so: cannot open shared object file: No such file or directory",
@@ -74,7 +74,7 @@ def test_onnxruntime_exception_becomes_error_with_remedy(text: str, message: str
     error = device_error(CARD, RuntimeError(text))
     assert message in error.message
     assert remedy in error.remedy
-    assert "--device cpu" in error.remedy
+    assert '`device="cpu"`' in error.remedy
     assert "/onnxruntime_src" not in error.message
     assert "\n" not in error.message
 
@@ -105,7 +105,7 @@ def test_missing_libraries_are_listed() -> None:
 def test_other_provider_load_failure_is_quoted() -> None:
     error = missing_libraries_error(CARD, CudaLibraryStatus(), "undefined symbol: cublasLtMatmul")
     assert error.message.endswith("does not load: undefined symbol: cublasLtMatmul")
-    assert "--device cpu" in error.remedy
+    assert '`device="cpu"`' in error.remedy
 
 
 def test_missing_driver_is_not_a_missing_package() -> None:

@@ -149,9 +149,9 @@ def test_cuda_without_a_device_raises_device_error(folder: Path) -> None:
 
     if cuda_devices():
         pytest.skip("this machine has a card")
-    with pytest.raises(DeviceError, match="--device cuda") as error:
+    with pytest.raises(DeviceError, match='`device="cuda"`') as error:
         Encoder(str(folder), device="cuda")
-    assert "--device cpu" in error.value.remedy or "onnxruntime-gpu" in error.value.remedy
+    assert '`device="cpu"`' in error.value.remedy or "onnxruntime-gpu" in error.value.remedy
 
 
 def test_closed_encoder_raises_usage_error(folder: Path) -> None:
@@ -202,7 +202,7 @@ def test_non_finite_vector_raises_model_error(encoder: Encoder, value: float, mo
     monkeypatch.setattr(OnnxCpuSession, "run", overflowing)
     with pytest.raises(ModelError, match="infinite or undefined numbers") as caught:
         encoder.encode(TEXTS)
-    assert "--precision fp32" in caught.value.remedy
+    assert '`precision="fp32"`' in caught.value.remedy
 
 
 def test_encode_stream_tokenizes_the_next_window_ahead(encoder: Encoder) -> None:

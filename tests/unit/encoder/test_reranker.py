@@ -251,7 +251,7 @@ def test_requested_fp16_must_exist(bert: Path) -> None:
     """As for sentence encoders: a precision that is named is an error where it is missing, `auto` is not."""
     with pytest.raises(ModelError, match="has no fp16 variant for cuda, only fp32") as raised:
         choose_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
-    assert raised.value.remedy == f"Add it: es-sbert export {bert} -o {bert} --precision fp16"
+    assert raised.value.remedy == f"Add it: `es-sbert export {bert} -o {bert} --precision fp16`"
     selected = choose_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16")
     assert (selected.variant, selected.warnings) == ("fp16", ())
     with pytest.raises(UsageError, match="does not run on cuda"):
@@ -341,7 +341,7 @@ def test_non_finite_score_raises_model_error(bert: Path, tmp_path: Path, value: 
     (broken / RerankerManifest.FILE_NAME).write_text(json.dumps(manifest))
     with Reranker(broken, device="cpu") as reranker, pytest.raises(ModelError, match="infinite") as raised:
         reranker.score(["a"], ["b"])
-    assert "--precision fp32" in raised.value.remedy
+    assert '`precision="fp32"`' in raised.value.remedy
 
 
 def test_max_tokens_without_room_for_text_is_rejected(tmp_path: Path, bert: Path) -> None:

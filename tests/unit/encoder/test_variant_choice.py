@@ -78,12 +78,12 @@ def test_requested_runtime_or_precision(processor: None, runtime: str, precision
 @pytest.mark.parametrize(
     ("device", "runtime", "precision", "message"),
     [
-        (CPU, "auto", "fp16", "--precision fp16 does not run on cpu"),
-        (CUDA, "auto", "int8", "--precision int8 does not run on cuda"),
-        (CUDA, "openvino", "auto", "--runtime openvino does not run on cuda"),
-        (CPU, "onnxruntime", "bf16", "--runtime onnxruntime --precision bf16 does not run on cpu"),
-        (CPU, "auto", "bf8", "--precision 'bf8' is not one of auto, fp32"),
-        (CPU, "tensorrt", "auto", "--runtime 'tensorrt' is not one of auto, onnxruntime"),
+        (CPU, "auto", "fp16", '`precision="fp16"` does not run on cpu'),
+        (CUDA, "auto", "int8", '`precision="int8"` does not run on cuda'),
+        (CUDA, "openvino", "auto", '`runtime="openvino"` does not run on cuda'),
+        (CPU, "onnxruntime", "bf16", '`runtime="onnxruntime"` `precision="bf16"` does not run on cpu'),
+        (CPU, "auto", "bf8", '`precision="bf8"` is not one of auto, fp32'),
+        (CPU, "tensorrt", "auto", '`runtime="tensorrt"` is not one of auto, onnxruntime'),
     ],
 )
 def test_variant_that_does_not_exist_is_rejected(

@@ -99,9 +99,9 @@ def test_index_block_is_not_access_denied(kind: str) -> None:
         (ConnectionRefusedError(111, "Connection refused"), "nothing listens", "engine up"),
         (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9200)"), "nothing listens", "engine up"),
         (socket.gaierror(-2, "Name or service not known"), "not known", "DNS"),
-        (TimeoutError("timed out"), "within 60 seconds", "--timeout"),
+        (TimeoutError("timed out"), "within 60 seconds", "`timeout`"),
         (ssl.SSLError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), "does not speak TLS", "http://"),
-        (ssl.SSLCertVerificationError("certificate verify failed"), "TLS connection", "--ca-certs"),
+        (ssl.SSLCertVerificationError("certificate verify failed"), "TLS connection", "`ca_certs`"),
         (ConnectionResetError(104, "Connection reset by peer"), "broke", "https://"),
     ],
 )

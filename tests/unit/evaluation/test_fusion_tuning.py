@@ -73,7 +73,7 @@ def test_a_better_setting_is_found_and_recommended() -> None:
     assert report.recommended == report.validation.best == SETTINGS[4]
     assert report.differences[TUNED, DEFAULT].difference == pytest.approx(10, abs=2)
     lines = list(fusion_lines(report))
-    assert lines[-1] == f"Use: es-sbert search --index docs {SETTINGS[4].command_options()}"
+    assert lines[-1] == f"Use: `es-sbert search --index docs {SETTINGS[4].command_options()}`"
     assert "chosen in 10 of 10 folds" in lines[5]
     assert lines[6].startswith("tuned is better than default: nDCG@10 +")
     assert report.as_json()["recommended"] == SETTINGS[4].options()

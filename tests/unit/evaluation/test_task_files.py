@@ -369,6 +369,6 @@ def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
     with pytest.raises(
         SourceError,
         match=r"no column sentence1, sentence2\n  Name the column to be read as sentence1: "
-        r"--columns sentence1=COLUMN, one of a, b, score\.",
+        r'`columns=\{"sentence1": "COLUMN"\}`, one of a, b, score\.',
     ):
         read_files(EvaluationTask.STS, [path])

@@ -178,8 +178,8 @@ def test_variant_failing_parity_is_not_written(
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
     with pytest.raises(ParityFailed, match="variant int8 fails the parity check .* rank agreement") as raised:
         export_bundle(model, tmp_path / "bundle", BOTH)
-    assert "--precision fp32" in raised.value.remedy
-    assert "--force" in raised.value.remedy
+    assert '`variants=["fp32"]`' in raised.value.remedy
+    assert "`force`" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
 
 

@@ -227,7 +227,7 @@ def test_index_finds_a_pair_by_its_name_only(models: dict[str, Path], pair: Path
     register_model(pair, mark, name="fast")
     with pytest.raises(ModelNotFound) as raised:
         find_index_model("docs", str(tmp_path / "gone"), mark)
-    assert "--model fast" in raised.value.remedy
+    assert '`model="fast"`' in raised.value.remedy
     register_model(models["large"], mark, name="large")
     assert find_index_model("docs", "large", mark).folder == models["large"]
     assert find_index_model("docs", "renamed", mark).folder == models["large"]

@@ -42,7 +42,7 @@ def _edit(path: Path, **settings: Any) -> None:
 def _failure(model: SentenceModel, output: Path) -> ParityFailed:
     with pytest.raises(ParityFailed) as raised:
         export_bundle(model, output, [Variant.FP32], reference="auto")
-    assert "--force" not in raised.value.remedy
+    assert "`force`" not in raised.value.remedy
     assert "sentence-transformers" in raised.value.remedy
     assert not output.exists()
     return raised.value
@@ -90,7 +90,7 @@ def test_misread_network_is_named(folder: Path, tmp_path: Path, precision: Preci
         export_bundle(
             model.model_copy(update={"transformer_config": fewer}), tmp_path / "bundle", [precision], reference="auto"
         )
-    assert "--force" not in raised.value.remedy
+    assert "`force`" not in raised.value.remedy
 
 
 def test_first_use_compares_with_sentence_transformers(

@@ -112,7 +112,7 @@ def test_variant_failing_parity_is_not_written(folder: Path, tmp_path: Path, mon
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
     with pytest.raises(ParityFailed, match="int8 fails the parity check") as raised:
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
-    assert "--force" in raised.value.remedy
+    assert "`force`" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
     manifest = export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH, force=True)
     assert [manifest.variants[name].forced for name in BOTH] == [False, True]

@@ -325,7 +325,7 @@ def test_gold_pairs_need_a_route_for_texts_of_no_kind(routed: Path, tmp_path: Pa
     gold.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na mat\ta man\t1\n")
     with pytest.raises(UsageError, match="without a route for texts of no kind") as raised:
         export(routed, tmp_path / "bundle", ["fp32"], sts_file=gold)
-    assert "--sts" in raised.value.remedy
+    assert "`sts_file`" in raised.value.remedy
 
 
 def test_router_with_missing_files_is_refused(routed: Path) -> None:

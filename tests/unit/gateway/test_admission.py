@@ -83,7 +83,7 @@ def test_body_buffer_holds_at_least_one_request() -> None:
     assert Limits(body_bytes=600 * MIB).max_buffered_bytes == 1200 * MIB
     with pytest.raises(UsageError) as caught:
         Limits(body_bytes=10, buffered_bytes=19)
-    assert "--max-buffered" in caught.value.remedy
+    assert "`buffered_bytes`" in caught.value.remedy
 
 
 def test_repeated_warnings_are_throttled(caplog: pytest.LogCaptureFixture) -> None:

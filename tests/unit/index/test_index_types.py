@@ -33,7 +33,7 @@ def test_opensearch_2_supports_graphs(name: IndexType) -> None:
 def test_opensearch_2_refuses_flat_with_remedy() -> None:
     with pytest.raises(UsageError, match=r"flat needs OpenSearch 3: OpenSearch 2\.19\.1 fails the shards") as caught:
         parse_index_type("flat", OPENSEARCH_2, 384)
-    assert "--exact" in caught.value.remedy
+    assert "`exact`" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_concurrent_loads_cannot_share_a_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path / "state"):
         with pytest.raises(UsageError, match="another load is running") as caught:
             LoadCheckpoint(tmp_path / "state", IDENTITY)
-        assert "--state" in caught.value.remedy
+        assert "`state`" in caught.value.remedy
     with opened(tmp_path / "state") as state:
         assert state.resumed
 
@@ -340,7 +340,7 @@ def test_finish_removes_the_checkpoint_before_unlocking(tmp_path: Path) -> None:
 def test_missing_folder_raises_output_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written") as caught:
         LoadCheckpoint(tmp_path / "missing" / "state", IDENTITY)
-    assert "--state" in caught.value.remedy
+    assert "`state`" in caught.value.remedy
 
 
 def test_a_folder_in_the_place_of_the_file_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_cells_become_values_of_their_type(kind: str, cell: str, expected: objec
         ("float", "1_000", None, "is not a number"),
         ("float", "٣", None, "is not a number"),
         ("float", "12 €", None, "is not a number"),
-        ("float", "1.234,56", None, "is not a number (--decimal comma reads it)"),
-        ("float", "1,234", None, "is not a number (--decimal point or comma reads it)"),
+        ("float", "1.234,56", None, 'is not a number (`decimal="comma"` reads it)'),
+        ("float", "1,234", None, 'is not a number (`decimal="point"` or `decimal="comma"` reads it)'),
         ("float", "1.5", "comma", "is not a number"),
         ("float", "12.34,5", "comma", "is not a number"),
         ("float", "1.234.56", "comma", "is not a number"),
@@ -167,7 +167,7 @@ def test_mapping_gives_types_except_to_texts_and_ids() -> None:
     ],
 )
 def test_types_that_cannot_be_read_are_refused(given: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match="--types") as error:
+    with pytest.raises(UsageError, match="`types") as error:
         FileOptions(types=tuple(given))
     assert message in error.value.message
     assert error.value.remedy
@@ -189,7 +189,7 @@ def test_column_that_no_header_has_is_refused_before_the_load_and_in_a_pipe(tmp_
     (tmp_path / "a.csv").write_text("text,price\na,1\n")
     types = ColumnTypes(parse_types(["pryce=float"]), {})
     sources = find_sources([str(tmp_path / "a.csv")], None)
-    with pytest.raises(SourceError, match="a.csv has no column pryce, which --types names") as error:
+    with pytest.raises(SourceError, match="a.csv has no column pryce, which `types` names") as error:
         check_sources(sources, 1000, ["text"], None, column_types=types)
     assert error.value.remedy.startswith("Did you mean price? Its columns are: text, price.")
     settings = ReadSettings(1000, "text", column_types=types)

@@ -89,8 +89,8 @@ def test_explicit_format_overrides_file_extension(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("fields", "id_field", "message"), [
-    (("body",), None, "has no column body\n  Name one with --text-field; its columns are: id, text, at, tags"),
-    (("text",), "key", "has no column key\n  Name one with --id-field; its columns are: id, text, at, tags"),
+    (("body",), None, "has no column body\n  Name one with `text_fields`; its columns are: id, text, at, tags"),
+    (("text",), "key", "has no column key\n  Name one with `id_field`; its columns are: id, text, at, tags"),
 ])  # fmt: skip
 def test_missing_columns_are_rejected_before_the_load(
     tmp_path: Path, name: str, fields: tuple[str, ...], id_field: str | None, message: str
@@ -192,7 +192,7 @@ def test_invalid_value_rejects_only_its_row(tmp_path: Path, name: str) -> None:
         "the column price: Infinity cannot be written as JSON",
     )
     assert isinstance(third, RejectedRecord)
-    assert "more than --max-document-bytes allows" in third.reason
+    assert "more than `max_document_bytes` allows" in third.reason
 
 
 def test_parquet_from_stdin_is_rejected() -> None:

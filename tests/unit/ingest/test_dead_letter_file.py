@@ -129,7 +129,7 @@ def test_dead_letters_of_another_index_are_rejected(tmp_path: Path) -> None:
             check_dead_letter_index(path, {"docs", "alias"})
     with pytest.raises(UsageError, match="holds dead letters of the index other") as told:
         check_dead_letter_index(path, {"docs", "alias"})
-    assert "--index other" in told.value.remedy
+    assert '`index="other"`' in told.value.remedy
     check_dead_letter_index(path, {"docs", "other"})
     path.rename(quarantine_path(path))
     with pytest.raises(UsageError, match="holds dead letters of the index other"):

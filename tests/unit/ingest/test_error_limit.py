@@ -64,10 +64,10 @@ def test_load_stops_once_with_most_frequent_reasons() -> None:
     for _ in range(2):
         monitor.check(20, 7)
     assert told == [
-        "7 of the 20 documents read could not be loaded, more than --max-errors 6 allows. Most frequent: "
+        '7 of the 20 documents read could not be loaded, more than `max_errors="6"` allows. Most frequent: '
         "4 × refused by the engine (400): [1:0] failed to parse field [price] in document 'd0'; "
         "3 × the id d0 was read before, in a.jsonl:0, with another content. They are in docs.dead-letters.jsonl. "
-        "Correct the source, or add --max-errors off"
+        'Correct the source, or add `max_errors="off"`'
     ]
 
 

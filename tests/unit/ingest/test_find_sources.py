@@ -125,7 +125,7 @@ def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, d
 def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"key,text\n")
-    with pytest.raises(SourceError, match=r"no column id\n.*--id-field; its columns are: key, text"):
+    with pytest.raises(SourceError, match=r"no column id\n.*`id_field`; its columns are: key, text"):
         check(path, id_field="id")
 
 

@@ -188,13 +188,12 @@ def test_nested_id_of_mongodb_leaves_the_source(outcomes: OutcomeRecorder, field
 @pytest.mark.parametrize(
     ("rules", "fields", "remedy"),
     [
-        (METADATA, {"_id": "a"}, "give --id-field _id"),
-        (METADATA, {"_id": {"$oid": "a"}}, "give --id-field _id.$oid"),
-        (METADATA, {"_routing": "a"}, "give --routing-field _routing"),
+        (METADATA, {"_id": "a"}, 'give `id_field="_id"`'),
+        (METADATA, {"_id": {"$oid": "a"}}, 'give `id_field="_id.$oid"`'),
+        (METADATA, {"_routing": "a"}, 'give `routing_field="_routing"`'),
         (METADATA, {"_version": 1}, "remove it from the documents"),
         (METADATA, {"_index.name": "a"}, "remove it from the documents"),
-        (replace(METADATA, id_field="id"), {"id": 1, "_id": "a"}, "leave out --id-field id or remove _id"),
-        (replace(METADATA, from_python=True), {"_routing": "a"}, "give routing_field='_routing'"),
+        (replace(METADATA, id_field="id"), {"id": 1, "_id": "a"}, 'leave out `id_field="id"` or remove _id'),
     ],
 )
 def test_metadata_fields_are_dead_letters_with_the_way_out(

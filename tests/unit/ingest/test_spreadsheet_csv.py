@@ -93,7 +93,7 @@ def test_windows_1252_is_refused_before_the_load_wherever_it_begins(tmp_path: Pa
         load(tmp_path / name)
     assert "looks like Windows-1252: its line 2,751 then reads" in error.value.message
     assert "Größe" in error.value.message
-    assert error.value.remedy.startswith("Add --encoding windows-1252")
+    assert error.value.remedy.startswith('Add `encoding="windows-1252"`')
 
 
 def test_header_in_windows_1252_is_refused_as_such(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_byte_that_the_encoding_does_not_define_rejects_its_row(tmp_path: Path) 
 
 def test_utf8_read_by_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(COMMA.encode())
-    with pytest.raises(SourceError, match=r"a.csv is UTF-8, not windows-1252\n  Leave out --encoding"):
+    with pytest.raises(SourceError, match=r"a.csv is UTF-8, not windows-1252\n  Leave out `encoding`"):
         load(tmp_path / "a.csv", FileOptions(encoding="windows-1252"))
 
 
@@ -137,7 +137,7 @@ def test_pipe_that_holds_a_workbook_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pipe.csv"
     os.mkfifo(path)
     threading.Thread(target=path.write_bytes, args=[WORKBOOK.getvalue()], daemon=True).start()
-    with pytest.raises(SourceError, match=r"it is an Excel workbook \(xlsx\), not CSV\n  Add --format xlsx"):
+    with pytest.raises(SourceError, match=r"it is an Excel workbook \(xlsx\), not CSV\n  Add `format=\"xlsx\"`"):
         load(path)
 
 
@@ -159,16 +159,16 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.csv", WORKBOOK.getvalue(), "a.csv: it is an Excel workbook (xlsx), not CSV\n  Add --format xlsx"),
+        ("a.csv", WORKBOOK.getvalue(), 'a.csv: it is an Excel workbook (xlsx), not CSV\n  Add `format="xlsx"`'),
         ("a.csv", b"%PDF-1.4\n%", "it is a PDF document, not CSV"),
-        ("a.txt", b"PAR1\x15\x00", "it is a Parquet file, not plain text\n  Add --format parquet"),
+        ("a.txt", b"PAR1\x15\x00", 'it is a Parquet file, not plain text\n  Add `format="parquet"`'),
         ("a.jsonl", b"<!doctype html><html>", "it is an HTML page, not JSONL"),
         ("a.csv.gz", WORKBOOK.getvalue(), "does not hold gzip data: it is an Excel workbook (xlsx)"),
         ("a.csv.gz", gzip.compress(WORKBOOK.getvalue()), "it is an Excel workbook (xlsx), not CSV"),
         ("a.csv.gz", gzip.compress(gzip.compress(COMMA.encode())), "it is a gzip file, not CSV"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "its format: it is an old (.xls) or an encrypted"),
         ("a.xls", b"<html><table>", "its format: it is an HTML page"),
-        ("a.gz", gzip.compress(b"x"), "does not tell its format\n  Add --format jsonl, csv"),
+        ("a.gz", gzip.compress(b"x"), 'does not tell its format\n  Add `format="jsonl"`, csv'),
         (
             "a.csv",
             b"id;text\r1;a\r2;b\r",
@@ -176,9 +176,9 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
         ),
         ("a.txt", b"a\rb\rc", "carriage returns alone end the lines, not plain text"),
         ("a.zip", b"PK\x03\x04" + b"\0" * 40, "its format: it is a zip archive\n  Unpack it"),
-        ("a.csv", TAB.encode("utf-16-le"), "UTF-16 without a byte order mark, not CSV\n  Add --encoding utf-16-le"),
-        ("a.csv", b"id;price, EUR;text\n1;1,5;a\n", "If a semicolon separates its columns, add --delimiter ';'."),
-        ("a.tsv", b"id;text\n1;a\n", "add --format csv --delimiter ';'."),
+        ("a.csv", TAB.encode("utf-16-le"), 'UTF-16 without a byte order mark, not CSV\n  Add `encoding="utf-16-le"`'),
+        ("a.csv", b"id;price, EUR;text\n1;1,5;a\n", 'If a semicolon separates its columns, add `delimiter=";"`.'),
+        ("a.tsv", b"id;text\n1;a\n", 'add `format="csv"` and `delimiter=";"`.'),
     ],
 )
 def test_other_files_are_named_with_the_way_out(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -191,9 +191,9 @@ def test_other_files_are_named_with_the_way_out(tmp_path: Path, name: str, data:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FileOptions(delimiter=";"), "--delimiter is for CSV files"),
-        (FileOptions(sheet="a"), "--sheet is for Excel workbooks"),
-        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "--encoding is for text files"),
+        (FileOptions(delimiter=";"), "`delimiter` is for CSV files"),
+        (FileOptions(sheet="a"), "`sheet` is for Excel workbooks"),
+        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` is for text files"),
     ],
 )
 def test_options_that_apply_to_no_file_are_refused(tmp_path: Path, options: FileOptions, message: str) -> None:

@@ -76,13 +76,13 @@ def test_rows_are_read_in_order_with_row_numbers(database: Path) -> None:
         ("SELEC 1", "refuses the query: near \"SELEC\": syntax error\n  Correct the query"),
         ("SELECT * FROM missing", "refuses the query: no such table: missing"),
         ("SELECT id, text AS body FROM docs",
-         "the query has no column text\n  Name one with --text-field; its columns are: id, body"),
-        ("SELECT text FROM docs", "the query has no column id\n  Name one with --id-field; its columns are: text"),
+         "the query has no column text\n  Name one with `text_fields`; its columns are: id, body"),
+        ("SELECT text FROM docs", "the query has no column id\n  Name one with `id_field`; its columns are: text"),
         ("SELECT id, text, text FROM docs", "the query has two columns called text"),
         ("SELECT 1; SELECT 2", "refuses the query: You can only execute one statement at a time"),
         ("DELETE FROM docs", "refuses the query: attempt to write a readonly database"),
         ("DROP TABLE docs", "refuses the query: attempt to write a readonly database"),
-        ("PRAGMA query_only = OFF", "the statement in --sql returns no rows"),
+        ("PRAGMA query_only = OFF", "the statement in `sql` returns no rows"),
     ],
 )  # fmt: skip
 def test_invalid_queries_are_rejected_before_the_load(database: Path, query: str, message: str) -> None:
@@ -94,7 +94,7 @@ def test_invalid_queries_are_rejected_before_the_load(database: Path, query: str
 @pytest.mark.parametrize(
     ("address", "error", "message"),
     [
-        ("not an address", UsageError, "the address in --database cannot be read\n  Write it as postgresql://"),
+        ("not an address", UsageError, "the address in `database` cannot be read\n  Write it as postgresql://"),
         ("nosuchdb://u:s3cret@h/d", UsageError, "SQLAlchemy knows no database nosuchdb"),
         ("mysql+pymysql://u:s3cret@h/d", UsageError, "needs the package pymysql, which is not installed"),
         ("sqlite:///missing.db", SourceError, "the database missing.db does not exist"),

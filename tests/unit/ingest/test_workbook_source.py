@@ -110,7 +110,7 @@ def test_errors_and_values_without_a_column_name_reject_their_row(tmp_path: Path
     assert reasons(load(path)) == [
         "3: the column text: the cell has the error #N/A",
         "4: the column column 2: it has a value, but no name in the header",
-        "5: the row has 3,011 bytes as JSON, more than --max-document-bytes allows",
+        "5: the row has 3,011 bytes as JSON, more than `max_document_bytes` allows",
     ]
 
 
@@ -142,10 +142,10 @@ def test_sheet_is_the_only_visible_one_or_named(tmp_path: Path) -> None:
     assert fields(load(path)) == [{"text": "a"}]
     assert fields(load(path, sheet="lists")) == [{"text": "hidden"}]
     path = write(tmp_path / "b.xlsx", [["text"], ["a"]], add_sheet)
-    with pytest.raises(SourceError, match=r"has 2 sheets: 'Sheet', 'More'\n  Name one with --sheet"):
+    with pytest.raises(SourceError, match=r"has 2 sheets: 'Sheet', 'More'\n  Name one with `sheet`"):
         load(path)
     with pytest.raises(
-        SourceError, match="has no sheet 'Other'\n  Name one of its sheets with --sheet: 'Sheet', 'lists'"
+        SourceError, match="has no sheet 'Other'\n  Name one of its sheets with `sheet`: 'Sheet', 'lists'"
     ):
         load(path, sheet="Other")
     assert fields(load(path, sheet="Sheet")) == [{"text": "a"}]
@@ -154,7 +154,7 @@ def test_sheet_is_the_only_visible_one_or_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"id,text\n1,a\n", "is not an Excel workbook (xlsx)\n  If it is CSV, add --format csv"),
+        (b"id,text\n1,a\n", 'is not an Excel workbook (xlsx)\n  If it is CSV, add `format="csv"`'),
         (
             b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "EncryptedPackage".encode("utf-16-le"),
             "it is an encrypted Excel workbook",

@@ -103,6 +103,6 @@ def test_invalid_delimiters_are_rejected(text: str) -> None:
 
 
 def test_hint_names_the_delimiter_that_column_names_hold() -> None:
-    assert delimiter_hint(["id;price", " EUR;text"]) == "If a semicolon separates its columns, add --delimiter ';'. "
-    assert "--format csv --delimiter ','" in delimiter_hint(["id,text"], is_tsv=True)
+    assert delimiter_hint(["id;price", " EUR;text"]) == 'If a semicolon separates its columns, add `delimiter=";"`. '
+    assert '`format="csv"` and `delimiter=","`' in delimiter_hint(["id,text"], is_tsv=True)
     assert delimiter_hint(["id", "text"]) == ""

@@ -83,7 +83,7 @@ def test_texts_are_not_taken_for_binary_files(head: bytes) -> None:
 def test_utf16_without_byte_order_mark_is_named_with_its_encoding(encoding: str) -> None:
     found = recognize_utf16("id;text\n1;größer".encode(encoding))
     assert found is not None
-    assert f"--encoding {encoding}" in found.remedy
+    assert f'`encoding="{encoding}"`' in found.remedy
     assert recognize_utf16(f"\ufeffid;text\n{'a' * 50}".encode(encoding)) is None
 
 

@@ -113,7 +113,7 @@ def test_line_number_is_independent_of_chunks(size: int, before: int) -> None:
 
 def test_windows_1252_far_behind_is_found() -> None:
     data = b"id,text\n" + b"1,plain\n" * 100_000 + "2,Größe\n".encode("windows-1252")
-    with pytest.raises(SourceError, match=r"line 100,002 [^\n]*\n  Add --encoding windows-1252"):
+    with pytest.raises(SourceError, match=r"line 100,002 [^\n]*\n  Add `encoding=\"windows-1252\"`"):
         check(data)
 
 
@@ -126,7 +126,7 @@ def test_broken_lines_of_a_utf8_file_pass() -> None:
 
 def test_other_encoding_is_refused_by_its_lines() -> None:
     check("Привет\n".encode("cp1251") * 9)
-    with pytest.raises(SourceError, match=r"10 lines cannot be decoded, the first is line 2\n  Add --encoding"):
+    with pytest.raises(SourceError, match=r"10 lines cannot be decoded, the first is line 2\n  Add `encoding"):
         check(b"id\n" + "Привет\n".encode("cp1251") * 10)
 
 

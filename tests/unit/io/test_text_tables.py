@@ -128,7 +128,7 @@ def test_files_of_spreadsheets_are_read(name: str, data: bytes, tmp_path: Path) 
 
 
 def test_missing_file_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no.tsv does not exist\n.*--data"):
+    with pytest.raises(SourceError, match="no.tsv does not exist\n.*`data`"):
         read_table(tmp_path / "no.tsv", ["a"])
 
 

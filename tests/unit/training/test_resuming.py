@@ -92,7 +92,7 @@ def test_run_without_its_saved_model_resumes_without_training(
         full.setattr(BiEncoderTask, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(OutputError, match="the disk is full") as caught:
             train_here(path, folder / "full")
-    assert "--resume" in caught.value.remedy
+    assert "`resume`" in caught.value.remedy
     train_here(path, folder / "full", resume=True)
     assert same_model(folder / "whole", folder / "full")
     whole, full_again = (read_json(folder / name / "training.json")["stages"] for name in ("whole", "full"))
@@ -159,7 +159,7 @@ def test_full_disk_keeps_the_previous_checkpoint(folder: Path, model: Path) -> N
     kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()}
     with file_size_limit(max(map(len, kept.values())) // 2), pytest.raises(OutputError, match="written") as caught:
         train_here(path, folder / "out", resume=True)
-    assert "--resume" in caught.value.remedy
+    assert "`resume`" in caught.value.remedy
     assert {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()} == kept
     train_here(path, folder / "out", resume=True)
 
@@ -192,7 +192,7 @@ def test_resume_with_changed_recipe_data_or_models_is_rejected(folder: Path, mod
         train_here(path, folder / "out", resume=True)
     with pytest.raises(UsageError, match="is not empty") as caught:
         train_here(path, folder / "out")
-    assert "--resume" in caught.value.remedy
+    assert "`resume`" in caught.value.remedy
     write_pairs(folder / "train.tsv", 128)
     (base / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(CheckpointInvalid, match=f"another model under the name {base}"):

@@ -166,7 +166,7 @@ def test_invalid_data_stops_the_run_before_writing(folder: Path, model: Path) ->
     (folder / "train.tsv").unlink()
     with pytest.raises(SourceError, match=r"train\.tsv") as caught:
         train_here(path, folder / "out")
-    assert "--data" in caught.value.remedy
+    assert "`data`" in caught.value.remedy
     assert not (folder / "out").exists()
 
 

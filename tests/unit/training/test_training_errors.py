@@ -56,7 +56,7 @@ def test_other_torch_errors_pass_through() -> None:
 def test_full_disk_error_says_how_to_resume(error: Exception) -> None:
     with pytest.raises(OutputError, match="out cannot be written") as caught, translate_disk_errors(Path("out")):
         raise error
-    assert "--resume" in caught.value.remedy
+    assert "`resume`" in caught.value.remedy
 
 
 def test_own_errors_are_not_wrapped() -> None:

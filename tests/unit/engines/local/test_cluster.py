@@ -90,7 +90,7 @@ def test_single_server_where_a_cluster_runs_is_refused(layout: EngineHome, ports
         with pytest.raises(LocalEngineError, match=rf"port {port} is in use by es9 9\.5\.0, {runs}") as caught:
             start_engine("es9", port=port)
         assert f"es-sbert engine up es9 --port {ports[0]} --nodes 3" in caught.value.remedy
-        assert f"es-sbert engine down es9 --port {ports[0]}." in caught.value.remedy
+        assert f"`es-sbert engine down es9 --port {ports[0]}`." in caught.value.remedy
         assert f"es-sbert engine up es9 --port {ports[2] + 1}" in caught.value.remedy
 
 
@@ -118,7 +118,7 @@ def test_cluster_is_refused_if_a_port_of_any_node_is_in_use(home: Path, ports: t
             pytest.raises(LocalEngineError, match=f"port {taken} is in use") as caught,
         ):
             start_cluster("es9", port=ports[0])
-        assert f"Take another port: es-sbert engine up es9 --port {ports[2] + 1} --nodes 3" in caught.value.remedy
+        assert f"Take another port: `es-sbert engine up es9 --port {ports[2] + 1} --nodes 3" in caught.value.remedy
     assert not list(home.glob("state/*"))
 
 
@@ -126,7 +126,7 @@ def test_data_of_a_cluster_is_refused_by_a_single_server(layout: EngineHome, por
     work = data_of_node(layout, ports[1], ports)
     with pytest.raises(LocalEngineError, match=f"{work} holds data of a cluster of 3 nodes on ports") as caught:
         start_engine("es9", port=ports[1])
-    assert f"Start that: es-sbert engine up es9 --port {ports[0]} --nodes 3." in caught.value.remedy
+    assert f"Start that: `es-sbert engine up es9 --port {ports[0]} --nodes 3`." in caught.value.remedy
     assert f"es-sbert engine down es9 --port {ports[0]} --purge" in caught.value.remedy
 
 
@@ -134,14 +134,14 @@ def test_data_of_a_single_server_is_refused_by_a_cluster(layout: EngineHome, por
     work = data_of_node(layout, ports[1], ())
     with pytest.raises(LocalEngineError, match=f"{work} holds data of a single server") as caught:
         start_cluster("es9", port=ports[0])
-    assert f"Start that: es-sbert engine up es9 --port {ports[1]}." in caught.value.remedy
+    assert f"Start that: `es-sbert engine up es9 --port {ports[1]}`." in caught.value.remedy
 
 
 def test_newer_data_of_a_node_cannot_be_moved_to_another_build(layout: EngineHome, ports: tuple[int, int, int]) -> None:
     data_of_node(layout, ports[2], ports, version="9.5.0")
     with pytest.raises(LocalEngineError, match="holds data of Elasticsearch 9.5.0, which") as caught:
         start_cluster("es9", port=ports[0])
-    assert caught.value.remedy == f"Remove it: es-sbert engine down es9 --port {ports[2]} --purge"
+    assert caught.value.remedy == f"Remove it: `es-sbert engine down es9 --port {ports[2]} --purge`"
 
 
 def test_missing_node_of_another_version_is_not_started(layout: EngineHome, ports: tuple[int, int, int]) -> None:

@@ -94,7 +94,7 @@ def test_data_that_no_build_opens_can_only_be_purged(home: Path) -> None:
     for name in ("es9", "es9-small"):
         with pytest.raises(LocalEngineError, match="cannot open") as caught:
             start_engine(name, port=port)
-        assert caught.value.remedy == f"Remove it: es-sbert engine down {name} --port {port} --purge"
+        assert caught.value.remedy == f"Remove it: `es-sbert engine down {name} --port {port} --purge`"
 
 
 def test_running_server_of_another_version_is_kept(home: Path) -> None:

@@ -1,0 +1,108 @@
+"""Settings, as the library's messages name them, as options of the command line.
+
+The library speaks of `device` and `device="cuda"`, as a Python program writes them. The command line shows `--device`
+and `--device cuda` in their place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from typing import Any
+
+from es_sbert.messages import escape_unprintable
+
+# Settings that messages name and whose option is `--` and the name with dashes.
+_SAME_NAME = frozenset({
+    "accept_disagreement", "backend", "baseline", "block_writes", "ca_certs", "card", "columns", "data", "database",
+    "database_file", "date_field", "dead_letters", "decimal", "delimiter", "device", "dimensions", "documents",
+    "dry_run", "element_type", "encoding", "exact", "filter", "force", "format", "generator", "heap", "host",
+    "id_field", "if_exists", "index", "index_type", "keep", "kibana_ca_certs", "kibana_url", "limit", "load_settings",
+    "max_document_bytes", "max_errors", "max_hold", "metrics", "min_cosine", "min_recall", "model", "name", "new",
+    "num_candidates", "output", "oversample", "pairs", "passage_overlap", "passages", "password_file", "pooling",
+    "port", "precision", "prune", "queries", "ray", "ray_workers", "reindex", "replace_index",
+    "replace_text_template", "replicas", "resume", "retry", "retry_seconds", "routing_field", "runtime", "sample",
+    "searched", "shards", "share", "sheet", "since", "space", "sql", "state", "strip_html", "tenant", "text_field",
+    "text_template", "texts", "threads", "time_field", "timeout", "title_field", "types", "url", "username",
+    "vector_field",
+})  # fmt: skip
+
+# Settings whose option has another name.
+_OTHER_NAME = {
+    "all_documents": "--all",
+    "body_bytes": "--max-body",
+    "body_fields": "--body-field",
+    "buffered_bytes": "--max-buffered",
+    "certificate": "--tls-certificate",
+    "files": "--file",
+    "form": "--format",
+    "ignore_settings": "--ignore-setting",
+    "key": "--tls-key",
+    "kind": "--as",
+    "overrides": "--set",
+    "source": "--from",
+    "sts_file": "--sts",
+    "text_fields": "--text-field",
+    "variants": "--precision",
+    "vectors": "--vector",
+    "watch_seconds": "--watch",
+}
+
+# Settings with several values whose option takes them in one value, separated by commas.
+_IN_ONE_VALUE = frozenset({"types", "variants"})
+
+# Settings of a yes or no whose option has a form with --no-.
+_WITH_NO = frozenset({"block_writes"})
+
+# A setting alone or with a value; a quoted value may hold backticks.
+_SETTING = re.compile(r"""`([a-z][a-z0-9_]*)(?:=("(?:[^"\\]|\\.)*"|[^`"]*|[\[{][^`]*[\]}]))?`""")
+
+
+def option_of(setting: str) -> str | None:
+    """`--device` of `device`; None if no message of the library means an option by that name."""
+    if setting in _SAME_NAME:
+        return f"--{setting.replace('_', '-')}"
+    return _OTHER_NAME.get(setting)
+
+
+def known_settings() -> list[str]:
+    """All settings that have an option here."""
+    return sorted(_SAME_NAME | _OTHER_NAME.keys())
+
+
+def as_options(text: str) -> str:
+    """The text with options in place of settings; other names in backticks, and commands, stay."""
+    return _SETTING.sub(_as_option, text) if "`" in text else text
+
+
+def with_options(report: Any) -> Any:
+    """What can be turned into JSON, with `as_options` applied to its strings, but not to its keys."""
+    if isinstance(report, str):
+        return as_options(report)
+    if isinstance(report, dict):
+        return {key: with_options(value) for key, value in report.items()}
+    if isinstance(report, list | tuple):
+        return [with_options(value) for value in report]
+    return report
+
+
+def _as_option(match: re.Match[str]) -> str:
+    option = option_of(match[1])
+    if option is None:
+        return match[0]
+    if match[2] is None or match[2] == "True":
+        return option
+    if match[2] == "False":
+        return option.replace("--", "--no-", 1) if match[1] in _WITH_NO else match[0]
+    try:
+        value = json.loads(match[2])  # as `setting_text` writes it
+    except ValueError:
+        value = match[2]  # a placeholder such as FILE
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, dict):
+        values = [f"{name}={each}" for name, each in value.items()]
+    if match[1] in _IN_ONE_VALUE:
+        values = [",".join(map(str, values))]
+    # Reading the value has turned escapes back into control characters, which must not reach a terminal.
+    return " ".join(f"{option} {shlex.quote(escape_unprintable(str(each)))}" for each in values)

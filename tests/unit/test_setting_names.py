@@ -1,0 +1,243 @@
+"""The library names settings as Python programs write them; the command line alone turns them into options."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from es_sbert.cli.logs import configure_logging, log_error
+from es_sbert.cli.main import cli, main
+from es_sbert.cli.output import print_message, print_report
+from es_sbert.cli.setting_names import as_options, known_settings, option_of, with_options
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import EngineUnreachable, RequestFailed, UsageError
+from es_sbert.index.text_template import parse_text_options
+from es_sbert.ingest.load_plan import IngestSettings, resolve_sources
+from es_sbert.ingest.sources.column_types import parse_types
+from es_sbert.ingest.sources.find_sources import FileOptions
+from es_sbert.messages import log_event, setting_text
+
+_ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Leave `pooling` out.", "Leave --pooling out."),
+        ('`device="cuda"` is given', "--device cuda is given"),
+        ("`passages=256`", "--passages 256"),
+        ("`output=FOLDER`", "--output FOLDER"),
+        ("`text_fields` or `watch_seconds`", "--text-field or --watch"),
+        ('`text_template="{title}. {body}"`', "--text-template '{title}. {body}'"),
+        ('`vectors=["title={FIELD}", "body"]`', "--vector 'title={FIELD}' --vector body"),
+        ('`types=["price=float", "sold=boolean"]`', "--types price=float,sold=boolean"),
+        ('`overrides={"stages.0.batch": 32}`', "--set stages.0.batch=32"),
+        ("`prune=True`", "--prune"),
+        ("`block_writes=False`", "--no-block-writes"),
+        ("`prune=False`", "`prune=False`"),  # there is no --no-prune
+        ("the field `_source` and `max_seq_length`", "the field `_source` and `max_seq_length`"),
+        ("`es-sbert index show docs`: device, `GET INDEX`", "`es-sbert index show docs`: device, `GET INDEX`"),
+    ],
+)
+def test_settings_become_options_and_nothing_else_does(text: str, shown: str) -> None:
+    assert as_options(text) == shown
+
+
+@pytest.mark.parametrize("value", ["gpu", "a b", "it's", 'say "x"', "a`b", "back\\slash", ""])
+def test_any_value_of_a_setting_is_shown_as_an_argument(value: str) -> None:
+    import shlex
+
+    assert shlex.split(as_options(setting_text("device", value))) == ["--device", value]
+
+
+def test_control_characters_of_a_value_stay_escaped() -> None:
+    assert as_options(setting_text("device", "a\n\x1b[31m\udcff")) == r"--device 'a\n\x1b[31m\udcff'"
+
+
+def test_keys_and_numbers_of_a_report_stay() -> None:
+    report = {"`device`": ["`device`", 3, None, {"remedy": "Give `index`."}]}
+    assert with_options(report) == {"`device`": ["--device", 3, None, {"remedy": "Give --index."}]}
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield from (*parameter.opts, *parameter.secondary_opts)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _options(found)
+
+
+def test_every_setting_has_an_option_of_a_command() -> None:
+    options = set(_options(cli))
+    missing = {setting: option_of(setting) for setting in known_settings() if option_of(setting) not in options}
+    assert not missing
+    assert "--no-block-writes" in options
+
+
+# Literals that are a part of a command, where that cannot be seen in the literal itself.
+_PARTS_OF_COMMANDS = {
+    "es_sbert/bundle/model_lookup.py": {"--no-deps"},
+    "es_sbert/diagnostics/doctor.py": {"{} --vector-field {}"},
+    "es_sbert/diagnostics/index_advice.py": {"--replace-index"},
+    "es_sbert/encoder/cuda_session.py": {"--upgrade"},
+    "es_sbert/encoder/openvino_session.py": {"--upgrade", "--force-reinstall"},
+    "es_sbert/engines/local/engine_home.py": {" --nodes {}"},
+    "es_sbert/evaluation/fusion_tuning.py": {" --rank-constant {}", "--hybrid --fusion {} --weights {}:{}{}"},
+    "es_sbert/index/adopt.py": {" --vector-field OTHER"},
+    "es_sbert/index/text_template.py": {"--text-field {}", "--text-template {}", " --vector-field {}"},
+    "es_sbert/index/vector_field.py": {"--text-field"},  # how text options begin
+    "es_sbert/ingest/reconcile.py": {"--vector {}"},
+}
+_COMMAND = re.compile(r"(?:\{|es-sbert |pip |uv |docker |ray |soffice |useradd )")
+
+
+def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Strings with `{}` for what an f-string fills in, apart from docstrings and options in a list of arguments."""
+    documentation = {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    inner = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    arguments = {element for node in ast.walk(tree) if isinstance(node, ast.List) for element in node.elts}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            yield node.lineno, "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_argument = node in arguments and re.fullmatch(r"--[a-z-]+", node.value)
+            if not (node in documentation or node in inner or is_argument):
+                yield node.lineno, node.value
+
+
+def _names_an_option(text: str) -> bool:
+    """Whether a literal names an option outside a command, which is in backticks or the whole literal."""
+    if text.startswith("es-sbert "):
+        return False
+    without_commands = re.sub(r"`([^`]*)`", lambda span: "" if _COMMAND.match(span[1]) else span[0], text)
+    return re.search(r"--[a-z{]", without_commands) is not None
+
+
+def test_no_message_of_the_library_names_an_option() -> None:
+    found = []
+    for file in sorted([*(_ROOT / "es_sbert").rglob("*.py"), *(_ROOT / "exporters").rglob("*.py")]):
+        place = file.relative_to(_ROOT)
+        # installation.py makes commands of pip and uv. The gateway is started by options, and names them to operators.
+        if place.parts[1] in ("cli", "gateway", "installation.py"):
+            continue
+        allowed = _PARTS_OF_COMMANDS.get(place.as_posix(), set())
+        for line, text in _literals(ast.parse(file.read_text(encoding="utf-8"))):
+            if _names_an_option(text) and text not in allowed:
+                found.append(f"{place}:{line}: {text}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("literal", "found"),
+    [
+        ('"Leave --pooling out."', True),
+        ('f"Name one: `{name}`, or --index {name}"', True),
+        ('"Use `--dimensions`."', True),
+        ('f"Run `es-sbert ingest --index {name}`."', False),
+        ('f"Remove it: `{down} --purge`"', False),
+        ('["es-sbert", "--model", name]', False),
+    ],
+)
+def test_the_search_for_options_finds_them(literal: str, found: bool) -> None:
+    texts = [text for _, text in _literals(ast.parse(f"x = {literal}"))]
+    assert any(map(_names_an_option, texts)) is found
+
+
+def _encoder() -> object:
+    return Encoder("all-MiniLM-L6-v2", device="gpu")
+
+
+@pytest.mark.parametrize(
+    ("call", "in_python", "on_command_line"),
+    [
+        (_encoder, '`device="gpu"`', "--device gpu"),
+        (
+            lambda: parse_text_options(["a"], "{b}"),
+            "`text_fields` and `text_template`",
+            "--text-field and --text-template",
+        ),
+        (lambda: parse_types(["price"]), '`types=["price"]`', "--types price"),
+        (lambda: FileOptions(delimiter="abc"), "`delimiter=", "--delimiter "),
+        (
+            lambda: resolve_sources(IngestSettings(index="docs", sql="SELECT 1")),
+            "`sql` needs a database",
+            "--sql needs a database",
+        ),
+        (lambda: EngineSettings(username="me"), "Give `username`", "Give --username"),
+    ],
+)
+def test_an_error_names_the_setting_in_python_and_the_option_on_the_command_line(
+    call: Callable[[], object], in_python: str, on_command_line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        call()
+    assert in_python in str(raised.value)
+    assert "--" not in str(raised.value)
+    configure_logging()
+    log_error(raised.value)
+    shown = capsys.readouterr().err
+    assert on_command_line in shown
+    assert in_python not in shown
+
+
+def test_the_command_line_names_the_option_of_a_wrong_device(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["encode", __file__, "-o", "unused.npy", "--device", "gpu"])
+    assert ended.value.code == 2
+    assert "--device gpu" in capsys.readouterr().err
+
+
+def test_json_logs_messages_and_reports_name_options(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("json")
+    try:
+        log_error(UsageError("`device` is wrong", "Leave `device` out."))
+        log_event("noted", "`index`", notes=["`vector_field`"])
+    finally:
+        configure_logging()
+    failed, noted = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (failed["message"], failed["remedy"]) == ("--device is wrong", "Leave --device out.")
+    assert (noted["message"], noted["notes"]) == ("--index", ["--vector-field"])
+    log_event("noted", "raise `sample`", logging.WARNING)
+    print_message("lower `share`")
+    assert capsys.readouterr().err == "raise --sample\nlower --share\n"
+    print_report({"note": "`sample`"}, ["`share`"], as_json=True)
+    print_report({}, ["`share`"], as_json=False)
+    assert capsys.readouterr().out == '{"note":"--sample"}\n--share\n'
+
+
+def test_notes_are_shown_after_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    error = EngineUnreachable("nothing listens", "Start it.")
+    error.add_note("waited for 3 s")
+    error.add_note("this came after 5 documents were written")
+    configure_logging()
+    log_error(error)
+    assert capsys.readouterr().err == (
+        "Error: nothing listens (waited for 3 s; this came after 5 documents were written)\n  Start it.\n"
+    )
+
+
+def test_an_error_with_another_message_keeps_everything_else() -> None:
+    error = RequestFailed("one", "Do it.", 503)
+    changed = error.with_message("none of two")
+    assert (type(changed), changed.message, changed.remedy, changed.status) == (
+        RequestFailed,
+        "none of two",
+        "Do it.",
+        503,
+    )
+    assert error.message == "one"

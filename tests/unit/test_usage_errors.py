@@ -1,0 +1,91 @@
+"""Bad arguments are `ValueError`s too, as Python programs expect, and no `except ValueError` of es-sbert hides one."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pydantic import ValidationError
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.answer_form import checks_answers
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, RequestFailed, UsageError
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, ModelSettings, SemanticSettings
+from es_sbert.search.hybrid_search import read_hybrid_params
+
+
+def test_only_usage_errors_are_value_errors() -> None:
+    with pytest.raises(ValueError, match="is not a device") as raised:
+        Encoder("all-MiniLM-L6-v2", device="gpu")
+    assert isinstance(raised.value, EsSbertError)
+    assert not issubclass(RecipeInvalid, ValueError)
+    assert not issubclass(ModelNotFound, ValueError)
+
+
+def test_a_usage_error_survives_copying_and_pickling_with_its_notes() -> None:
+    error = UsageError("wrong", "Do it right.")
+    error.add_note("twice")
+    for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(other), other.with_notes(), other.remedy) == (UsageError, "wrong (twice)", "Do it right.")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: EngineSettings(username="me"), "belong together"),
+        (lambda: EngineSettings(api_key="a", token="b"), "are given"),
+        (lambda: EngineSettings(url="localhost:9200"), "http://"),
+        (lambda: EngineSettings.model_validate({"username": "me"}), "belong together"),
+        (lambda: GatewaySettings.model_validate({"upstream": {"username": "me"}}), "belong together"),
+        (lambda: Limits(body_bytes=1 << 20, buffered_bytes=1 << 20), "less than two"),
+        (lambda: SemanticSettings(virtual_field="a b"), "virtual field"),
+        (lambda: ListenSettings(path_prefix="x"), "path prefix"),
+        (lambda: ModelSettings(models=("a", "a")), "two models"),
+    ],
+)
+def test_usage_errors_of_validators_are_not_wrapped(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        build()
+    assert type(raised.value) is UsageError
+
+
+def test_wrong_types_are_still_validation_errors() -> None:
+    with pytest.raises(ValidationError):
+        EngineSettings(timeout="soon")  # type: ignore[arg-type]
+
+
+def test_weights_out_of_range_are_named() -> None:
+    search = cast(Any, SimpleNamespace(text="x", params=SimpleNamespace(k=10), options={"weights": (1.0, -1.0)}))
+    with pytest.raises(UsageError, match="the lexical weight is -1"):
+        read_hybrid_params(EngineType.ELASTICSEARCH, cast(Any, None), search)
+
+
+@checks_answers
+class _Client:
+    info = SimpleNamespace(url="http://engine", label="Elasticsearch 9")
+
+    def refuse(self) -> None:
+        raise UsageError("not with this engine", "Use another.")
+
+    def misread(self) -> None:
+        raise ValueError("not a number")
+
+
+def test_an_engine_refuses_bad_arguments_as_such() -> None:
+    with pytest.raises(UsageError, match="not with this engine"):
+        _Client().refuse()
+    with pytest.raises(RequestFailed, match="sent an answer that Elasticsearch 9 does not give"):
+        _Client().misread()
+
+
+def test_the_gateway_takes_no_bad_request_for_a_bad_response() -> None:
+    upstream = Upstream(EngineSettings(url="http://localhost:9200"), Limits())
+    with pytest.raises(UsageError, match="not such a search"), upstream.parsing("GET /docs"):
+        raise UsageError("not such a search", "Use another.")
