@@ -50,8 +50,6 @@ from es_sbert.search.search_scope import SearchScope
 
 # Queries that match everything, or are supported only at the top level.
 _NEVER_FILTERS = frozenset({"match_all", "hybrid"})
-
-
 # Aggregations over other documents than those of the parent.
 _AGGREGATIONS_OF_OTHER_DOCUMENTS = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
 
@@ -66,7 +64,7 @@ class FoundQueries:
     """
 
     body: Json
-    placeholders: Sequence[Placeholder] = ()
+    placeholders: Sequence[Placeholder]
 
 
 def find_queries(
