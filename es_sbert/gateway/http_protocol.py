@@ -49,7 +49,7 @@ _METHODS: dict[type, tuple[str, ...]] = {
     ),
     uvicorn.Server: ("handle_exit", "on_tick"),
 }
-# Attributes of instances, which methods of the class set.
+# Attributes of instances, which the methods of the class use.
 _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     HttpToolsProtocol: ("client", "cycle", "headers", "loop", "parser", "transport", "url"),
     RequestResponseCycle: ("keep_alive", "response_complete", "response_started"),

@@ -250,7 +250,7 @@ def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="distill runs in one process, and torchrun has started 2") as caught:
         distill("no-model", tmp_path / "out", ["a text"], layers=1)
-    assert "es-sbert train with a recipe" in caught.value.remedy
+    assert "`es-sbert train` with a recipe" in caught.value.remedy
     assert not (tmp_path / "out").exists()
     settings = AdaptSettings(index="docs", name="docs-tuned")
     with pytest.raises(UsageError, match="adapt runs in one process"):
