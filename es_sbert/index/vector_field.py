@@ -89,7 +89,7 @@ class FieldRequest:
         text: Template of the text that is embedded; None keeps the field's template.
         passages: For a new field: split texts into chunks by these rules. For an existing field, they must be the
             field's own.
-        text_options: The options that the text was given by, for messages.
+        text_options: The options that the text was given by, for commands in messages.
         replace_text: Whether the text may change although documents have vectors. These are no longer current then,
             and the caller embeds them again.
         documents_checked: Whether documents were seen to have the fields of the text. Otherwise fields that the engine

@@ -182,7 +182,8 @@ class PlannedField:
         template: The text of its vectors.
         passages: The rules of `--passages`; None leaves them to the index.
         stored: Its metadata in the mapping; None if it is new.
-        text_options: The options that gave the text, for messages; None if it is that of the index or the default.
+        text_options: The options that gave the text, for commands in messages; None if it is that of the index or the
+            default.
         similar: The field of this name in another index of the alias, which a new field must go together with.
     """
 

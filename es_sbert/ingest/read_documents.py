@@ -131,7 +131,8 @@ class DocumentRules:
         routing_field: Field of the routing of each document; None for no field.
         metadata_fields: See `EngineInfo.metadata_fields`.
         join_fields: Join fields of the index: a document with a parent there needs a routing.
-        from_python: Whether messages name the arguments of `SemanticIndex.add`, not the options of the command line.
+        from_python: Whether the documents come from `SemanticIndex.add`: messages then propose Python code instead of
+            commands.
     """
 
     targets: EmbeddingTargets

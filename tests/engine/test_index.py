@@ -93,7 +93,7 @@ def test_refusals_change_nothing(engine: Engine, index_name: str) -> None:
     for changed, message in refusals:
         with pytest.raises(IndexMismatch, match=message) as caught:
             ensure(engine, index_name, **changed)
-        assert "--" in caught.value.remedy
+        assert "`" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="no vector field 'other'") as caught:
         read_vector_field(engine, index_name, "other")
     assert "`vector_field` one of: embedding" in caught.value.remedy

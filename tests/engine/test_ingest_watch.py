@@ -354,7 +354,10 @@ def test_watch_ends_when_alias_moves(
 
 @pytest.mark.parametrize(
     ("files", "options", "message"),
-    [(("docs.jsonl",), {}, "--watch looks at documents"), ((), {"load_settings": "fast"}, "--watch never ends")],
+    [
+        (("docs.jsonl",), {}, "`watch_seconds` looks at documents"),
+        ((), {"load_settings": "fast"}, "`watch_seconds` never ends"),
+    ],
 )
 def test_watch_rejects_files_and_load_settings(
     es9_url: str,

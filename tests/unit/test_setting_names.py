@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import logging
 import re
@@ -120,6 +121,21 @@ def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.value
 
 
+@functools.cache
+def _library() -> dict[str, ast.AST]:
+    """Path → code of all modules but those of the command line and of the gateway.
+
+    The gateway is started by options, and names them to its operators.
+    """
+    files = [*(_ROOT / "es_sbert").rglob("*.py"), *(_ROOT / "exporters").rglob("*.py")]
+    places = {file.relative_to(_ROOT): file for file in sorted(files)}
+    return {
+        place.as_posix(): ast.parse(file.read_text(encoding="utf-8"))
+        for place, file in places.items()
+        if place.parts[1] not in ("cli", "gateway")
+    }
+
+
 def _names_an_option(text: str) -> bool:
     """Whether a literal names an option outside a command, which is in backticks or the whole literal."""
     if text.startswith("es-sbert "):
@@ -130,15 +146,13 @@ def _names_an_option(text: str) -> bool:
 
 def test_no_message_of_the_library_names_an_option() -> None:
     found = []
-    for file in sorted([*(_ROOT / "es_sbert").rglob("*.py"), *(_ROOT / "exporters").rglob("*.py")]):
-        place = file.relative_to(_ROOT)
-        # installation.py makes commands of pip and uv. The gateway is started by options, and names them to operators.
-        if place.parts[1] in ("cli", "gateway", "installation.py"):
+    for place, tree in _library().items():
+        if place == "es_sbert/installation.py":  # makes commands of pip and uv
             continue
-        allowed = _PARTS_OF_COMMANDS.get(place.as_posix(), set())
-        for line, text in _literals(ast.parse(file.read_text(encoding="utf-8"))):
-            if _names_an_option(text) and text not in allowed:
-                found.append(f"{place}:{line}: {text}")
+        allowed = _PARTS_OF_COMMANDS.get(place, set())
+        found += [
+            f"{place}:{n}: {text}" for n, text in _literals(tree) if _names_an_option(text) and text not in allowed
+        ]
     assert not found, "\n".join(found)
 
 
@@ -241,3 +255,30 @@ def test_an_error_with_another_message_keeps_everything_else() -> None:
         503,
     )
     assert error.message == "one"
+
+
+# Names in backticks that are an option of some command too, and mean something else: a member of an engine's mapping.
+_NOT_SETTINGS = {("es_sbert/index/mapping.py", "method")}
+
+
+def test_every_setting_that_a_message_names_is_known() -> None:
+    options, unknown = set(_options(cli)), set()
+    for place, tree in _library().items():
+        for _, text in _literals(tree):
+            for name, value in re.findall(r"`([a-z][a-z0-9_]*)(=[^`]*)?`", text):
+                is_meant = value or f"--{name.replace('_', '-')}" in options
+                if is_meant and option_of(name) is None:
+                    unknown.add((place, name))
+    assert unknown == _NOT_SETTINGS
+
+
+def test_every_setting_with_a_value_of_a_message_is_known() -> None:
+    names = {
+        node.args[0].value
+        for tree in _library().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setting_text"
+        if isinstance(node.args[0], ast.Constant)
+    }
+    assert len(names) > 10
+    assert not {name for name in names if option_of(str(name)) is None}
