@@ -327,7 +327,7 @@ def product(number: int) -> dict[str, str]:
 
 
 def write_csv(path: Path, rows: dict[str, dict[str, str]], *, broken: int) -> None:
-    """A file as another system exports it; broken rows have a price that is no number."""
+    """A file as another system exports it; broken rows have a price that is not a number."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["sku", *product(0)])
         writer.writeheader()

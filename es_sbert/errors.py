@@ -108,7 +108,7 @@ class BundleInvalid(ModelError):
 
 
 class RegistryInvalid(ModelError):
-    """The file of registered models is broken, or closed to this user."""
+    """The file of registered models is broken, or not accessible to this user."""
 
 
 class UnsupportedArchitecture(ModelError):

@@ -545,7 +545,7 @@ def read_gold_pairs(path: Path) -> GoldPairs:
     """Read sentence pairs with scores from a table with the columns `sentence1`, `sentence2` and `score`.
 
     Raises:
-        SourceError: the file cannot be read, lacks a column, has an empty sentence or a score that is no number, or
+        SourceError: the file cannot be read, lacks a column, has an empty sentence or a score that is not a number, or
             holds fewer than two pairs.
     """
     table = read_table(path, ("sentence1", "sentence2", "score"))

@@ -288,7 +288,7 @@ def train_bilstm(
 
     Raises:
         SourceError: none of the texts has a word that the table knows.
-        TrainingDiverged: the loss is no finite number.
+        TrainingDiverged: the loss is not a finite number.
     """
     first, second = _table_rows(train.first, vectors), _table_rows(train.second, vectors)
     dev_first, dev_second = _table_rows(dev.first, vectors), _table_rows(dev.second, vectors)

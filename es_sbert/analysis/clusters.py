@@ -259,7 +259,7 @@ def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
         cosines = products / sizes
         cosines[each, own] = -np.inf
         outside = 1 - cosines.max(axis=1)  # (rows,): to the nearest other cluster
-        # Rounding errors of identical texts are no distances.
+        # Rounding errors of identical texts are not distances.
         inside, outside = (np.maximum(distance, 0).round(2 * DECIMALS) for distance in (inside, outside))
         greater = np.maximum(inside, outside)
         silhouettes = np.divide(outside - inside, greater, out=np.zeros(len(block)), where=(greater > 0) & (size > 1))

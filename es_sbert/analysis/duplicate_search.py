@@ -120,7 +120,7 @@ class DuplicateSearch:
     """Finds near-duplicates by the index's kNN search.
 
     Args:
-        engine: Where.
+        engine: The engine to use.
         index: Index or alias.
         vector_field: Field that holds the vectors.
         settings: What is searched for.

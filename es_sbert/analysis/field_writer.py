@@ -148,7 +148,7 @@ class FieldWriter:
     """Writes one field of documents of an index.
 
     Args:
-        engine: Where.
+        engine: The engine to use.
         index: Index or alias.
         vector_field: Field whose vectors were analyzed.
         name: The field to write, of type keyword.

@@ -321,7 +321,7 @@ def open_reranker_bundle(folder: Path) -> RerankerBundle:
                 f"{folder} is a cross-encoder that was not exported yet", f"`es-sbert export {folder} -o RERANKER`"
             )
         raise BundleInvalid(
-            f"{folder} is no reranker: it has no {RerankerManifest.FILE_NAME}",
+            f"{folder} is not a reranker: it has no {RerankerManifest.FILE_NAME}",
             "Give the folder that `es-sbert export CROSS_ENCODER -o RERANKER` wrote.",
         )
     return _open_bundle(folder, RerankerManifest, read_cross_encoder)

@@ -367,7 +367,7 @@ def _parse_entry(path: Path, entry: Any) -> RegisteredModel:
     if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
         raise _invalid_registry(path, f"an entry lacks one of {', '.join(keys)}")
     if not os.path.isabs(entry["folder"]):
-        raise _invalid_registry(path, f"{entry['folder']!r} is no absolute path")
+        raise _invalid_registry(path, f"{entry['folder']!r} is not an absolute path")
     queries = entry.get("query_fingerprint", "")
     if not isinstance(queries, str):
         raise _invalid_registry(path, "query_fingerprint is not a string")

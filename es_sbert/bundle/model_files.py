@@ -137,7 +137,7 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
             if size < _HEADER_LENGTH_BYTES or length > min(size - _HEADER_LENGTH_BYTES, _MAX_HEADER):
-                raise BundleInvalid(f"{path} is cut short or is no safetensors file", COPY_AGAIN)
+                raise BundleInvalid(f"{path} is cut short or is not a safetensors file", COPY_AGAIN)
             header = json.loads(file.read(length))
         base = _HEADER_LENGTH_BYTES + length
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}

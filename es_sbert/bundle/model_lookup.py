@@ -144,7 +144,7 @@ def download_model(
         name: `org/name`, or a bare name.
         from_cache: Look in the cache only.
         organization: Put before a bare name.
-        also: Other files to download, such as an ONNX file; missing ones are no error.
+        also: Other files to download, such as an ONNX file; missing ones are not an error.
 
     Raises:
         ModelNotFound: the hub has no such model or cannot be reached, or the cache does not hold it.

@@ -126,7 +126,7 @@ def check_source_options(options: Mapping[str, Any]) -> None:
         if options["filter_text"] is not None:
             raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
         return
-    # ES_SBERT_MODEL in the environment is no contradiction.
+    # ES_SBERT_MODEL in the environment is not a contradiction.
     source = click.get_current_context().get_parameter_source
     has_model = ParameterSource.COMMANDLINE in (source("model"), source("dimensions"))
     named = ("text_fields", "text_template", "id_field", "delimiter", "encoding", "sheet")

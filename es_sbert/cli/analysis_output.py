@@ -47,7 +47,7 @@ def check_output_files(options: Mapping[str, Any]) -> None:
     """Make sure that files can be written, before texts are read and embedded.
 
     Raises:
-        OutputError: a folder is missing, or closed to this user.
+        OutputError: a folder is missing, or not accessible to this user.
         UsageError: what makes the page is not installed.
     """
     if options["html"] is not None:

@@ -313,7 +313,7 @@ def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> It
 
 
 def _is_chain(group: DuplicateGroup, min_cosine: float) -> bool:
-    """Whether a member is no near-duplicate of the kept text itself. Cosines of float32 differ in the last digits."""
+    """Whether a member is not a near-duplicate of the kept text. Cosines of float32 differ in the last digits."""
     return min(group.cosines) < min_cosine - 1e-5
 
 

@@ -139,7 +139,9 @@ def main(args: list[str] | None = None) -> None:
     except PermissionError as error:
         if error.filename is None:
             raise
-        log_error(SourceError(f"{error.filename} is closed to this user: {error.strerror}", "Check who may go there."))
+        log_error(
+            SourceError(f"{error.filename} is not accessible to this user: {error.strerror}", "Check its permissions.")
+        )
         sys.exit(2)
     except OSError as error:
         if error.errno not in _DISK_FULL:

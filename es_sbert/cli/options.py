@@ -42,7 +42,7 @@ class FiniteFloatRange(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
@@ -85,7 +85,7 @@ def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
 
 FILE_TYPE = click.Path(path_type=Path)
 OUTPUT_FILE_TYPE = click.Path(path_type=Path, dir_okay=False)
-# How to sign in to the engine. Secrets themselves are no options: a command line is public.
+# How to sign in to the engine. Secrets themselves are not options: a command line is public.
 credential_options = combine_options(
     _profile_option("--username", "User name; give its password in ES_SBERT_PASSWORD or a file."),
     _profile_option("--password-file", "File that holds the password.", type=FILE_TYPE),

@@ -54,7 +54,7 @@ def check_output_file(path: Path, remedy: str) -> None:
     """Make sure that a file can be written, before hours of work.
 
     Raises:
-        OutputError: its folder is missing, or closed to this user.
+        OutputError: its folder is missing, or not accessible to this user.
     """
     folder = path.resolve().parent
     if is_stream(path) or (folder.is_dir() and os.access(folder, os.W_OK) and not path.is_dir()):

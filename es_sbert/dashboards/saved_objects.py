@@ -146,7 +146,7 @@ def data_view(
     if time_field is not None:
         attributes["timeFieldName"] = time_field
     if product is DashboardProduct.KIBANA:
-        # No index yet is no error there.
+        # No index yet is not an error there.
         attributes |= {"name": name, "allowNoIndex": True}
     else:
         if key is not None:

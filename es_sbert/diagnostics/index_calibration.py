@@ -69,7 +69,7 @@ def read_labelled_queries(path: Path) -> list[LabelledQuery]:
         SourceError: the file is missing or of another format, holds no query, or a line is not as it should be.
     """
     if not path.is_file():
-        raise SourceError(f"{path} does not exist or is no file", "Check the path.")
+        raise SourceError(f"{path} does not exist or is not a file", "Check the path.")
     if not path.name.lower().endswith(_JSONL_SUFFIXES):
         raise SourceError(f"{path} is not named {', '.join(_JSONL_SUFFIXES)}", _LABELLED_REMEDY)
     table = read_table(path, ["query", "ids"])

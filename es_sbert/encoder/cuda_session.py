@@ -240,7 +240,7 @@ _FAILURES = (
     ),
     (
         r"CUDA failure 46:|DevicesUnavailable",
-        "{device} takes no further process: {cause}",
+        "{device} cannot run another process: {cause}",
         "See with `nvidia-smi` what uses it and whether its compute mode is exclusive; take another card "
         '(`device="cuda:N"`) or `device="cpu"`.',
     ),
@@ -359,7 +359,7 @@ def open_cuda_session(
     problem = provider_problem()
     if problem is not None:
         raise missing_libraries_error(device, libraries, problem)
-    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every CUDA session that it is no plugin
+    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every CUDA session that it is not a plugin
     options.log_severity_level = _FATAL_ONLY  # what fails is raised, and becomes one of our errors
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     # The CPU takes the few nodes that compute shapes.

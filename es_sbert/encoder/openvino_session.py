@@ -131,7 +131,7 @@ class OpenVinoSession(Session):
         except RuntimeError as error:
             raise _run_error(error_summary(error)) from error
         if results[0].shape != output.shape:
-            # Inputs that contradict each other are no error to OpenVINO, which then reads beyond them.
+            # Inputs that contradict each other are not an error to OpenVINO, which then reads beyond them.
             raise _run_error(f"its output has the shape {results[0].shape} in place of {output.shape}")
         output[:] = results[0]
 

@@ -293,7 +293,7 @@ def load_tokenizer(path: Path, *, changes: Mapping[str, Any] | None = None, lowe
     except EsSbertError:
         raise
     except Exception as error:  # the library raises bare Exception for every kind of broken file
-        raise BundleInvalid(f"{path} is no tokenizer: {error}", COPY_AGAIN) from error
+        raise BundleInvalid(f"{path} is not a tokenizer: {error}", COPY_AGAIN) from error
     return _lowercasing(tokenizer, lowercase=lowercase)
 
 

@@ -123,7 +123,7 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
     engine_type = _client_type(client)
     if engine_type is None or not is_engine_client(client):
         raise UsageError(
-            f"{type(client).__name__} is no client of an engine",
+            f"{type(client).__name__} is not a client of an engine",
             "Give an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
         )
     is_async = is_async_client(client)

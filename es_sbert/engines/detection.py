@@ -68,12 +68,12 @@ def detect_engine(address: Address) -> EngineInfo:
 
 
 def detect_cluster(addresses: Sequence[Address]) -> Cluster:
-    """Which engine runs at these addresses; one that does not answer is no error while another does.
+    """Which engine runs at these addresses; one that does not answer is not an error while another does.
 
     Raises:
         UsageError: they belong to different clusters.
         EngineUnreachable, RequestFailed: none answers; the message has the reasons of all.
-        AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is no engine.
+        AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is not an engine.
     """
     if len(addresses) == 1:
         return Cluster(detect_engine(addresses[0]), tuple(addresses), {})
@@ -284,7 +284,7 @@ def check_version(info: EngineInfo) -> None:
 
 
 def refuse_old_engine(addresses: Sequence[Address]) -> None:
-    """Refuse addresses at which an engine of an old version answers now. No answer, or any other one, is no error.
+    """Refuse addresses at which an engine of an old version answers now. No answer, or any other one, is not an error.
 
     Raises:
         EngineTooOld: the version of a node is older than `MIN_VERSIONS`.

@@ -584,7 +584,7 @@ class Engine(ABC):
         self._request("PUT", f"/{quote_index_name(name)}", body=body, partial_ok=True)
 
     def delete_index(self, name: str) -> None:
-        """Delete an index; a missing one is no error. An alias is refused."""
+        """Delete an index; a missing one is not an error. An alias is refused."""
         self._request("DELETE", f"/{quote_index_name(name)}", missing_ok=True)
 
     def put_mapping(self, name: str, body: Json) -> None:

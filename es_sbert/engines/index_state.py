@@ -41,7 +41,7 @@ class IndexState:
         return int(self.settings.get("index.max_result_window", DEFAULT_RESULT_WINDOW))
 
     def alias_filter(self, name: str) -> Json | None:
-        """The filter of this alias; None where it has none, or the name is no alias."""
+        """The filter of this alias; None where it has none, or the name is not an alias."""
         filter: Json | None = self.aliases.get(name, {}).get("filter")
         return filter
 
@@ -54,7 +54,7 @@ class IndexState:
         return self.aliases.get(alias, {}).get("is_write_index") is True
 
     def alias_routing(self, alias: str) -> str | None:
-        """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
+        """The routing of documents that are written by this alias; None where there is none, or it is not an alias."""
         routing: str | None = self.aliases.get(alias, {}).get("index_routing")
         return routing
 

@@ -157,7 +157,7 @@ def _read_documents(paths: Sequence[Path]) -> dict[str, str]:
         titles = table.columns["title"] if titled else [""] * len(table)
         for identifier, title, text, line in zip(ids, titles, table.columns["text"], table.lines.tolist(), strict=True):
             if not isinstance(title, str | None) or not isinstance(text, str | None):
-                problems.add(line, "title or text is no text")
+                problems.add(line, "title or text is not a string")
                 continue
             joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
         problems.check("Give every document a unique id, and strings as its title and text.")

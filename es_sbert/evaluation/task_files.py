@@ -100,7 +100,7 @@ def read_folder(
         columns: As for `read_files`.
 
     Raises:
-        SourceError: there is no such folder, no data of the task in it, or a file that is not as it should be (with
+        SourceError: there is no such a folder, no data of the task in it, or a file that is not as it should be (with
             its line).
     """
     if not folder.is_dir():

@@ -529,7 +529,7 @@ def check_field_name(vector_field: str) -> None:
     """
     if not vector_field or vector_field[0] == "_" or any(c in vector_field for c in ".*?,{}'\"\\ \t\n"):
         raise UsageError(
-            f"{vector_field!r} is no name for a vector field",
+            f"{vector_field!r} cannot be the name of a vector field",
             "Use letters, digits and underscores, with no underscore in front.",
         )
 

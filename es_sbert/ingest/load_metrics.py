@@ -116,7 +116,7 @@ def read_metrics_address(text: str) -> tuple[str, int]:
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
-        raise UsageError(f"{text!r} is no address for metrics", "Give `metrics` a PORT or HOST:PORT, e.g. 9464.")
+        raise UsageError(f"{text!r} is not an address for metrics", "Give `metrics` a PORT or HOST:PORT, e.g. 9464.")
     return (match["host"] or DEFAULT_HOST).strip("[]"), int(match["port"])
 
 

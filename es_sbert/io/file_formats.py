@@ -194,7 +194,7 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
 
     Raises:
         OSError: there is no such file, or it cannot be opened.
-        CorruptStream: it is no Parquet file, or what is read of it while it is open is damaged.
+        CorruptStream: it is not a Parquet file, or what is read of it while it is open is damaged.
         UsageError: pyarrow is not installed.
     """
     require_extra("parquet", "pyarrow")

@@ -164,11 +164,11 @@ class Table:
 
         Args:
             column: Its name.
-            problems: Takes the rows whose value is no finite number (they are NaN in the result); without it they
+            problems: Takes the rows whose value is not a finite number (they are NaN in the result); without it they
                 are an error at once.
 
         Raises:
-            SourceError: a value is no finite number, with the first such lines.
+            SourceError: a value is not a finite number, with the first such lines.
         """
         found = self.problems() if problems is None else problems
         numbers = np.array([_to_float(value) for value in self.columns[column]], dtype=np.float64)  # (rows,)
@@ -289,7 +289,7 @@ def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) ->
     """Read a Parquet file; values as Python has them.
 
     Raises:
-        SourceError: it is no Parquet file, is damaged, or lacks a column.
+        SourceError: it is not a Parquet file, is damaged, or lacks a column.
         UsageError: pyarrow is not installed.
     """
     values: dict[str, list[Any]] = {column: [] for column in columns}
@@ -316,7 +316,7 @@ def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) 
     """Read a folder that `Dataset.save_to_disk` wrote.
 
     Raises:
-        SourceError: it is no such folder, holds several splits, is damaged, or lacks a column.
+        SourceError: it is not such a folder, holds several splits, is damaged, or lacks a column.
         UsageError: datasets is not installed.
     """
     splits = path / "dataset_dict.json"

@@ -232,7 +232,7 @@ def open_pair_scorer(folder: Path, *, name: str | None = None) -> CrossEncoder |
         name: Name for people; the folder's own by default.
 
     Raises:
-        BundleInvalid: the folder is no such model, a file is missing or broken, or weights are pickled.
+        BundleInvalid: the folder is not such a model, a file is missing or broken, or weights are pickled.
         UnsupportedArchitecture: a network or score that es-sbert does not honour.
     """
     if is_poly_encoder(folder):

@@ -104,7 +104,7 @@ def _title_and_text(
         texts = [passage.removeprefix(title).lstrip(" .:–-\n") if title else passage]
     else:
         others = [text for text in _texts(hit.source, vector_field, meta) if text != title]
-        # Ids and other keywords are no texts.
+        # Ids and other keywords are not texts.
         texts = [text for text in others if " " in text.strip()]
         if not texts:
             title, texts = "", [title] if title else others
@@ -126,7 +126,7 @@ def _leaves(source: Json) -> dict[str, object]:
 
 
 def _line(text: str) -> Text:
-    # Text objects: square brackets in a document are no markup.
+    # Text objects: square brackets in a document are not markup.
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 

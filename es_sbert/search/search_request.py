@@ -195,7 +195,7 @@ SEARCH_DEFAULTS: dict[str, object] = {
 
 
 def check_query_text(text: object) -> None:
-    """Refuse what is no text to search by.
+    """Refuse what is not a text to search by.
 
     Raises:
         UsageError: no text, an empty one, or one beyond `MAX_QUERY_CHARACTERS`.
@@ -219,7 +219,7 @@ class SearchRequest(Generic[Result]):
     """A search ready to be sent.
 
     Attributes:
-        indices: Where.
+        indices: The indices to search.
         bodies: One for `_search`, several for `_msearch`.
         method: How the nearest are found.
         named_scores: Whether hits must have the scores of named clauses.

@@ -337,7 +337,7 @@ class AliasResolver:
     at the same time, the vectors of one model are never compared with those of another.
 
     Args:
-        engine: Where.
+        engine: The engine to use.
         indices: Names, lists of names or patterns, see `read_search_scope`.
         options: Their vector fields, and how to load the fields' model; a given encoder is left open by `close`.
 

@@ -338,7 +338,7 @@ def _export_untrained(
     if not student.static:
         what = f"{student.base or teacher} with {student.layers} layers" if student.layers else student.base
         raise UsageError(
-            f"{what} is no student of {teacher} before it has been trained, and there are no texts",
+            f"{what} is not a student of {teacher} before it has been trained, and there are no texts",
             "Give texts like those that you will search: `texts=FILE`.",
         )
     RunFolder(output).check_new()

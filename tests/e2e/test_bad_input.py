@@ -195,7 +195,7 @@ def test_unreadable_sources_are_refused_before_loading(
         (["--index", "Capital"], "Capital"),
         (["--index", "a,b"], "is not the name of one index"),
         (["--index-type", "fast"], "there is no index type 'fast'"),
-        (["--vector-field", "a b*"], "is no name for a vector field"),
+        (["--vector-field", "a b*"], "cannot be the name of a vector field"),
         (["--dead-letters", "no/such/folder/x"], "could not be written"),
         (["--username", "me"], "belong together"),
         (["--batch-window", "0"], "--batch-window"),

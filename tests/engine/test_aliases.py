@@ -38,7 +38,7 @@ class Rolling:
     """An alias of two indices: the older one with vectors, the newer one, its write index, as a rollover makes it.
 
     Attributes:
-        engine: Where.
+        engine: The engine to use.
         url: Its address.
         alias, old, new: Names.
     """

@@ -168,7 +168,7 @@ def test_partial_answer_is_an_error(engine: Engine, index: str, method: str, mon
         return response
 
     monkeypatch.setattr(engine, "send", record)
-    CALLS[method](engine, index)  # complete answers are no error
+    CALLS[method](engine, index)  # complete answers are not an error
     tried = 0
     for request, answer in answers.items():
         for what, partial in without_parts(answer):

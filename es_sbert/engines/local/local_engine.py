@@ -103,7 +103,7 @@ def start_engine(
 
     Raises:
         LocalEngineError: it cannot be fetched, started or reached; what was begun is stopped again.
-        UsageError: `heap` is no heap size.
+        UsageError: `heap` is not a heap size.
     """
     plan = _start_plan(name, 1, port, heap, settings, None)
     [engine] = _start(plan, timeout, progress)
@@ -137,7 +137,7 @@ def start_cluster(
     Raises:
         LocalEngineError: as `start_engine`, or a single server or another cluster runs on these ports. Nodes that
             were started are stopped again.
-        UsageError: `heap` is no heap size, or the number of nodes is out of range.
+        UsageError: `heap` is not a heap size, or the number of nodes is out of range.
     """
     if not 2 <= nodes <= _MAX_NODES:
         raise UsageError(f"a cluster cannot have {nodes} nodes", f"Start 2 to {_MAX_NODES} nodes.")

@@ -246,7 +246,7 @@ def check_heap(heap: str) -> str:
         UsageError: it is none.
     """
     if not _HEAP_PATTERN.fullmatch(heap):
-        raise UsageError(f"{heap!r} is no heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
+        raise UsageError(f"{heap!r} is not a heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
     return heap
 
 

@@ -62,7 +62,7 @@ class TrustedModels:
 
         Raises:
             IndexMismatch: the model of that name has another fingerprint, or the fingerprint is malformed.
-            ModelNotFound: there is no such model.
+            ModelNotFound: there is no such a model.
         """
         if not is_fingerprint(fingerprint):
             raise IndexMismatch(

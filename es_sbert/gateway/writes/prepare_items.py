@@ -286,7 +286,7 @@ class PreparedItems:
 
 
 def written_names(items: Iterable[BulkItem]) -> set[str]:
-    """The indices that items write to, bodies that are no JSON objects left out: the engine rejects these."""
+    """The indices that items write to, bodies that are not JSON objects left out: the engine rejects these."""
     return {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
 
 

@@ -342,7 +342,7 @@ class _ArrowStream(io.RawIOBase):
         """The batches (a `pyarrow.RecordBatchStreamReader`).
 
         Raises:
-            CorruptStream: Feather in its first version, which is no Arrow stream.
+            CorruptStream: Feather in its first version, which is not an Arrow stream.
             ArrowException: neither an Arrow file nor a stream.
         """
         from pyarrow import ipc

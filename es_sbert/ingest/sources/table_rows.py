@@ -39,7 +39,7 @@ class RowTerms:
         row, column: What a row and a column are called.
         convert: How a value of a type that JSON lacks is loaded all the same.
         decode: How bytes in another encoding become text; `{column}` is replaced by the name.
-        encode: How bytes that are no text become an id.
+        encode: How bytes that are not text become an id.
         limit: What limits the size of a row.
     """
 
@@ -82,7 +82,7 @@ def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
     """A row of converted values as one line of JSON.
 
     Raises:
-        SerializationError: a value is `UnserializableValue`, or a text is no Unicode; the message names the column.
+        SerializationError: a value is `UnserializableValue`, or a text is not Unicode; the message names the column.
     """
     try:
         return orjson.dumps(row, default=json_default)

@@ -45,9 +45,9 @@ def test_invalid_lines_are_reported(tmp_path: Path, line: str, message: str) -> 
 
 
 def test_invalid_files_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="does not exist or is no file"):
+    with pytest.raises(SourceError, match="does not exist or is not a file"):
         read_labelled_queries(tmp_path / "none.jsonl")
-    with pytest.raises(SourceError, match="does not exist or is no file"):
+    with pytest.raises(SourceError, match="does not exist or is not a file"):
         read_labelled_queries(tmp_path)
     (tmp_path / "queries.csv").write_text("query,ids\nx,a\n")
     with pytest.raises(SourceError, match="is not named") as caught:

@@ -293,9 +293,9 @@ def copy(folder: Path, target: Path) -> Path:
 
 
 def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleInvalid, match="is no reranker"):
+    with pytest.raises(BundleInvalid, match="is not a reranker"):
         Reranker(tmp_path / "nowhere")
-    with pytest.raises(BundleInvalid, match="is no reranker"):
+    with pytest.raises(BundleInvalid, match="is not a reranker"):
         Reranker(tmp_path)
     plain = copy(bert, tmp_path / "plain")
     (plain / RerankerManifest.FILE_NAME).unlink()

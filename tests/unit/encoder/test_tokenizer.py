@@ -61,7 +61,7 @@ def test_broken_tokenizer_is_rejected(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "m")
     model = read_sentence_model(folder)
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(BundleInvalid, match="is no tokenizer"):
+    with pytest.raises(BundleInvalid, match="is not a tokenizer"):
         SentenceTokenizer(model)
 
 

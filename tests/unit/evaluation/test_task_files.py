@@ -182,7 +182,7 @@ def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
     [
         ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' is already in line 1"),
         ({"corpus": [{"_id": "a", "title": "", "text": " "}]}, "all documents of"),
-        ({"corpus": [{"_id": "a", "text": 5}]}, "corpus.jsonl, line 1: title or text is no text"),
+        ({"corpus": [{"_id": "a", "text": 5}]}, "corpus.jsonl, line 1: title or text is not a string"),
         ({"corpus": [{"text": "x"}]}, "no column _id"),
         ({"queries": [{"_id": "1", "text": ""}]}, "queries.jsonl, line 1: text is empty"),
         ({"judgements": "9\td1\t1\n"}, "test.tsv, line 2: there is no query '9'"),

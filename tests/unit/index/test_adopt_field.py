@@ -185,7 +185,7 @@ def test_unknown_or_nested_field_is_rejected() -> None:
         field="ml.vector",
         more=inside,
     )
-    refused(UsageError, "is no name for a vector field", "letters", ELASTICSEARCH, DENSE, field="a*")
+    refused(UsageError, "cannot be the name of a vector field", "letters", ELASTICSEARCH, DENSE, field="a*")
 
 
 def test_conflicting_metadata_field_is_rejected() -> None:

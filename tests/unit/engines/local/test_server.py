@@ -51,7 +51,7 @@ def test_port_of_another_engine_names_the_down_command(home: Path, taken_port: i
 
 
 def test_invalid_heap_is_rejected(home: Path) -> None:
-    with pytest.raises(UsageError, match="'lots' is no heap size"):
+    with pytest.raises(UsageError, match="'lots' is not a heap size"):
         start_engine("es9", heap="lots")
 
 
@@ -180,7 +180,7 @@ def test_purge_by_name_alone_removes_no_data_of_several_servers(home: Path) -> N
     [
         (["down", "es9", "--yes"], "--yes is given without --purge"),
         (["up", "solr"], "there is no engine called 'solr'"),
-        (["up", "--heap", "1"], "'1' is no heap size"),
+        (["up", "--heap", "1"], "'1' is not a heap size"),
         (["down", "es7"], "there is no engine called 'es7'"),
         (["down", "es9", "--all"], "NAME and --all contradict each other"),
     ],

@@ -84,7 +84,7 @@ def test_valid_heap_sizes(heap: str) -> None:
 
 @pytest.mark.parametrize("heap", ["", "g", "1", "0g", "1.5g", "1t", "1g -Dx=y", "-1g"])
 def test_invalid_heap_sizes_are_rejected(heap: str) -> None:
-    with pytest.raises(UsageError, match="is no heap size"):
+    with pytest.raises(UsageError, match="is not a heap size"):
         check_heap(heap)
 
 
