@@ -76,15 +76,27 @@ def as_options(text: str) -> str:
     return _SETTING.sub(_as_option, text) if "`" in text else text
 
 
+# Entries of reports and of logged events that hold sentences of the library. The others hold data of the user, such as
+# texts and ids, which stay as they are.
+_SENTENCES = frozenset({"message", "notes", "problem", "reason", "remedy", "stopped", "warnings"})
+
+
 def with_options(report: Any) -> Any:
-    """What can be turned into JSON, with `as_options` applied to its strings, but not to its keys."""
-    if isinstance(report, str):
-        return as_options(report)
+    """What can be turned into JSON, with `as_options` applied to the library's sentences in it."""
     if isinstance(report, dict):
-        return {key: with_options(value) for key, value in report.items()}
+        return {
+            key: _sentences_with_options(value) if key in _SENTENCES else with_options(value)
+            for key, value in report.items()
+        }
     if isinstance(report, list | tuple):
         return [with_options(value) for value in report]
     return report
+
+
+def _sentences_with_options(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_sentences_with_options(each) for each in value]
+    return as_options(value) if isinstance(value, str) else with_options(value)
 
 
 def _as_option(match: re.Match[str]) -> str:

@@ -63,9 +63,16 @@ def test_control_characters_of_a_value_stay_escaped() -> None:
     assert as_options(setting_text("device", "a\n\x1b[31m\udcff")) == r"--device 'a\n\x1b[31m\udcff'"
 
 
-def test_keys_and_numbers_of_a_report_stay() -> None:
-    report = {"`device`": ["`device`", 3, None, {"remedy": "Give `index`."}]}
-    assert with_options(report) == {"`device`": ["--device", 3, None, {"remedy": "Give --index."}]}
+def test_only_sentences_of_a_report_are_changed() -> None:
+    """A text of the user that holds the same words is data."""
+    report = {
+        "`device`": ["`device`", 3, None, {"remedy": "Give `index`.", "text": "Give `index`."}],
+        "notes": ["Leave `prune` out.", {"id": "`prune`", "reason": "no `model`"}],
+    }
+    assert with_options(report) == {
+        "`device`": ["`device`", 3, None, {"remedy": "Give --index.", "text": "Give `index`."}],
+        "notes": ["Leave --prune out.", {"id": "`prune`", "reason": "no --model"}],
+    }
 
 
 def _options(command: click.Command) -> Iterator[str]:
@@ -229,9 +236,9 @@ def test_json_logs_messages_and_reports_name_options(capsys: pytest.CaptureFixtu
     log_event("noted", "raise `sample`", logging.WARNING)
     print_message("lower `share`")
     assert capsys.readouterr().err == "raise --sample\nlower --share\n"
-    print_report({"note": "`sample`"}, ["`share`"], as_json=True)
+    print_report({"notes": ["`sample`"]}, ["`share`"], as_json=True)
     print_report({}, ["`share`"], as_json=False)
-    assert capsys.readouterr().out == '{"note":"--sample"}\n--share\n'
+    assert capsys.readouterr().out == '{"notes":["--sample"]}\n--share\n'
 
 
 def test_notes_are_shown_after_the_message(capsys: pytest.CaptureFixture[str]) -> None:
