@@ -65,7 +65,7 @@ class ClusterRun:
     seconds: float
 
     @classmethod
-    def of(cls, seed: str, outcome: Outcome) -> ClusterRun:
+    def from_outcome(cls, seed: str, outcome: Outcome) -> ClusterRun:
         """What to keep of a run."""
         found = outcome.comparison
         counts = {name: len(getattr(found, name)) for name in _COUNTS}
@@ -181,7 +181,7 @@ def _run_all(
                 continue
             _show(engine, scenario.name, fault.name, name, outcome)
             bad += not outcome.exact
-            keep(path, seed, ClusterRun.of(name, outcome))
+            keep(path, seed, ClusterRun.from_outcome(name, outcome))
     return bad
 
 

@@ -221,7 +221,7 @@ class TracedSentenceModel:
         network = transformer.auto_model
         types = None
         if takes_token_types(network, transformer.tokenizer):
-            types = TokenTypes.of(load_sentence_tokenizer(model))
+            types = TokenTypes.from_tokenizer(load_sentence_tokenizer(model))
         shape, vocabulary = (3, min(11, model.max_tokens)), len(transformer.tokenizer)
         ids, mask = example_inputs(shape, vocabulary)
         inputs = {"input_ids": ids, "attention_mask": mask}

@@ -49,7 +49,7 @@ class Difference:
     gateway: str
 
     @classmethod
-    def of(cls, test: str, direct: Outcome, gateway: Outcome) -> Self:
+    def from_outcomes(cls, test: str, direct: Outcome, gateway: Outcome) -> Self:
         """What differs between two outcomes."""
         return cls(test, direct.describe(gateway), gateway.describe(direct))
 
@@ -84,7 +84,7 @@ class SuiteResult:
         """Count a test by its last two outcomes."""
         self.tests += 1
         if not direct.agrees_with(gateway):
-            self.differences.append(Difference.of(test, direct, gateway))
+            self.differences.append(Difference.from_outcomes(test, direct, gateway))
         elif direct.status == "skipped":
             self.skipped[direct.reason] += 1
         elif direct.status == "passed":
@@ -125,7 +125,7 @@ def compare(
     for test in tests:
         direct, gateway = run(test)
         if not direct.agrees_with(gateway):
-            first = Difference.of(test, direct, gateway)
+            first = Difference.from_outcomes(test, direct, gateway)
             direct, gateway = run(test)
             if direct.agrees_with(gateway):
                 result.flaky.append(first)

@@ -74,14 +74,14 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
     try:
         from es_sbert.diagnostics import doctor as checks
     except UsageError as error:  # of the import of onnxruntime, which runs the model
-        return [Finding.of("runtime", error)]
+        return [Finding.from_error("runtime", error)]
     settings, model, device = engine_settings(options), options["model"], options["device"]
     running = cast("LoadOptions", select_options(options, ("device", "precision", "runtime", "threads")))
     check_model = partial(checks.check_encoder, model, running)
     try:
         opened = connect(settings)
     except EngineError as error:
-        return [*check_model()[1], *checks.check_runtime(device), Finding.of("engine", error)]
+        return [*check_model()[1], *checks.check_runtime(device), Finding.from_error("engine", error)]
     with closing(opened) as engine:
         looked = None if index is None else checks.inspect_index(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.

@@ -320,7 +320,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     if options["search_log"] is not None:
         key_file = options["search_log_key_file"]
         log_key = None if key_file is None else read_secret_file(key_file, "key").encode()
-        policy = settings.QueryTextPolicy.of(queries=options["log_queries"], key=log_key)
+        policy = settings.QueryTextPolicy.from_options(queries=options["log_queries"], key=log_key)
         gateway = f"{socket.gethostname()}:{listen.port}"
         search_log = settings.SearchLogSettings(
             policy, gateway=gateway, index=options["search_log"], clicks=options["log_clicks"]

@@ -157,7 +157,7 @@ def build_saved_objects(
         raise IndexMismatch(
             f"{index} has no vector field that es-sbert fills", f"Load it first: `es-sbert ingest --index {index}`."
         )
-    product = DashboardProduct.of(engine.info.engine_type)
+    product = DashboardProduct.from_engine_type(engine.info.engine_type)
     if time_field is not None and not is_date_field(engine.field_capabilities(index), time_field):
         raise IndexMismatch(
             f"{index} has no date field {time_field!r}",

@@ -39,7 +39,7 @@ class DashboardProduct(StrEnum):
     DASHBOARDS = "opensearch-dashboards"
 
     @classmethod
-    def of(cls, engine_type: EngineType) -> DashboardProduct:
+    def from_engine_type(cls, engine_type: EngineType) -> DashboardProduct:
         """What goes with an engine."""
         return cls.KIBANA if engine_type is EngineType.ELASTICSEARCH else cls.DASHBOARDS
 

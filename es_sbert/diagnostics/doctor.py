@@ -72,7 +72,7 @@ def check_encoder(
             vectors = encoder.encode([_TEST_SENTENCE], "query")  # (1, dimensions)
             return encoder.info, list(_encoder_findings(encoder.info, vectors))
     except EsSbertError as error:
-        return None, [Finding.of("model", error)]
+        return None, [Finding.from_error("model", error)]
 
 
 def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
@@ -260,7 +260,7 @@ def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:
         except AccessDenied as error:
             yield warning(about, f"this user is not allowed to read this: {error.message}", error.remedy)
         except EsSbertError as error:
-            yield Finding.of(about, error)
+            yield Finding.from_error(about, error)
 
 
 def _check_health(engine: Engine) -> Iterator[Finding]:
@@ -398,7 +398,7 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
     try:
         states = engine.resolve_indices(name)
     except EsSbertError as error:
-        return IndexInspection([], [], [Finding.of("index", error)])
+        return IndexInspection([], [], [Finding.from_error("index", error)])
     fields: list[VectorField] = []
     findings: list[Finding] = []
     if not states:
@@ -430,7 +430,7 @@ def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Seque
         try:
             SearchScope(tuple(same))
         except IndexMismatch as error:
-            yield Finding.of(f"field {field_name}", error)
+            yield Finding.from_error(f"field {field_name}", error)
 
 
 def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Sequence[VectorField]) -> Iterator[Finding]:
@@ -462,13 +462,13 @@ def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], f
     try:
         names = vector_fields(state.mappings, state.name)
     except IndexMismatch as error:
-        findings.append(Finding.of("index", error))
+        findings.append(Finding.from_error("index", error))
         return
     for name in names:
         try:
             fields.append(vector_field_from_state(engine, state, name))
         except IndexMismatch as error:
-            findings.append(Finding.of(f"field {name}", error))
+            findings.append(Finding.from_error(f"field {name}", error))
 
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
@@ -496,7 +496,7 @@ def check_index(
     try:
         summary = describe_index(engine, state)
     except EsSbertError as error:
-        yield Finding.of("index", error)
+        yield Finding.from_error("index", error)
         return
     size = "" if summary.bytes is None else f", {summary.bytes / 1e6:,.1f} MB"
     yield ok("index", f"{summary.name}: {pluralize(summary.documents, 'document')}{size}")

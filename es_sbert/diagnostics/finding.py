@@ -32,7 +32,7 @@ class Finding:
     remedy: str = ""
 
     @classmethod
-    def of(cls, about: str, error: EsSbertError) -> Finding:
+    def from_error(cls, about: str, error: EsSbertError) -> Finding:
         """An error as a finding."""
         return cls(Severity.ERROR, about, error.with_notes(), error.remedy)
 

@@ -478,7 +478,7 @@ class IndexCalibrator:
         """What the index's own search finds for each query, without a minimum."""
         info, field = self._engine.info, self.field
         searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})
-        params = SearchParams.of(k, {"source": False})
+        params = SearchParams.from_options(k, {"source": False})
         requests = [search_request(info.engine_type, searched, {field.name: vector}, params) for vector in vectors]
         found: list[NearestHits] = []
         for part in batched(list(zip(queries, requests, strict=True)), _SEARCHES_PER_REQUEST):

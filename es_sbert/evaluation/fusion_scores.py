@@ -96,5 +96,5 @@ class _FusionSearcher:
 
     def _request(self, text: str, vector: Vectors, options: HybridOptions) -> Any:
         given: HybridOptions = options | {"source": False, "lexical_fields": self._lexical_fields}
-        search = HybridSearch.of(text, _HITS, given)
+        search = HybridSearch.from_options(text, _HITS, given)
         return hybrid_request(self._engine.info.engine_type, self._scope, {self._scope.names[0]: vector}, search)

@@ -39,7 +39,7 @@ class QueryTextPolicy:
     key: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, *, queries: bool, key: bytes | None = None) -> QueryTextPolicy:
+    def from_options(cls, *, queries: bool, key: bytes | None = None) -> QueryTextPolicy:
         """Check or generate the key.
 
         Args:

@@ -288,7 +288,7 @@ class MetadataWriter:
         least = self._settings.least_cosine(self._adoptable)
         compare = partial(compare_vectors, self._encoder, vector_field=name, element_type=self._adoptable.element_type)
         for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
-            self._write_page(TextPage.of(list(found.values()), template).documents, known)
+            self._write_page(TextPage.from_hits(list(found.values()), template).documents, known)
         read = 0
         for _, hits, _ in scan_index(
             self._engine,
@@ -299,7 +299,7 @@ class MetadataWriter:
             vectors=self._settings.all_documents,
             retrying=self._retrying,
         ):
-            page = TextPage.of(hits, template)
+            page = TextPage.from_hits(hits, template)
             self.counts.without_text += page.without_text
             self.counts.unreadable += page.unreadable
             others = [document for document in page.documents if document.key not in known]

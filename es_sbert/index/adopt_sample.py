@@ -143,7 +143,7 @@ class TextPage:
     unreadable: int = 0
 
     @classmethod
-    def of(cls, hits: Sequence[Json], template: TextTemplate) -> TextPage:
+    def from_hits(cls, hits: Sequence[Json], template: TextTemplate) -> TextPage:
         """Take the text of each hit."""
         page = cls()
         for hit in hits:
@@ -192,7 +192,7 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
             found.setdefault(document_key(hit), hit)
         if len(hits) < body["size"]:
             break
-    return TextPage.of(list(found.values()), adoptable.template)
+    return TextPage.from_hits(list(found.values()), adoptable.template)
 
 
 def read_hit_vector(hit: Json, vector_field: str, element_type: ElementType) -> Vectors:
@@ -274,7 +274,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
     sources = [{name: value for name, value in hit["_source"].items() if name not in own} for hit in hits]
     best: TextVariant | None = None
     for template, kind in _candidate_texts(adoptable.template, sources, encoder):
-        documents = TextPage.of(hits, template).documents
+        documents = TextPage.from_hits(hits, template).documents
         # A field that only a few documents have says nothing about the others.
         if 2 * len(documents) < len(hits) or not documents:
             continue

@@ -72,7 +72,7 @@ def request_vector_field(
     tokens, overlap = options.get("passages"), options.get("passage_overlap")
     if tokens is None and overlap is not None:
         raise UsageError("`passage_overlap` is for passages", "Give `passages=TOKENS` too.")
-    rules = None if tokens is None else ChunkRules.of(tokens, overlap)
+    rules = None if tokens is None else ChunkRules.from_tokens(tokens, overlap)
     if rules is not None:
         # Rejects passages that are longer than the model reads.
         tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str) else model

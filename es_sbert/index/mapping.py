@@ -49,7 +49,7 @@ class ChunkRules(BaseModel):
     overlap: int = Field(ge=0)
 
     @classmethod
-    def of(cls, tokens: int, overlap: int | None = None) -> ChunkRules:
+    def from_tokens(cls, tokens: int, overlap: int | None = None) -> ChunkRules:
         """Rules; an overlap that is not given is an eighth: enough for a sentence that both neighbours need."""
         return cls(tokens=tokens, overlap=tokens // 8 if overlap is None else overlap)
 

@@ -28,7 +28,7 @@ class StoredVector(NamedTuple):
     text_changed: bool = False
 
     @classmethod
-    def of(cls, fields: Json, target: EmbeddingTarget) -> StoredVector:
+    def from_fields(cls, fields: Json, target: EmbeddingTarget) -> StoredVector:
         """The vector in the fields of a document that was read or sent with its vectors."""
         return cls(fields.get(target.field) is not None, raw_document_meta(fields, target.meta_field))
 

@@ -319,7 +319,7 @@ class IndexWatcher:
         self._backing = self._backing_indices()
         self._changes = ShardChanges(context.engine, self._index, context.retrying)
         self._latest = self._changes.states()
-        self._seen = {shard: _SeenWrites.of(state) for shard, state in self._latest.items()}
+        self._seen = {shard: _SeenWrites.from_shard(state) for shard, state in self._latest.items()}
         self._checked = time.monotonic()
         self._retries = 0
 
@@ -432,5 +432,5 @@ class _SeenWrites(NamedTuple):
     seq_no: int
 
     @classmethod
-    def of(cls, state: ShardState) -> _SeenWrites:
+    def from_shard(cls, state: ShardState) -> _SeenWrites:
         return cls(state.history, state.global_checkpoint)

@@ -264,7 +264,7 @@ class ChangeDetection:
         for number in decision.reused:
             target = self._targets[number]
             meta = read_document_meta(source, target.meta_field)
-            change = vector_change(target, document.texts[number], StoredVector.of(source, target))
+            change = vector_change(target, document.texts[number], StoredVector.from_fields(source, target))
             if meta is not None and change is VectorChange.KEEP:
                 renewed = meta._replace(document_hash=document.document_hash)
                 value = to_bulk_value(self._engine.info, source[target.field], target.meta.element_type)

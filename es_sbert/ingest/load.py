@@ -338,7 +338,7 @@ class _Load:
                 f"in {name} with another routing than the source's: "
                 "searches may find both. `prune` removes those of earlier loads that the source no longer has"
             )
-        return LoadReport.of(
+        return LoadReport.from_ledger(
             context.outcomes.ledger,
             info,
             index=name,

@@ -281,7 +281,7 @@ def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, Chu
                 f"`passages` names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
             )
         for name in [field] if field else fields:
-            rules[name] = ChunkRules.of(tokens, settings.passage_overlap)
+            rules[name] = ChunkRules.from_tokens(tokens, settings.passage_overlap)
     return rules
 
 

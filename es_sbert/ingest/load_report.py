@@ -130,7 +130,9 @@ class LoadReport(BaseModel, frozen=True):
     lacking: int | None = None
 
     @classmethod
-    def of(cls, ledger: Ledger, info: EncoderInfo, *, seconds: float, dead_letters: str, **facts: Any) -> LoadReport:
+    def from_ledger(
+        cls, ledger: Ledger, info: EncoderInfo, *, seconds: float, dead_letters: str, **facts: Any
+    ) -> LoadReport:
         """The report of a ledger that adds up.
 
         Args:

@@ -74,7 +74,7 @@ class SentDocument:
     absent: tuple[str, ...]
 
     @classmethod
-    def of(cls, action: DocumentAction, version: tuple[int, int], targets: EmbeddingTargets) -> SentDocument:
+    def from_action(cls, action: DocumentAction, version: tuple[int, int], targets: EmbeddingTargets) -> SentDocument:
         document = action.document
         # Copies: a vector of a window is a view that would keep the vectors of the whole window in memory.
         fields = {
@@ -139,7 +139,7 @@ class ReadBackCheck:
         fit = fit or [min(taken, key=lambda pair: len(pair[0].body))]
         chosen = fit[:: max(1, len(fit) // FIRST_REQUEST_DOCUMENTS)][:FIRST_REQUEST_DOCUMENTS]
         try:
-            self._check([SentDocument.of(*pair, self._context.targets) for pair in chosen])
+            self._check([SentDocument.from_action(*pair, self._context.targets) for pair in chosen])
         except DocumentsAltered:
             self._failed = True
             self._remove_vectors(taken)
@@ -167,7 +167,7 @@ class ReadBackCheck:
         with self._lock:
             first, self._seen = self._seen, self._seen + len(fit)
             while self._next_sampled < self._seen:
-                sent = SentDocument.of(*fit[self._next_sampled - first], self._context.targets)
+                sent = SentDocument.from_action(*fit[self._next_sampled - first], self._context.targets)
                 if len(self._sample) < SAMPLE_DOCUMENTS:
                     self._sample.append(sent)
                 else:

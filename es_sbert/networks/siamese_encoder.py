@@ -60,7 +60,7 @@ class TokenTypes:
     suffix: tuple[int, ...]
 
     @classmethod
-    def of(cls, tokenizer: tokenizers.Tokenizer) -> TokenTypes:
+    def from_tokenizer(cls, tokenizer: tokenizers.Tokenizer) -> TokenTypes:
         """What the tokenizer's template says."""
         encoding = tokenizer.encode("a")
         own = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
@@ -288,7 +288,7 @@ def open_siamese_encoder(
 
 def _read_token_types(model: SentenceModel, transformer: nn.Module) -> TokenTypes | None:
     """What sentence-transformers would hand the transformer; None where all types are 0, as they are by default."""
-    types = TokenTypes.of(load_sentence_tokenizer(model))
+    types = TokenTypes.from_tokenizer(load_sentence_tokenizer(model))
     if not any((*types.prefix, types.body, *types.suffix)):
         return None
     tokenizer = AutoTokenizer.from_pretrained(str(model.transformer_folder), local_files_only=True)

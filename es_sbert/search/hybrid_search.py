@@ -376,11 +376,11 @@ class HybridSearch:
     embeds_text: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, text: str, k: int, options: HybridOptions) -> HybridSearch:
+    def from_options(cls, text: str, k: int, options: HybridOptions) -> HybridSearch:
         """Raises UsageError: no text, an empty or a huge one, or an option out of range."""
         check_query_text(text)
         shared: Any = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
-        return cls(text, SearchParams.of(k, shared), options)
+        return cls(text, SearchParams.from_options(k, shared), options)
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
         # Minimum cosines are of queries by the model that embedded the documents, not of those by a pair's other model.

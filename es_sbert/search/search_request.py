@@ -99,7 +99,7 @@ class SearchParams:
     allow_partial: bool = False
 
     @classmethod
-    def of(cls, k: int, options: SearchOptions) -> SearchParams:
+    def from_options(cls, k: int, options: SearchOptions) -> SearchParams:
         """Options as they were given.
 
         Raises:
@@ -252,10 +252,10 @@ class TextSearch:
     embeds_text: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, text: str, k: int, options: SearchOptions) -> TextSearch:
+    def from_options(cls, text: str, k: int, options: SearchOptions) -> TextSearch:
         """Raises UsageError: no text, an empty or a huge one, or an option out of range."""
         check_query_text(text)
-        return cls(text, SearchParams.of(k, options))
+        return cls(text, SearchParams.from_options(k, options))
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
         return search_request(engine_type, target.scope, target.encode(self.text), self.params, self.text)

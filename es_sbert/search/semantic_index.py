@@ -232,7 +232,7 @@ class SemanticIndex:
             EngineError: the engine failed, or does not understand the filter.
         """
         depth = search_depth(rerank, k, window, options)
-        return self._rerank(text, self._run(TextSearch.of(text, depth, options)), rerank, k, window)
+        return self._rerank(text, self._run(TextSearch.from_options(text, depth, options)), rerank, k, window)
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
@@ -246,7 +246,7 @@ class SemanticIndex:
         """
         scope = self._scope()
         vectors = dict.fromkeys(scope.names, vector)
-        params = SearchParams.of(k, options)
+        params = SearchParams.from_options(k, options)
         result = self._send(search_request(self._engine.info.engine_type, scope, vectors, params))
         return replace(result, indices_without_field=scope.indices_without_field)
 
@@ -263,7 +263,7 @@ class SemanticIndex:
         Raises:
             UsageError: as for `search`; no such document, or one without an embedding.
         """
-        return self._run(SimilarSearch(self._engine, id, index, SearchParams.of(k, options)))
+        return self._run(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options)))
 
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid(
@@ -286,7 +286,7 @@ class SemanticIndex:
             UnsupportedEngine: a fusion that the engine lacks.
         """
         depth = search_depth(rerank, k, window, options)
-        return self._rerank(text, self._run(HybridSearch.of(text, depth, options)), rerank, k, window)
+        return self._rerank(text, self._run(HybridSearch.from_options(text, depth, options)), rerank, k, window)
 
     @spell_out(AddOptions, ADD_DEFAULTS)
     def add(
@@ -357,17 +357,17 @@ class SemanticIndex:
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
-        return self._request(TextSearch.of(text, k, options)).bodies[0]
+        return self._request(TextSearch.from_options(text, k, options)).bodies[0]
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
         """The request body that `similar_to` would send."""
-        return self._request(SimilarSearch(self._engine, id, index, SearchParams.of(k, options))).bodies[0]
+        return self._request(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options))).bodies[0]
 
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
-        return self._request(HybridSearch.of(text, k, options)).bodies
+        return self._request(HybridSearch.from_options(text, k, options)).bodies
 
     def _load(
         self,

@@ -185,7 +185,7 @@ def test_every_privilege_of_the_gateway_key_is_necessary(
         upstream=own,
         models=ModelSettings(models=(str(model),), precision="fp32", threads=1),
         search_log=SearchLogSettings(
-            QueryTextPolicy.of(queries=False), "here", index=log, flush_seconds=0.05, close_seconds=0.5
+            QueryTextPolicy.from_options(queries=False), "here", index=log, flush_seconds=0.05, close_seconds=0.5
         ),
     )
     with running(create_server(settings)) as url:

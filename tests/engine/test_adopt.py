@@ -412,7 +412,7 @@ def test_passage_field_is_refused(engine: Engine, index_name: str, tiny: Encoder
             model_name=tiny.info.model,
             dimensions=16,
             text="{title}",
-            passages=ChunkRules.of(16),
+            passages=ChunkRules.from_tokens(16),
         ),
     )
     with pytest.raises(IndexMismatch, match="holds several vectors a document") as caught:

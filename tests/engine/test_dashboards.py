@@ -73,7 +73,7 @@ def shown(engine_url: str) -> Iterator[Shown]:
 
 def _fill_index(engine: Engine, index: str) -> None:
     one = _meta("new-model", NEW, "{title}")
-    parts = _meta("old-model", OLD, "{body}", passages=ChunkRules.of(64))
+    parts = _meta("old-model", OLD, "{body}", passages=ChunkRules.from_tokens(64))
     body = index_body(engine.info.engine_type, "embedding", one, shards=1, replicas=0)
     mappings = body["mappings"]
     added = mapping_addition(engine.info.engine_type, "parts", parts, mappings["_meta"])
@@ -115,7 +115,7 @@ async def _fill_log(url: str, name: str) -> None:
     upstream = Upstream(EngineSettings(url=url), Limits())
     upstream.open()
     settings = SearchLogSettings(
-        QueryTextPolicy.of(queries=True), "here", index=name, flush_seconds=0.01, close_seconds=60
+        QueryTextPolicy.from_options(queries=True), "here", index=name, flush_seconds=0.01, close_seconds=60
     )
     log = SearchLog(settings, upstream.request_as_gateway)
     log.start()

@@ -137,7 +137,7 @@ def refuse(name: str) -> None:
 
 
 def test_passages_are_measured_by_their_best_passage(engine: Engine, index_name: str) -> None:
-    rules = ChunkRules.of(16)
+    rules = ChunkRules.from_tokens(16)
     request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, passages=rules)
     field = ensure_vector_field(engine, index_name, request, shards=1, replicas=0)
     vectors = random_vectors(2 * COUNT, DIMENSIONS)

@@ -193,7 +193,7 @@ def test_watch_finds_and_embeds_documents_that_it_has_missed(
         changed = has_changes(watcher)
         if changed and is_quiet.is_set() and not missed:
             missed.append("writes")
-            watcher._seen = {shard: _SeenWrites.of(state) for shard, state in watcher._latest.items()}
+            watcher._seen = {shard: _SeenWrites.from_shard(state) for shard, state in watcher._latest.items()}
             return False
         return changed
 
@@ -222,7 +222,7 @@ def test_watch_reports_documents_that_lack_a_vector_at_its_end(
 
     def skip(watcher: IndexWatcher) -> bool:
         has_changes(watcher)
-        watcher._seen = {shard: _SeenWrites.of(state) for shard, state in watcher._latest.items()}
+        watcher._seen = {shard: _SeenWrites.from_shard(state) for shard, state in watcher._latest.items()}
         return False
 
     monkeypatch.setattr(IndexWatcher, "has_changes", skip)

@@ -28,7 +28,7 @@ def _use(settings: EngineSettings, name: str, use: Callable[[SearchLog], Awaitab
     async def main() -> SearchLog:
         upstream = Upstream(settings, Limits())
         upstream.open()
-        wanted = SearchLogSettings(QueryTextPolicy.of(queries=False), "here", index=name, close_seconds=60)
+        wanted = SearchLogSettings(QueryTextPolicy.from_options(queries=False), "here", index=name, close_seconds=60)
         log = SearchLog(wanted, upstream.request_as_gateway)
         try:
             await use(log)

@@ -122,7 +122,7 @@ def indexed_gateway(engine_url: str, saved: Json) -> Iterator[IndexedGateway]:
         engine.refresh(objects)
         with served(async_search_before(engine_url)) as front:
             log = SearchLogSettings(
-                QueryTextPolicy.of(queries=False), "here", index=f"test-log-{unique}", flush_seconds=0.05
+                QueryTextPolicy.from_options(queries=False), "here", index=f"test-log-{unique}", flush_seconds=0.05
             )
             month = monthly_index(log.index, datetime.now(UTC))
             # Below the k-th document, so that it is the same whether the nearest are kept or excluded.

@@ -56,7 +56,7 @@ def logged(es9_url: str, tiny: Path) -> Iterator[Logged]:
 
     def app(*, clicks: bool, prefix: str = "") -> Any:
         settings = SearchLogSettings(
-            QueryTextPolicy.of(queries=True), "here", index=log, flush_seconds=0.1, clicks=clicks
+            QueryTextPolicy.from_options(queries=True), "here", index=log, flush_seconds=0.1, clicks=clicks
         )
         return create_app(
             GatewaySettings(

@@ -67,7 +67,7 @@ class BulkItem:
         return self.head + self.source + self.tail
 
     @classmethod
-    def of(
+    def from_bytes(
         cls, operation: OpType, index: str, id: str | None, routing: str | None, document: bytes, head: bytes = b""
     ) -> BulkItem:
         """The action of these bytes.
@@ -217,7 +217,7 @@ class BulkBody:
         index, id = self._index(parameters), _name_or_none(parameters.get("_id"))
         routing = parameters.get("routing", parameters.get("_routing"))
         routing = self.routing if routing is None else _name_or_none(routing)
-        return BulkItem.of(operation, index, id, routing, document, head)
+        return BulkItem.from_bytes(operation, index, id, routing, document, head)
 
 
 def _most_listed_strings(source: bytes) -> int:

@@ -51,7 +51,7 @@ class Destination:
     lacking: EmbeddingTargets = ()
 
     @classmethod
-    def of(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
+    def from_fields(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
         """The destination with these vector fields."""
         return cls(index, _targets(fields), tuple(name for name, meta in fields.items() if meta.text is None))
 
@@ -121,9 +121,9 @@ class DestinationResolver:
         if searched is None:
             return Destination(name)  # the engine rejects the write
         if not searched.exists:
-            return Destination.of(name, await self._of_template(name, headers))
+            return Destination.from_fields(name, await self._of_template(name, headers))
         if not searched or name in searched.fields:
-            return Destination.of(name, searched.fields.get(name, {}))
+            return Destination.from_fields(name, searched.fields.get(name, {}))
         # An alias or a data stream: other indices than the write index may have vectors.
         index, alone = await self._write_index(name, headers)
         own = searched.fields.get(index, {})
@@ -131,7 +131,7 @@ class DestinationResolver:
         for other, fields in sorted(searched.fields.items(), reverse=True):
             others = fields | others if other != index else others
         lacking = _targets({field: meta for field, meta in others.items() if field not in own})
-        return replace(Destination.of(name if alone else index, own), lacking=lacking)
+        return replace(Destination.from_fields(name if alone else index, own), lacking=lacking)
 
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
         """The concrete write index, and whether it is the only index of that name."""

@@ -65,7 +65,7 @@ class WriteItem:
     unseen: NoVectorReason | None = None
 
     @classmethod
-    def of(
+    def from_bulk_item(
         cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = (), number: int = 0
     ) -> WriteItem:
         """Read an item's object."""
@@ -329,7 +329,7 @@ def merge_partial_document(previous: Mapping[str, Any], doc: Mapping[str, Any]) 
 
 def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None) -> bool:
     """Whether the object has a vector that is kept."""
-    stored = StoredVector.of(fields, target)
+    stored = StoredVector.from_fields(fields, target)
     if stored.exists and read_document_meta(fields, target.meta_field) is None:
         return True
     return vector_change(target, text, stored) is VectorChange.KEEP

@@ -300,7 +300,7 @@ def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destinatio
     for number, item in enumerate(items):
         destination = destinations.get(item.index)
         if destination is not None and destination.has_vectors:
-            written.append(WriteItem.of(item, destination.targets, destination.without_text, number))
+            written.append(WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number))
     return written
 
 
@@ -314,7 +314,7 @@ def count_lacking(items: Iterable[BulkItem], destinations: Mapping[str, Destinat
     for item in items:
         destination = destinations.get(item.index)
         if destination is not None and destination.lacking and item.source.startswith(DOCUMENT_STARTS):
-            documents = WriteItem.of(item, ()).complete_documents
+            documents = WriteItem.from_bulk_item(item, ()).complete_documents
             texts = (stored_text(document, target) for document in documents for target in destination.lacking)
             counts[item.index] = counts.get(item.index, 0) + any(texts)
     return {name: count for name, count in counts.items() if count}

@@ -361,7 +361,9 @@ def _read_document_item(plain: bytes, incoming: IncomingRequest, route: EngineRo
     """The action of a request to a document API."""
     document = unquote(route.id) if route.id else None
     operation = _OP_TYPES[route.api]
-    return BulkItem.of(operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain))
+    return BulkItem.from_bytes(
+        operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain)
+    )
 
 
 def _parameter(incoming: IncomingRequest, name: str) -> str | None:

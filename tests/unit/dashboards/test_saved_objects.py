@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[1] / "golden/dashboards"
 MODEL = VectorFieldMeta(
     fingerprint="0f" * 32, model="all-MiniLM-L6-v2", dimensions=384, index_type="hnsw", text="{title}. {body.en}"
 )
-PASSAGES = MODEL.model_copy(update={"passages": ChunkRules.of(64), "text": "{body.en}"})
+PASSAGES = MODEL.model_copy(update={"passages": ChunkRules.from_tokens(64), "text": "{body.en}"})
 
 
 def _everything(product: DashboardProduct, index: str = "docs", **fields: VectorFieldMeta) -> list[SavedObject]:

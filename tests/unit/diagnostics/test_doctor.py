@@ -108,7 +108,7 @@ def test_vector_field_findings() -> None:
 
 
 def test_finding_from_error() -> None:
-    finding = Finding.of("engine", UsageError("broken", "Mend it."))
+    finding = Finding.from_error("engine", UsageError("broken", "Mend it."))
     assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
 
 

@@ -33,7 +33,7 @@ def test_every_setting_is_a_valid_search_and_the_defaults_come_first(engine_type
     assert settings[0] == default_setting(engine_type)
     assert len(settings) == len(set(settings)) >= 20
     for each in settings:
-        assert HybridSearch.of("text", 10, each.options()).options["weights"][0] > 0  # type: ignore[index]
+        assert HybridSearch.from_options("text", 10, each.options()).options["weights"][0] > 0  # type: ignore[index]
 
 
 def test_setting_as_options_of_the_command() -> None:

@@ -287,7 +287,7 @@ def test_unknown_architecture_is_rejected(tmp_path: Path) -> None:
 def test_token_types_by_position(folder: Path) -> None:
     from es_sbert.networks.siamese_encoder import TokenTypes
 
-    types = TokenTypes.of(load_tokenizer(read_sentence_model(folder).tokenizer_file))
+    types = TokenTypes.from_tokenizer(load_tokenizer(read_sentence_model(folder).tokenizer_file))
     expected = (
         TokenTypes((), 0, (0, 2)) if read_sentence_model(folder).architecture == "xlnet" else TokenTypes((0,), 0, (0,))
     )

@@ -24,7 +24,7 @@ from es_sbert.mappings import read_body
 ID = "0123456789abcdef0123"
 AT = datetime(2026, 1, 31, 23, 59, 59, 123456, UTC)
 GOOD = {"search_id": ID, "document_id": "42", "position": 3}
-POLICY = QueryTextPolicy.of(queries=True)
+POLICY = QueryTextPolicy.from_options(queries=True)
 
 
 def test_click_is_read() -> None:

@@ -63,7 +63,7 @@ def _search(number: int) -> SearchRecord:
 
 
 def _run(engine: Engine, use: Callable[[SearchLog], Awaitable[None]], **settings: Any) -> SearchLog:
-    wording = QueryTextPolicy.of(queries=False)
+    wording = QueryTextPolicy.from_options(queries=False)
     chosen = {"wording": wording, "gateway": "here", "flush_seconds": 0.01, "close_seconds": 60.0, **settings}
     wanted = SearchLogSettings(**chosen)
 

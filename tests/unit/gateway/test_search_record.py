@@ -43,7 +43,7 @@ SEARCHES = [
 
 
 def test_bulk_body_matches_golden_file() -> None:
-    body = bulk_body(SEARCHES, "es-sbert-searches", QueryTextPolicy.of(queries=False, key=KEY), "here")
+    body = bulk_body(SEARCHES, "es-sbert-searches", QueryTextPolicy.from_options(queries=False, key=KEY), "here")
     assert body == GOLDEN.read_bytes()
 
 
@@ -64,35 +64,38 @@ def _names(value: dict[str, Any], prefix: str = "") -> set[str]:
 
 def test_documents_and_mapping_have_the_same_fields() -> None:
     mapped = _leaves(read_body("common/searches")["mappings"]["properties"])
-    wording = QueryTextPolicy.of(queries=True)
+    wording = QueryTextPolicy.from_options(queries=True)
     assert set().union(*(_names(log_document(search, wording, "here")) for search in SEARCHES)) == mapped
 
 
 @given(st.text(min_size=1))
 def test_query_text_is_logged_only_when_enabled(text: str) -> None:
     search = SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, texts=[f"MARKER{text}"])
-    told = log_document(search, QueryTextPolicy.of(queries=True, key=KEY), "here")
+    told = log_document(search, QueryTextPolicy.from_options(queries=True, key=KEY), "here")
     assert told["query"] == [f"MARKER{text}"]
-    kept = log_document(search, QueryTextPolicy.of(queries=False, key=KEY), "here")
+    kept = log_document(search, QueryTextPolicy.from_options(queries=False, key=KEY), "here")
     assert "query" not in kept
     assert "MARKER" not in repr(kept)
     assert kept["query_hash"] == told["query_hash"]
 
 
 def test_equal_queries_have_one_hash_per_key() -> None:
-    one, other = QueryTextPolicy.of(queries=False, key=KEY), QueryTextPolicy.of(queries=False, key=KEY[::-1])
+    one, other = (
+        QueryTextPolicy.from_options(queries=False, key=KEY),
+        QueryTextPolicy.from_options(queries=False, key=KEY[::-1]),
+    )
     [first] = one.of_texts(["Plants  and\tenergy "])["query_hash"]
     assert one.of_texts(["plants and energy"])["query_hash"] == [first]
     assert one.of_texts(["plants and energies"])["query_hash"] != [first]
     assert other.of_texts(["plants and energy"])["query_hash"] != [first]
-    assert QueryTextPolicy.of(queries=False).key != QueryTextPolicy.of(queries=False).key
+    assert QueryTextPolicy.from_options(queries=False).key != QueryTextPolicy.from_options(queries=False).key
     assert "0123" not in repr(one)
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 65])
 def test_weak_hash_key_is_rejected(key: bytes) -> None:
     with pytest.raises(UsageError, match="16 to 64") as caught:
-        QueryTextPolicy.of(queries=False, key=key)
+        QueryTextPolicy.from_options(queries=False, key=key)
     assert "openssl" in caught.value.remedy
 
 
@@ -114,5 +117,5 @@ def test_record_ids_are_unique() -> None:
 
 
 def test_bulk_lines_are_json() -> None:
-    lines = bulk_body(SEARCHES, "log", QueryTextPolicy.of(queries=True), "here").splitlines()
+    lines = bulk_body(SEARCHES, "log", QueryTextPolicy.from_options(queries=True), "here").splitlines()
     assert len([orjson.loads(line) for line in lines]) == 6

@@ -39,7 +39,7 @@ def summary(
     for name, count in counts.items():
         ledger.add_outcome(DocumentOutcome(name), count)
     ledger.add_read(sum(counts.values()))
-    return LoadReport.of(
+    return LoadReport.from_ledger(
         ledger,
         INFO,
         index="docs",
@@ -96,7 +96,7 @@ def test_unbalanced_counts_raise_ledger_error() -> None:
     ledger = Ledger()
     ledger.add_read()
     with pytest.raises(LedgerError):
-        LoadReport.of(
+        LoadReport.from_ledger(
             ledger,
             INFO,
             index="docs",

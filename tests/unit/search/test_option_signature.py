@@ -47,12 +47,12 @@ def test_signature_names_all_options_in_both_classes(name: str, options: Any) ->
 
 def test_shown_defaults_are_those_of_a_call_without_options() -> None:
     given: Any = SEARCH_DEFAULTS
-    assert SearchParams.of(7, given) == SearchParams.of(7, {})
+    assert SearchParams.from_options(7, given) == SearchParams.from_options(7, {})
     assert search_depth(None, 7, None, SEARCH_DEFAULTS) == 7
     reranker: Any = object()
     assert search_depth(reranker, 7, None, SEARCH_DEFAULTS) == search_depth(reranker, 7, None, {})
     hybrid: Any = HYBRID_DEFAULTS
-    assert HybridSearch.of("cats", 7, hybrid).params == HybridSearch.of("cats", 7, {}).params
+    assert HybridSearch.from_options("cats", 7, hybrid).params == HybridSearch.from_options("cats", 7, {}).params
     parameters = inspect.signature(SemanticIndex.search).parameters
     assert (parameters["exact"].default, parameters["offset"].default, parameters["filter"].default) == (False, 0, None)
     assert inspect.signature(SemanticIndex.add).parameters["retry_seconds"].default == ADD_DEFAULTS["retry_seconds"]

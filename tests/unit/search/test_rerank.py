@@ -105,7 +105,7 @@ def test_hits_without_text_come_last_and_are_counted(reranker: Reranker) -> None
 
 
 def test_nearest_chunk_is_scored(reranker: Reranker) -> None:
-    meta = META.model_copy(update={"passages": ChunkRules.of(32)})
+    meta = META.model_copy(update={"passages": ChunkRules.from_tokens(32)})
     near, cut_out = Passage(0, 6, "Why is"), Passage(0, 6, None)
     result = rerank(
         QUERY, found(hit(0, {}, cut_out), hit(1, {"body": LONG}, near)), reranker, hit_text_reader(meta), k=10

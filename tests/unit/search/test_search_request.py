@@ -71,7 +71,7 @@ HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
 def test_search_requests_match_golden_files(engine_type: EngineType, name: str) -> None:
     searched, options = SEARCHES[name]
     vectors = dict.fromkeys(searched.names, VECTOR)
-    request = search_request(engine_type, searched, vectors, SearchParams.of(20, options), TEXT)
+    request = search_request(engine_type, searched, vectors, SearchParams.from_options(20, options), TEXT)
     [body] = request.bodies
     assert_golden(engine_type, f"search-{name}", body)
     assert request.named_scores == (len(searched.names) > 1)
@@ -83,7 +83,7 @@ def test_hybrid_requests_match_golden_files(engine_type: EngineType, name: str) 
     if "normalized" in str(HYBRIDS[name]) and engine_type is EngineType.ELASTICSEARCH:
         return  # refused, see tests/engine
     searched, options = HYBRIDS[name]
-    search = HybridSearch.of(TEXT, 20, options)
+    search = HybridSearch.from_options(TEXT, 20, options)
     fusion = read_hybrid_params(engine_type, searched, search).fusion
     request = hybrid_request(engine_type, searched, dict.fromkeys(searched.names, VECTOR), search)
     assert_golden(engine_type, f"hybrid-{name}", {"bodies": list(request.bodies)})
@@ -123,7 +123,7 @@ def test_alias_filters_are_combined_with_the_search_filter(
 )
 def test_result_options_must_be_lists(options: SearchOptions, message: str, remedy: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        SearchParams.of(10, options)
+        SearchParams.from_options(10, options)
     assert remedy in caught.value.remedy
 
 
@@ -135,22 +135,25 @@ def test_empty_source_fields_return_no_source() -> None:
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
 def test_k_must_be_an_int(k: Any) -> None:
     with pytest.raises(UsageError, match=re.escape(f"k is {k!r}")):
-        SearchParams.of(k, {})
+        SearchParams.from_options(k, {})
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
 def test_weights_must_be_two_numbers(weights: Any) -> None:
     with pytest.raises(UsageError, match="the weights are") as caught:
-        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.of(TEXT, 10, {"weights": weights}))
+        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.from_options(TEXT, 10, {"weights": weights}))
     assert "(3, 1)" in caught.value.remedy
 
 
 def test_zero_depth_and_oversample_are_rejected() -> None:
     with pytest.raises(UsageError, match="depth is 0"):
-        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.of(TEXT, 10, {"depth": 0}))
+        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.from_options(TEXT, 10, {"depth": 0}))
     with pytest.raises(UsageError, match="oversample is 0"):
         search_request(
-            EngineType.ELASTICSEARCH, TWO, dict.fromkeys(TWO.names, VECTOR), SearchParams.of(10, {"oversample": 0.0})
+            EngineType.ELASTICSEARCH,
+            TWO,
+            dict.fromkeys(TWO.names, VECTOR),
+            SearchParams.from_options(10, {"oversample": 0.0}),
         )
 
 
@@ -163,7 +166,7 @@ def test_query_vector_with_overflowing_norm_is_rejected(length: float) -> None:
 @pytest.mark.parametrize("filter", [["term"], {}, "text"])
 def test_invalid_filter_is_rejected_before_wrapping(filter: Any) -> None:
     with pytest.raises(UsageError, match="the filter must be a JSON object with one query"):
-        SearchParams.of(10, {"filter": filter})
+        SearchParams.from_options(10, {"filter": filter})
 
 
 def test_exclude_document() -> None:
@@ -247,7 +250,9 @@ def test_keyword_query_for_one_or_several_fields() -> None:
 
 def test_hybrid_search_without_known_text_fields_is_rejected() -> None:
     with pytest.raises(UsageError, match="which fields the embedded text is made of"):
-        read_hybrid_params(EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), HybridSearch.of(TEXT, 10, {}))
+        read_hybrid_params(
+            EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), HybridSearch.from_options(TEXT, 10, {})
+        )
 
 
 def test_too_long_query_text_is_rejected() -> None:

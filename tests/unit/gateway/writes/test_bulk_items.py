@@ -143,10 +143,10 @@ def test_window_weight_counts_strings_in_lists() -> None:
     windows(bulk, weight=lambda name, size, listed: seen.append(listed) or 0)  # type: ignore[func-returns-value]
     assert seen == [3, 3, 0, 1]
     meta = VectorFieldMeta(
-        fingerprint="f", model="m", dimensions=4, index_type="hnsw", text="{text}", passages=ChunkRules.of(16)
+        fingerprint="f", model="m", dimensions=4, index_type="hnsw", text="{text}", passages=ChunkRules.from_tokens(16)
     )
-    chunked = Destination.of("i", {"embedding": meta})
-    whole = Destination.of("i", {"embedding": meta.model_copy(update={"passages": None})})
+    chunked = Destination.from_fields("i", {"embedding": meta})
+    whole = Destination.from_fields("i", {"embedding": meta.model_copy(update={"passages": None})})
     assert chunked.vector_bytes(20, 100) > 100 * 4 * 4
     assert whole.vector_bytes(20, 100) == whole.vector_bytes(20, 0)
 
@@ -210,7 +210,7 @@ def test_invalid_bulk_body_is_left_to_the_engine(body: bytes) -> None:
 
 
 def test_document_api_body_becomes_a_bulk_item() -> None:
-    item = BulkItem.of(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
+    item = BulkItem.from_bytes(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
     assert (item.head, item.source, item.tail) == (b"\n ", b'{"a": 1}', b"\n")
     assert replace(item, source=b"{}").body == b"\n {}\n"
-    assert BulkItem.of(OpType.CREATE, "docs", "1", None, b" ").body == b" "
+    assert BulkItem.from_bytes(OpType.CREATE, "docs", "1", None, b" ").body == b" "

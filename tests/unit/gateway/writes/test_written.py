@@ -302,7 +302,7 @@ def test_requests_only_needed_fields_of_previous_documents() -> None:
     def needed(
         operation: OpType, source: Any, targets: EmbeddingTargets = TWO, id: str | None = "1"
     ) -> tuple[str, ...]:
-        return WriteItem.of(
+        return WriteItem.from_bulk_item(
             BulkItem(operation, "docs", id, None, b"", json.dumps(source).encode(), b""), targets
         ).needed
 
@@ -407,5 +407,5 @@ VECTOR = [1.0, 0.5, 0.0, 1.0]
 def test_lacks_vector_unless_whole_document_brings_it(operation: OpType, source: Any, lacks: bool) -> None:
     raw = b"" if source is None else json.dumps(source).encode()
     item = BulkItem(operation, "docs", "1", None, b"", raw, b"")
-    assert WriteItem.of(item, PLAIN, ("late",)).lacks_vector is lacks
-    assert not WriteItem.of(item, PLAIN).lacks_vector
+    assert WriteItem.from_bulk_item(item, PLAIN, ("late",)).lacks_vector is lacks
+    assert not WriteItem.from_bulk_item(item, PLAIN).lacks_vector
