@@ -44,9 +44,9 @@ from benchmarks.retrieval import load_collection, read_collection
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import cache_folder
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.model_pair import built_in_texts, make_pair, measure_agreement
+from es_sbert.vectors import Vectors
 
 RESULTS = ROOT / "benchmarks/results/asymmetric"
 PAGE = ROOT / "docs/results.md"

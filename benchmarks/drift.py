@@ -16,9 +16,9 @@ import numpy as np
 
 from benchmarks.common import machine, table
 from es_sbert.diagnostics.drift import Drift, DriftSample, compare_samples
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.evaluation.beir_files import read_beir_folder
+from es_sbert.vectors import Vectors
 
 NEW, BASELINE = 200, 800
 SHARES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)

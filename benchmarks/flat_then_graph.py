@@ -30,7 +30,6 @@ import orjson
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, spread, table
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
@@ -38,6 +37,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field, force_merge
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
+from es_sbert.vectors import Vectors
 
 QUERIES = 200
 K = 10

@@ -36,7 +36,6 @@ from benchmarks.acceptance import delete
 from benchmarks.common import machine, read_jsonl, replaced, table
 from es_sbert.cli.main import collect_garbage_less_often
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
@@ -54,6 +53,7 @@ from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.read_documents import DocumentRules, RecordStream, read_documents
 from es_sbert.ingest.sources.document_source import ReadSettings
 from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.vectors import Vectors
 
 INDEX = "ingest-overhead"
 DIMENSIONS, TOKENS, MAX_TOKENS = 384, 16, 256

@@ -41,9 +41,9 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.catalog.fetch_model import fetch_and_register
 from es_sbert.catalog.models import MODELS
 from es_sbert.config import cache_folder
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.vectors import Vectors
 
 RESULTS = ROOT / "benchmarks/results/models"
 PAGE = ROOT / "docs/choosing-a-model.md"

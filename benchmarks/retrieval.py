@@ -24,11 +24,11 @@ from ir_measures import AP, RR, R, nDCG
 from benchmarks.acceptance import delete, ingest, same_ranking, vectors_of
 from benchmarks.common import machine, read_jsonl, read_tsv, table
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert.vectors import Vectors
 
 DEPTH = 100
 MEASURES = [nDCG @ 10, RR @ 10, AP @ 100, R @ 100]

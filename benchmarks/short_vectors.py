@@ -34,12 +34,12 @@ from benchmarks.retrieval import Collection, Run, evaluate, read_collection
 from es_sbert.analysis.dimension_reduction import fit_rotation
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.index_advice import AdviceRequest, K, advice_lines, advise, query_recalls
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.index.byte_vectors import quantize_vectors
 from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.vectors import Vectors
 
 DEPTH = 100
 INDEX = "short-vectors"

@@ -47,9 +47,9 @@ from benchmarks.kept_runs import (
 from benchmarks.model_choice import ranking_quality
 from benchmarks.retrieval import Collection, read_collection
 from es_sbert.bundle.bundle import is_encoder_bundle
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.training import distill
+from es_sbert.vectors import Vectors
 
 RESULTS = ROOT / "benchmarks/results/students"
 PAGE = ROOT / "docs/results.md"

@@ -1,8 +1,9 @@
-"""File locks between processes, output files that are replaced atomically, and folders of the cache."""
+"""File locks between processes, output files and folders that are replaced atomically, and safe names of files."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -161,3 +162,58 @@ def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+@contextmanager
+def staged_folder(output: Path) -> Iterator[Path]:
+    """A folder next to `output` that replaces it if the block succeeds, and is removed otherwise.
+
+    A reader sees the old folder, for an instant none, then the new one: never a half-written one.
+
+    Raises:
+        OutputError: the folder cannot be written: no permission, a full disk.
+    """
+    output = output.resolve()  # where it is a link, what it points to is replaced, not the link
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
+    except OSError as error:
+        raise OutputError(
+            f"{output.parent} cannot be written to: {error.strerror}", "Export to a folder where you may write."
+        ) from error
+    try:
+        staging.chmod(0o755)  # mkdtemp makes it private; a bundle is read by others as any model folder is
+        yield staging
+        _replace_folder(staging, output)
+    except OSError as error:
+        raise OutputError(
+            f"{output} cannot be written: {error}", "Free space there, or export to a folder where you may write."
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _replace_folder(staging: Path, output: Path) -> None:
+    if not output.exists():
+        staging.rename(output)
+        return
+    old = staging.with_suffix(".old")
+    output.rename(old)
+    try:
+        staging.rename(output)
+    except OSError:
+        old.rename(output)
+        raise
+    shutil.rmtree(old)
+
+
+def safe_file_name(index: str) -> str:
+    """The name of an index as part of a file name, unique per index.
+
+    Characters that a file name may not have, and a leading dot, are percent-encoded.
+    """
+    return re.sub(r"[^\w.-]|^\.", _percent_encoded, index) or "%"
+
+
+def _percent_encoded(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))

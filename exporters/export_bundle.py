@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -56,7 +54,6 @@ from es_sbert.encoder.batching import ModelInputs
 from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.errors import (
     DeviceError,
-    OutputError,
     ParityFailed,
     UnsupportedArchitecture,
     UnsupportedSetting,
@@ -78,6 +75,7 @@ from es_sbert.exporters.transformer_weights import (
     read_static_weights,
     read_transformer_weights,
 )
+from es_sbert.filesystem import staged_folder
 from es_sbert.installation import install_extra_command
 from es_sbert.messages import setting_text
 
@@ -108,49 +106,6 @@ def is_previous_export(output: Path, manifest: str) -> bool:
             f"{output} is neither empty nor a bundle of es-sbert", "Name a folder that does not exist yet, or is empty."
         )
     return False
-
-
-@contextmanager
-def staged_folder(output: Path) -> Iterator[Path]:
-    """A folder next to `output` that replaces it if the block succeeds, and is removed otherwise.
-
-    A reader sees the old folder, for an instant none, then the new one: never a half-written one.
-
-    Raises:
-        OutputError: the folder cannot be written: no permission, a full disk.
-    """
-    output = output.resolve()  # where it is a link, what it points to is replaced, not the link
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
-    except OSError as error:
-        raise OutputError(
-            f"{output.parent} cannot be written to: {error.strerror}", "Export to a folder where you may write."
-        ) from error
-    try:
-        staging.chmod(0o755)  # mkdtemp makes it private; a bundle is read by others as any model folder is
-        yield staging
-        _replace_folder(staging, output)
-    except OSError as error:
-        raise OutputError(
-            f"{output} cannot be written: {error}", "Free space there, or export to a folder where you may write."
-        ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _replace_folder(staging: Path, output: Path) -> None:
-    if not output.exists():
-        staging.rename(output)
-        return
-    old = staging.with_suffix(".old")
-    output.rename(old)
-    try:
-        staging.rename(output)
-    except OSError:
-        old.rename(output)
-        raise
-    shutil.rmtree(old)
 
 
 def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> None:

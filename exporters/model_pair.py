@@ -26,18 +26,13 @@ from es_sbert.bundle.model_files import (
 from es_sbert.bundle.modules import Normalize
 from es_sbert.bundle.pair_record import PairAgreement, PairedModel, PairRecord
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sentence_model
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelsDisagree, UnsupportedArchitecture, UsageError
-from es_sbert.exporters.export_bundle import (
-    copy_model,
-    copy_module,
-    is_previous_export,
-    own_folder,
-    staged_folder,
-)
+from es_sbert.exporters.export_bundle import copy_model, copy_module, is_previous_export, own_folder
 from es_sbert.exporters.parity import normalize_rows, parity_sentences, row_cosines, spearman
+from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize
+from es_sbert.vectors import Vectors
 
 # What two models of one space reach (docs/results.md, A fast model for queries). The cosine alone is high for all texts
 # of models whose vectors point the same way. The ranks of models that were trained from one pretrained network agree to

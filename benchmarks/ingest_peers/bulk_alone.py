@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from benchmarks.ingest_overhead import MAX_TOKENS, TOKENS, InstantEncoder
 from es_sbert.cli.main import collect_garbage_less_often
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.ingest.load import LocalRunner, run_load
@@ -30,6 +29,7 @@ from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
+from es_sbert.vectors import Vectors
 
 
 class ReadyEncoder(InstantEncoder):

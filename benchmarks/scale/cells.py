@@ -19,9 +19,9 @@ import orjson
 from benchmarks.common import peak_memory, read_jsonl, seconds
 from benchmarks.encode_peers.processor import busy_seconds, others_share
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
+from es_sbert.vectors import Vectors
 
 SOURCE = "ingest/short-docs.jsonl.gz"
 # Documents whose vectors the vectors of the other parts are sums of, and those that the costs are measured on.

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from benchmarks.common import read_jsonl, read_tsv
 from benchmarks.encode_peers.texts import TextSet, distinct
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.vectors import Vectors
 
 # The queries: sentences of the test set first.
 _SENTENCES = ("stsb-en-test", "stsb-en-dev", "stsb-en-train")

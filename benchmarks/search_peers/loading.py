@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from benchmarks.common import seconds
 from benchmarks.search_peers.corpus import Corpus
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.engine import Engine
@@ -25,6 +24,7 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
+from es_sbert.vectors import Vectors
 
 
 class StoredVectors:

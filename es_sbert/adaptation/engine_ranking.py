@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.batched import batched
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.multi_get import batched
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.index.document_sample import DocumentSelection

@@ -32,9 +32,9 @@ from es_sbert.analysis.similarity import (
     round_cosines,
     vector_lengths,
 )
-from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import pluralize
+from es_sbert.vectors import Vectors
 
 DEFAULT_MIN_COSINE = 0.75
 DEFAULT_MIN_SIZE = 5

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError
 from es_sbert.evaluation.exact_search import unit_vectors
 from es_sbert.messages import pluralize
+from es_sbert.vectors import Vectors
 
 # Lengths that vectors are often cut to.
 _USUAL_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)

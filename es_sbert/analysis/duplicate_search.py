@@ -40,10 +40,10 @@ from es_sbert.analysis.text_collection import (
     other_model_reason,
     starts_from_counts,
 )
+from es_sbert.batched import batched
 from es_sbert.diagnostics.index_size import count_vectors
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
-from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.index.mapping import (
@@ -56,6 +56,7 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
+from es_sbert.vectors import Vectors
 
 # Vectors up to this size are compared in memory, which takes three times as much: 700,000 of 384 dimensions.
 EXACT_BYTES = 1 << 30

@@ -19,12 +19,12 @@ import orjson
 
 from es_sbert.analysis.similarity import Int64Array, check_cosine, pair_cosines, pairs_above
 from es_sbert.analysis.text_collection import TextCollection
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.rest import Json
 from es_sbert.errors import OutputError, UsageError, require_extra
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.search.vector_query import MAX_K
+from es_sbert.vectors import Vectors
 
 DEFAULT_NEIGHBORS = 20
 DEFAULT_SAMPLE = 1000

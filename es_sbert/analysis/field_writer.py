@@ -23,10 +23,11 @@ from es_sbert.analysis.text_collection import (
     document_version,
     pick_fields,
 )
+from es_sbert.batched import batched
 from es_sbert.engines.engine import BulkItemResult, DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError

@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.clusters import normalize_and_sum
-from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import require_extra
 from es_sbert.messages import escape_unprintable
+from es_sbert.vectors import Vectors
 
 # UMAP builds a graph of neighbors, which fewer texts do not fill, and with a seed it uses one core: of more texts than
 # this it takes many minutes.

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError
+from es_sbert.vectors import Vectors
 
 Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]

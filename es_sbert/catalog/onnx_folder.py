@@ -24,8 +24,9 @@ from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.transformer_settings import hidden_width
 from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
-from es_sbert.exporters.export_bundle import copy_files, staged_folder
+from es_sbert.exporters.export_bundle import copy_files
 from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
+from es_sbert.filesystem import staged_folder
 
 # Where exporters put the float32 file; float16 serves as well, because its rounding changes no ranking.
 ONNX_FILES = ("onnx/model.onnx", "model.onnx", "onnx/model_fp16.onnx", "model_fp16.onnx")

@@ -129,7 +129,7 @@ def duplicates(
     """
     from es_sbert.analysis import duplicate_groups
     from es_sbert.analysis.duplicates import DuplicateSearchSettings, KeepPolicy, keep_priorities
-    from es_sbert.ingest.dead_letters import safe_file_name
+    from es_sbert.filesystem import safe_file_name
 
     index, dry_run = options["index"], options["dry_run"]
     written = [options[name] for name in ("write_field", "mark_duplicates") if options[name] is not None]
@@ -270,7 +270,7 @@ def _knn_lines(found: DuplicateSearchResult) -> Iterator[str]:
 
 
 def _recall_line(recall: DuplicateRecall) -> str:
-    from es_sbert.diagnostics.recall import mean_confidence_interval
+    from es_sbert.confidence_interval import mean_confidence_interval
 
     if not recall.sampled:
         return "the recall was not measured: --recall-sample is 0"

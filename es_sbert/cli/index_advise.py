@@ -16,8 +16,8 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.output import check_output_file, print_message, print_report, write_output_file
 
 if TYPE_CHECKING:
-    from es_sbert.encoder.batching import Vectors
     from es_sbert.index.vector_field import VectorField
+    from es_sbert.vectors import Vectors
 
 
 _PLOT_REMEDY = "Give --plot a file in a folder that you can write to."

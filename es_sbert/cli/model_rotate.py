@@ -16,8 +16,8 @@ from es_sbert.messages import escape_unprintable, pluralize
 
 if TYPE_CHECKING:
     from es_sbert.analysis.dimension_reduction import Rotation
-    from es_sbert.encoder.batching import Vectors
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.vectors import Vectors
 
 
 @cloup.command()

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_cosines, mean_confidence_interval
-from es_sbert.encoder.batching import Vectors
+from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
+from es_sbert.diagnostics.recall import Doubles, document_cosines
 from es_sbert.engines.rest import Json
 from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.vectors import Vectors
 
 
 @dataclass(frozen=True)

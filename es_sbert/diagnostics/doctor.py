@@ -10,7 +10,6 @@ import numpy as np
 from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.finding import Finding, Severity, failure, ok, warning
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.cuda_session import (
     CudaLibraryStatus,
     cuda_major,
@@ -44,6 +43,7 @@ from es_sbert.index.vector_field import (
 from es_sbert.installation import installed_runtimes, runtime_collision
 from es_sbert.messages import be, pluralize
 from es_sbert.search.search_scope import SearchScope
+from es_sbert.vectors import Vectors
 
 _TEST_SENTENCE = "Does this machine embed a sentence?"
 

@@ -12,10 +12,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.messages import escape_unprintable, pluralize, shorten
+from es_sbert.vectors import Vectors
 
 Doubles = NDArray[np.float64]
 

@@ -19,17 +19,11 @@ from typing import Any
 import numpy as np
 
 from es_sbert.bundle.shortened_model import shortened_name, whole_name
+from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.diagnostics.index_size import VectorIndexSize, count_vectors, estimate_size, is_unsupported
-from es_sbert.diagnostics.recall import (
-    TIE_TOLERANCE,
-    ConfidenceInterval,
-    Doubles,
-    document_cosines,
-    mean_confidence_interval,
-)
+from es_sbert.diagnostics.recall import TIE_TOLERANCE, Doubles, document_cosines
 from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
@@ -57,6 +51,7 @@ from es_sbert.index.vector_field import ALLOWED_CHANGES, VectorField, require_in
 from es_sbert.messages import pluralize, size_text
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
+from es_sbert.vectors import Vectors
 
 K = 10
 MAX_SAMPLE = 9_000  # with the queries, what one search returns (index.max_result_window)

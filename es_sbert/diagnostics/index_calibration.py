@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from es_sbert.batched import batched
 from es_sbert.diagnostics.calibration import (
     CalibrationReport,
     CosineSample,
@@ -27,10 +28,8 @@ from es_sbert.diagnostics.calibration import (
     count_unrelated,
 )
 from es_sbert.diagnostics.recall import document_cosines
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.multi_get import batched
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.byte_vectors import to_element_type
@@ -43,6 +42,7 @@ from es_sbert.io.tables import read_table
 from es_sbert.messages import pluralize
 from es_sbert.search.search_request import SearchParams, search_request
 from es_sbert.search.search_scope import SearchScope
+from es_sbert.vectors import Vectors
 
 
 @dataclass(frozen=True)

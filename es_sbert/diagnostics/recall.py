@@ -7,7 +7,6 @@ bounded memory, and costs the same on every engine.
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import Vectors
+from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
@@ -28,47 +27,7 @@ from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, rand
 from es_sbert.index.vector_field import VectorField, require_index
 from es_sbert.messages import pluralize
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, SearchMethod, VectorQuery, search_body
-
-_Z95 = 1.959963984540054  # standard normal quantile of 0.975
-
-
-@dataclass(frozen=True)
-class ConfidenceInterval:
-    """A mean of shares with its 95 % confidence interval.
-
-    Attributes:
-        mean: Between 0 and 1.
-        low, high: Ends of the interval.
-    """
-
-    mean: float
-    low: float
-    high: float
-
-
-def mean_confidence_interval(shares: Sequence[float], size: int) -> ConfidenceInterval:
-    """The mean of shares that are each of `size` trials, with Wilson's interval.
-
-    Trials within one query are not independent: the neighbours of one query are missed together. The number of trials
-    is therefore the one that would give the variance seen between queries (the design effect of cluster samples; Korn
-    and Graubard 1998, "Confidence intervals for proportions with small expected number of positive counts"): never more
-    than all trials, never fewer than queries. Unlike the normal interval, Wilson's has a width where every share is 1.
-
-    Args:
-        shares: Of each query, between 0 and 1; at least one.
-        size: Trials of each query (k).
-    """
-    values = np.asarray(shares, dtype=np.float64)  # (queries,)
-    queries, mean = len(values), float(values.mean())
-    between = float(values.var(ddof=1)) if queries > 1 else 0.0
-    trials = float(queries * size)
-    if between > 0:
-        trials = min(trials, max(float(queries), mean * (1 - mean) * queries / between))
-    spread = _Z95**2 / trials
-    centre = (mean + spread / 2) / (1 + spread)
-    half = _Z95 / (1 + spread) * math.sqrt(mean * (1 - mean) / trials + spread / (4 * trials))
-    return ConfidenceInterval(mean, max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half)))
-
+from es_sbert.vectors import Vectors
 
 Doubles = NDArray[np.float64]
 

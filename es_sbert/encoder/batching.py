@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
-Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import numpy as np
 import orjson
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import is_stream, open_output
@@ -24,6 +23,7 @@ from es_sbert.io.file_formats import FileFormat, WrongFormat, text_chunks
 from es_sbert.io.text_encoding import windows_1252_sample
 from es_sbert.io.text_formats import CorruptStream, split_lines
 from es_sbert.messages import be, pluralize
+from es_sbert.vectors import Vectors
 
 VECTOR_FIELD = "embedding"
 _CHUNK = 1 << 16

@@ -20,7 +20,6 @@ from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder_route import EncoderRoute
@@ -35,6 +34,7 @@ from es_sbert.encoder.model_loading import (
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import UsageError
 from es_sbert.option_signature import spell_out
+from es_sbert.vectors import Vectors
 
 
 @dataclass(frozen=True)

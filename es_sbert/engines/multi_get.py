@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.rest import Json
-
-T = TypeVar("T")
-
-
-def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Slices of at most `size` items."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
 
 # Documents with one id and several routings are in different shards; no index has more shards.
 _MAX_SHARDS = 1024

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import orjson
 
+from es_sbert.batched import batched
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import scan_index
-from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, SourceError
 from es_sbert.index.text_template import TextFieldError, TextTemplate

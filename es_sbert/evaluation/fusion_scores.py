@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.evaluation.fusion_tuning import FusionScores, FusionSetting, default_setting
@@ -16,6 +15,7 @@ from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.messages import pluralize
 from es_sbert.search.hybrid_search import Fusion, HybridOptions, HybridSearch, hybrid_request
 from es_sbert.search.search_scope import SearchScope
+from es_sbert.vectors import Vectors
 
 # nDCG@10 looks at 10 hits, of which one may be the query itself.
 _HITS = 11

@@ -10,11 +10,11 @@ from typing import Any, Unpack
 
 import orjson
 
+from es_sbert.batched import batched
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.multi_get import batched
 from es_sbert.errors import EngineError, IndexMismatch, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport

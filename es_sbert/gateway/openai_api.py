@@ -21,7 +21,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import EncodeResult
 from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
@@ -32,6 +31,7 @@ from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings, ModelNotServed
 from es_sbert.messages import pluralize
+from es_sbert.vectors import Vectors
 
 Handler = Callable[[Request, RequestSlot], Awaitable[Response]]
 

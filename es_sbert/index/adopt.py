@@ -13,11 +13,12 @@ from functools import partial
 from typing import cast
 
 from es_sbert import clock
+from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, make_retrier
 from es_sbert.errors import AccessDenied, IndexMismatch

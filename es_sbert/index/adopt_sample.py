@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.multi_get import multi_get
@@ -21,6 +20,7 @@ from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.document_vectors import read_vector, row_cosines
 from es_sbert.index.mapping import ElementType, document_meta_field, random_order_query
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, field_text, find_field
+from es_sbert.vectors import Vectors
 
 
 class ComparedDocument(NamedTuple):

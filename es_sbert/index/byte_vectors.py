@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.index.mapping import ElementType
+from es_sbert.vectors import Vectors
 
 Bytes = NDArray[np.int8]
 # What is written: numbers of float32, or int8.

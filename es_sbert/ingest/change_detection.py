@@ -8,8 +8,9 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple
 
+from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey
-from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,

@@ -21,11 +21,12 @@ from typing import NamedTuple
 
 import orjson
 
+from es_sbert.batched import batched
 from es_sbert.clock import current_timestamp
 from es_sbert.engines.engine import DocumentKey
-from es_sbert.engines.multi_get import batched
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.dead_letters import id_digest, safe_file_name
+from es_sbert.filesystem import safe_file_name
+from es_sbert.ingest.dead_letters import id_digest
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.document_source import DocumentSource
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, document_key
 from es_sbert.engines.index_scan import (
     LATEST_WRITE,
@@ -24,7 +25,7 @@ from es_sbert.engines.index_scan import (
     open_snapshots,
     scan_index,
 )
-from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import without_retries
 from es_sbert.engines.shard_changes import ShardChanges

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import orjson
 
 from es_sbert.clock import Clock
 from es_sbert.errors import OutputError, SourceError, UsageError
-from es_sbert.filesystem import append_lock, rename_lock
+from es_sbert.filesystem import append_lock, rename_lock, safe_file_name
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource, ReadContext, ReadSettings, RequiredColumns
 from es_sbert.ingest.sources.find_sources import LocalFile
@@ -44,18 +43,6 @@ _TAIL_BYTES = 1 << 20
 def default_dead_letters_path(index: str) -> Path:
     """`<index>.dead-letters.jsonl` in the working folder."""
     return Path(f"{safe_file_name(index)}.dead-letters.jsonl")
-
-
-def safe_file_name(index: str) -> str:
-    """The name of an index as part of a file name, unique per index.
-
-    Characters that a file name may not have, and a leading dot, are percent-encoded.
-    """
-    return re.sub(r"[^\w.-]|^\.", _percent_encoded, index) or "%"
-
-
-def _percent_encoded(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
 
 
 def check_dead_letters_writable(path: Path) -> None:

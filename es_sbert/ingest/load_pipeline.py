@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import Vectors, slice_by_size
+from es_sbert.encoder.batching import slice_by_size
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
@@ -43,6 +43,7 @@ from es_sbert.ingest.read_documents import (
     read_documents,
 )
 from es_sbert.messages import pluralize
+from es_sbert.vectors import Vectors
 
 # Writer threads; the throttle limits how many of them send at a time.
 WRITERS = 4

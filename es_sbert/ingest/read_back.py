@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
@@ -38,6 +37,7 @@ from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_threads import LoadAborted
 from es_sbert.messages import log_event, pluralize
+from es_sbert.vectors import Vectors
 
 # Documents read back after the first bulk request, and at the end of a load.
 FIRST_REQUEST_DOCUMENTS = 8

@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.index.byte_vectors import quantize_vectors
+from es_sbert.vectors import Vectors
 
 require_extra("haystack", "haystack")
 from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402  (after what says how to get it)

@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.multi_get import batched
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed

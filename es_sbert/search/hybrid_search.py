@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UnsupportedEngine, UsageError
@@ -36,6 +35,7 @@ from es_sbert.search.search_request import (
 from es_sbert.search.search_result import HybridHit, HybridResult, ResponseReader, total_hits
 from es_sbert.search.search_scope import SearchScope, SearchTarget
 from es_sbert.search.vector_query import MAX_K, VectorQuery, check_query, score_from_cosine, search_body
+from es_sbert.vectors import Vectors
 
 LEXICAL = "lexical"  # name of the keyword clause; those of vector fields are `semantic_name`
 RANK_CONSTANT = 60  # of the paper

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
@@ -21,6 +20,7 @@ from es_sbert.index.mapping import vector_path
 from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
 from es_sbert.search.search_scope import SearchScope, SearchTarget
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body, vector_clause
+from es_sbert.vectors import Vectors
 
 
 def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:

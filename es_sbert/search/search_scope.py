@@ -17,7 +17,6 @@ from typing import Any, TypedDict
 import orjson
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import LOAD_DEFAULTS, Encoder, no_report
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -34,6 +33,7 @@ from es_sbert.index.vector_field import (
     vector_field_from_state,
 )
 from es_sbert.search.vector_query import SearchMethod
+from es_sbert.vectors import Vectors
 
 
 def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -> SearchMethod:

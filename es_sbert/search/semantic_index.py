@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import is_address, open_engine
 from es_sbert.engines.engine import Engine
@@ -43,6 +42,7 @@ from es_sbert.search.search_scope import (
     as_names,
 )
 from es_sbert.search.vector_query import SearchMethod
+from es_sbert.vectors import Vectors
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from es_sbert.errors import SourceError
-from es_sbert.exporters.export_bundle import staged_folder
+from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize
 from es_sbert.training.batch_sampler import EpochPlan, MixedBatchSampler, PlannedDataset, batch_count, number_texts
 from es_sbert.training.callbacks import MetricsLogCallback, ProgressBarCallback, StageSchedule, metrics_history

@@ -14,10 +14,10 @@ import httpx
 import orjson
 
 import es_sbert.engines.connect
+from es_sbert.batched import batched
 from es_sbert.cli.main import cli
 from es_sbert.config import EngineSettings
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.multi_get import batched
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import wait_for_engine
 from es_sbert.index.document_vectors import vector_value

@@ -16,7 +16,6 @@ import orjson
 from numpy.typing import NDArray
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
@@ -28,6 +27,7 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
 from es_sbert.ingest.reconcile import ConfirmPrune
+from es_sbert.vectors import Vectors
 from tests.tiny import write_tiny_bert
 
 WORDS = [

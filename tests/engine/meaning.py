@@ -11,7 +11,6 @@ import numpy as np
 import orjson
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
@@ -19,6 +18,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.vectors import Vectors
 from tests.engine.vectors import cosines
 from tests.tiny import WORDS
 

@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from es_sbert.cli.main import cli
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -27,6 +26,7 @@ from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
+from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
 from tests.tiny import WORDS, write_tiny_bert

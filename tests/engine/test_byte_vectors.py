@@ -20,7 +20,6 @@ from es_sbert.diagnostics.index_calibration import IndexCalibrator
 from es_sbert.diagnostics.index_drift import measure_drift
 from es_sbert.diagnostics.index_size import size_report
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -35,6 +34,7 @@ from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field, force_merge
 from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 from es_sbert.search import SemanticIndex
+from es_sbert.vectors import Vectors
 from tests.conftest import also_opensearch2, delete_index
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
 from tests.engine.meaning import text_of

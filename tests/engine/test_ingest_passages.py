@@ -12,12 +12,12 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.index_summary import describe_index
 from es_sbert.search import SemanticIndex
+from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import (
     Interposed,
     contents,

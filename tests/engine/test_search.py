@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -20,6 +19,7 @@ from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.search.vector_query import SearchMethod
+from es_sbert.vectors import Vectors
 from tests.conftest import also_opensearch2
 from tests.engine.vectors import cosines, load, random_vectors
 

@@ -13,7 +13,6 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -23,6 +22,7 @@ from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from es_sbert.search.search_scope import choose_method, choose_oversample
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score, search_body, vector_clause
+from es_sbert.vectors import Vectors
 from tests.engine.vectors import cosines, load, random_vectors
 
 COUNT, DIMENSIONS, SHARDS, LEAST = 300, 32, 3, 0.3

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import orjson
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import vector_value
+from es_sbert.vectors import Vectors
 
 
 def random_vectors(count: int, dimensions: int, seed: int = 0) -> Vectors:

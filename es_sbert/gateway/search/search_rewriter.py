@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
@@ -46,6 +45,7 @@ from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import ElementType
 from es_sbert.messages import pluralize
 from es_sbert.search.vector_query import check_query_vector, query_numbers
+from es_sbert.vectors import Vectors
 
 logger = logging.getLogger(__name__)
 

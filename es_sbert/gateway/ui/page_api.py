@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
@@ -46,6 +45,7 @@ from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_request import HIGHLIGHT_LIMITS, exclude_document, mean_direction
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import VectorQuery
+from es_sbert.vectors import Vectors
 
 MAX_DOCUMENTS = 1000
 NonEmptyName = Annotated[str, Field(min_length=1, max_length=1000)]

@@ -9,11 +9,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from es_sbert.batched import batched
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.chunker import Chunker, Span
 from es_sbert.engines.engine_info import EngineInfo
-from es_sbert.engines.multi_get import batched
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
@@ -26,6 +25,7 @@ from es_sbert.index.document_vectors import (
     build_field_value,
 )
 from es_sbert.index.mapping import ChunkRules
+from es_sbert.vectors import Vectors
 
 K = TypeVar("K", bound=Hashable)
 

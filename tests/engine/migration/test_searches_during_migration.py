@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from es_sbert.migration.alias_swap import drop_old_index
 from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert.vectors import Vectors
 from tests.engine.migration.support import Overheard, Place, make_place, text_of
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.document_vectors import read_vector, text_hash
 from es_sbert.index.mapping import VectorFieldMeta, index_body
+from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import open_engine, sentences
 
 # Two vector fields: one of the text, one of passages of a longer text.

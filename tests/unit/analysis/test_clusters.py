@@ -18,8 +18,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 import es_sbert.analysis.clusters as module
 from es_sbert.analysis import Clustering, ClusterMethod, cluster_texts
 from es_sbert.analysis.clusters import AUTO_CANDIDATES, mean_silhouette, text_vectors
-from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError
+from es_sbert.vectors import Vectors
 
 WITH_K = ["kmeans", "agglomerative"]
 WITH_NOISE = ["hdbscan", "communities"]

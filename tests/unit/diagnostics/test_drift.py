@@ -14,8 +14,8 @@ from es_sbert.diagnostics.drift import (
     drift_lines,
     energy_test,
 )
-from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import IndexMismatch
+from es_sbert.vectors import Vectors
 
 
 def _vectors(count: int, seed: int, *, shift: float = 0.0, spread: float = 1.0) -> Vectors:

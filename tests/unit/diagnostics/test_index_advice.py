@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from es_sbert.cli.main import cli
+from es_sbert.confidence_interval import ConfidenceInterval
 from es_sbert.diagnostics.index_advice import (
     FLAT_MOST_VECTORS,
     AdviceRequest,
@@ -26,7 +27,6 @@ from es_sbert.diagnostics.index_advice import (
 )
 from es_sbert.diagnostics.index_size import estimate_size
 from es_sbert.diagnostics.layout_plot import layout_plot
-from es_sbert.diagnostics.recall import ConfidenceInterval
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.earlier_segments import IndexTypeShare

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert.confidence_interval import ConfidenceInterval
 from es_sbert.diagnostics.recall import (
-    ConfidenceInterval,
     RecallMeasurement,
     RecallReport,
     SearchSetting,

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.encoder import model_loading
-from es_sbert.encoder.batching import ModelInputs, Vectors
+from es_sbert.encoder.batching import ModelInputs
 from es_sbert.encoder.compiled_model import CompiledModel
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.onnx_session import OnnxCpuSession
 from es_sbert.encoder.runtimes import compile_model
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ModelNotFound, UsageError
+from es_sbert.vectors import Vectors
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
 TEXTS = [" ".join(words) for words in itertools.product(WORDS[:6], WORDS[4:9], ["", "a a a", "cat " * 30])]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import quote_index_name
 from es_sbert.errors import UsageError
+from es_sbert.filesystem import safe_file_name
 from es_sbert.index.mapping import check_field_name
-from es_sbert.ingest.dead_letters import safe_file_name
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 HOSTILE = [

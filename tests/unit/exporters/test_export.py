@@ -26,9 +26,10 @@ from es_sbert.encoder.device import Device, cuda_devices
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
 from es_sbert.exporters import graph_builder, quantization
-from es_sbert.exporters.export_bundle import export_bundle, staged_folder
+from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.filesystem import staged_folder
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.vectors import Vectors
 
 POISON = "poison"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.field_resolver import FieldResolver
@@ -21,6 +20,7 @@ from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryP
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.search.vector_query import query_numbers
+from es_sbert.vectors import Vectors
 
 
 def vector_field(**changed: Any) -> VectorFieldMeta:

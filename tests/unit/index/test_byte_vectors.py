@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.byte_vectors import quantize_vectors, to_element_type
@@ -26,6 +25,7 @@ from es_sbert.index.document_vectors import (
     vector_value,
 )
 from es_sbert.index.mapping import BYTE_TYPES, ElementType, IndexType, parse_element_type, parse_index_type
+from es_sbert.vectors import Vectors
 
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 4, 0), "http://localhost:9200")
 ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.document_vectors import read_vector, to_float_list, vector_value
+from es_sbert.vectors import Vectors
 
 ES95 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
 ES93 = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")
