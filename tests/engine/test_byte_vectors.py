@@ -37,7 +37,7 @@ from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors
 from tests.conftest import also_opensearch2, delete_index
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl
-from tests.engine.meaning import text_of
+from tests.engine.sample_indices import text_of
 from tests.engine.test_search import has_scripting
 from tests.engine.vectors import cosines
 from tests.engine.vectors import load as load_vectors

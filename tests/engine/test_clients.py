@@ -21,7 +21,7 @@ from es_sbert.errors import AccessDenied, EngineUnreachable, IndexMismatch, Unsu
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.conftest import free_port
 from tests.engine.ingest_support import tiny_encoder
-from tests.engine.meaning import Shelf, shelf
+from tests.engine.sample_indices import SampleIndices, samples
 from tests.engine.secured import PASSWORD, Secured
 
 TEXT = "the man plays a guitar"
@@ -34,28 +34,28 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
 
 
 @pytest.fixture(scope="module")
-def site(engine_url: str, encoder: Encoder) -> Iterator[Shelf]:
-    with shelf(engine_url, encoder) as made:
+def site(engine_url: str, encoder: Encoder) -> Iterator[SampleIndices]:
+    with samples(engine_url, encoder) as made:
         yield made
 
 
-def client_of(site: Shelf) -> Any:
+def client_of(site: SampleIndices) -> Any:
     url = site.engine.info.url
     return OpenSearch(url) if site.opensearch else Elasticsearch(url)
 
 
 @asynccontextmanager
-async def async_client_of(site: Shelf) -> AsyncIterator[Any]:
+async def async_client_of(site: SampleIndices) -> AsyncIterator[Any]:
     url = site.engine.info.url
     async with AsyncOpenSearch(url) if site.opensearch else AsyncElasticsearch(url) as client:
         yield client
 
 
-def options(site: Shelf) -> dict[str, Any]:
+def options(site: SampleIndices) -> dict[str, Any]:
     return {"encoder": site.encoder, "vector_field": "v"}
 
 
-def test_sync_client_is_used_and_stays_open(site: Shelf) -> None:
+def test_sync_client_is_used_and_stays_open(site: SampleIndices) -> None:
     with SemanticIndex(site.one, site.engine, **options(site)) as own:
         expected = own.search(TEXT, 5).hits
     client = client_of(site)
@@ -70,7 +70,7 @@ def test_sync_client_is_used_and_stays_open(site: Shelf) -> None:
     client.close()
 
 
-def test_async_client_is_used_and_stays_open(site: Shelf) -> None:
+def test_async_client_is_used_and_stays_open(site: SampleIndices) -> None:
     with SemanticIndex(site.one, site.engine, **options(site)) as own:
         expected = [own.search(f"{TEXT} {word}", 5).hits for word in ("cat", "mat", "on")]
         fused, body = own.hybrid(TEXT, 5).hits, own.body(TEXT, 5)
@@ -94,7 +94,7 @@ def test_async_client_is_used_and_stays_open(site: Shelf) -> None:
     asyncio.run(search())
 
 
-def test_async_searches_run_concurrently_without_blocking_loop(site: Shelf) -> None:
+def test_async_searches_run_concurrently_without_blocking_loop(site: SampleIndices) -> None:
     async def search() -> int:
         ticks = 0
         async with (
@@ -113,7 +113,7 @@ def test_async_searches_run_concurrently_without_blocking_loop(site: Shelf) -> N
     assert asyncio.run(search()) > 40
 
 
-def test_async_index_accepts_url_and_sync_client(site: Shelf) -> None:
+def test_async_index_accepts_url_and_sync_client(site: SampleIndices) -> None:
     client = client_of(site)
 
     async def search() -> None:
@@ -128,7 +128,7 @@ def test_async_index_accepts_url_and_sync_client(site: Shelf) -> None:
     client.close()
 
 
-def test_open_errors_are_raised_on_open(site: Shelf) -> None:
+def test_open_errors_are_raised_on_open(site: SampleIndices) -> None:
     async def search() -> None:
         with pytest.raises(UsageError, match="concurrency is 0"):
             AsyncSemanticIndex(site.one, concurrency=0)
@@ -143,7 +143,7 @@ def test_open_errors_are_raised_on_open(site: Shelf) -> None:
     asyncio.run(search())
 
 
-def test_client_of_the_other_engine_raises(site: Shelf) -> None:
+def test_client_of_the_other_engine_raises(site: SampleIndices) -> None:
     client: Any = Elasticsearch(site.engine.info.url) if site.opensearch else OpenSearch(site.engine.info.url)
     # Elasticsearch's client checks by itself whom it talks to.
     with pytest.raises((UnsupportedEngine, EngineUnreachable)):
@@ -236,7 +236,7 @@ def test_elasticsearch_py_8_client(
 ) -> None:
     """Its own interpreter, in which that version stands before the installed one; against both servers."""
     url = request.getfixturevalue(f"{engine_name}_url")
-    with tiny_encoder(tmp_path) as encoder, shelf(url, encoder) as made:
+    with tiny_encoder(tmp_path) as encoder, samples(url, encoder) as made:
         with SemanticIndex(made.one, made.engine, encoder=encoder, vector_field="v") as index:
             expected = [hit.id for hit in index.search(TEXT, 5)]
         environment = {

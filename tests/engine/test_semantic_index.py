@@ -17,7 +17,7 @@ from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline,
 from es_sbert.search.vector_query import SearchMethod
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import tiny_encoder
-from tests.engine.meaning import COUNT, Shelf, best, half, shelf, text_of, unit_scores
+from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of, unit_scores
 from tests.engine.vectors import cosines
 
 TEXT = "the man plays a guitar"
@@ -31,24 +31,24 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
 
 
 @pytest.fixture(scope="module")
-def site(engine_url: str, encoder: Encoder) -> Iterator[Shelf]:
-    with shelf(engine_url, encoder) as made:
+def site(engine_url: str, encoder: Encoder) -> Iterator[SampleIndices]:
+    with samples(engine_url, encoder) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def one(site: Shelf) -> Iterator[SemanticIndex]:
+def one(site: SampleIndices) -> Iterator[SemanticIndex]:
     with SemanticIndex(site.one, site.engine, encoder=site.encoder, vector_field="v") as index:
         yield index
 
 
 @pytest.fixture(scope="module")
-def split(site: Shelf) -> Iterator[SemanticIndex]:
+def split(site: SampleIndices) -> Iterator[SemanticIndex]:
     with SemanticIndex(site.split, site.engine, encoder=site.encoder, vector_field="v") as index:
         yield index
 
 
-def open_at(site: Shelf, index: Any, **more: Any) -> SemanticIndex:
+def open_at(site: SampleIndices, index: Any, **more: Any) -> SemanticIndex:
     return SemanticIndex(index, site.engine, encoder=site.encoder, **{"vector_field": "v", **more})
 
 
@@ -56,7 +56,7 @@ def number(hit: Any) -> int:
     return int(hit.id.removeprefix("two-"))
 
 
-def test_min_cosine_with_filter(site: Shelf, one: SemanticIndex) -> None:
+def test_min_cosine_with_filter(site: SampleIndices, one: SemanticIndex) -> None:
     values = cosines(site.query(TEXT), site.v)
     least = best(values, 40)[-1] - 1e-4
     keep = [row for row in range(COUNT) if row % 10 in (1, 3) and values[row] >= least]
@@ -66,7 +66,7 @@ def test_min_cosine_with_filter(site: Shelf, one: SemanticIndex) -> None:
     assert result.total == len(keep)
 
 
-def test_multiple_indices_are_searched_as_one(site: Shelf) -> None:
+def test_multiple_indices_are_searched_as_one(site: SampleIndices) -> None:
     """One of them is quantized, the other is not."""
     values = cosines(site.query(TEXT), site.v)
     with open_at(site, [site.one, site.two]) as both:
@@ -76,14 +76,14 @@ def test_multiple_indices_are_searched_as_one(site: Shelf) -> None:
     assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
 
 
-def test_alias_of_several_indices(site: Shelf) -> None:
+def test_alias_of_several_indices(site: SampleIndices) -> None:
     alias = f"{site.one}-both"
     site.engine.update_aliases([{"add": {"index": name, "alias": alias}} for name in (site.one, site.two)])
     with open_at(site, alias) as both:
         assert {hit.index for hit in both.search(TEXT, 20)} == {site.one, site.two}
 
 
-def test_alias_filter_applies_to_every_search(site: Shelf) -> None:
+def test_alias_filter_applies_to_every_search(site: SampleIndices) -> None:
     alias = f"{site.one}-narrow"
     adds = [(site.one, "narrow", [3, 4]), (site.one, "other", [5]), (site.two, "narrow", [6])]
     site.engine.update_aliases(
@@ -111,7 +111,7 @@ def test_alias_filter_applies_to_every_search(site: Shelf) -> None:
 
 
 @pytest.mark.parametrize("boost", [1.0, 1.5])
-def test_multiple_fields_score_by_nearest(site: Shelf, boost: float) -> None:
+def test_multiple_fields_score_by_nearest(site: SampleIndices, boost: float) -> None:
     query = site.query(TEXT)
     v, w = cosines(query, site.v), cosines(query, site.w)
     scores = np.maximum(unit_scores(v), boost * unit_scores(w))
@@ -128,7 +128,7 @@ def test_multiple_fields_score_by_nearest(site: Shelf, boost: float) -> None:
         assert "w" not in hit.source
 
 
-def test_mixed_models_raise(site: Shelf) -> None:
+def test_mixed_models_raise(site: SampleIndices) -> None:
     with pytest.raises(IndexMismatch, match="cannot be compared") as caught:
         open_at(site, [site.one, site.foreign])
     assert "index migrate" in caught.value.remedy
@@ -140,7 +140,7 @@ def test_mixed_models_raise(site: Shelf) -> None:
         open_at(site, [])
 
 
-def test_like_returns_nearest_other_documents(site: Shelf, one: SemanticIndex) -> None:
+def test_like_returns_nearest_other_documents(site: SampleIndices, one: SemanticIndex) -> None:
     values = cosines(site.v[17], site.v)
     others = [row for row in range(COUNT) if row != 17]
     result = one.similar_to("17", 12, num_candidates=COUNT)
@@ -150,7 +150,7 @@ def test_like_returns_nearest_other_documents(site: Shelf, one: SemanticIndex) -
     assert {number(hit) for hit in filtered} == {row for row in others if row % 10 == 7}
 
 
-def test_like_with_passages_and_several_indices(site: Shelf, split: SemanticIndex) -> None:
+def test_like_with_passages_and_several_indices(site: SampleIndices, split: SemanticIndex) -> None:
     mean = (site.halves[17] / np.linalg.norm(site.halves[17], axis=1, keepdims=True)).mean(axis=0)
     others = [row for row in range(COUNT) if row != 17]
     result = split.similar_to("17", 12, num_candidates=2 * COUNT)
@@ -168,7 +168,7 @@ def test_like_with_passages_and_several_indices(site: Shelf, split: SemanticInde
 
 
 @also_opensearch2
-def test_hits_carry_best_passage(site: Shelf, split: SemanticIndex) -> None:
+def test_hits_carry_best_passage(site: SampleIndices, split: SemanticIndex) -> None:
     query = site.query(TEXT)
     for result in (split.search(TEXT, 5), split.hybrid(TEXT, 5, fusion="weighted"), split.hybrid(TEXT, 5)):
         for hit in result:
@@ -180,7 +180,7 @@ def test_hits_carry_best_passage(site: Shelf, split: SemanticIndex) -> None:
                 assert (hit.passage.start, hit.passage.end) == half(text, which)
 
 
-def test_offset_pages_through_nearest(site: Shelf, one: SemanticIndex) -> None:
+def test_offset_pages_through_nearest(site: SampleIndices, one: SemanticIndex) -> None:
     whole = one.search(TEXT, 30)
     pages = [one.search(TEXT, 30, offset=offset, size=10) for offset in (0, 10, 20)]
     assert [hit.id for page in pages for hit in page] == [hit.id for hit in whole]
@@ -190,7 +190,7 @@ def test_offset_pages_through_nearest(site: Shelf, one: SemanticIndex) -> None:
     assert "Raise k" in caught.value.remedy
 
 
-def test_source_and_highlight_options(site: Shelf, one: SemanticIndex) -> None:
+def test_source_and_highlight_options(site: SampleIndices, one: SemanticIndex) -> None:
     assert one.search(TEXT, 1, source=False).hits[0].source == {}
     assert set(one.search(TEXT, 1, source=["group", "v"]).hits[0].source) == {"group"}
     marked = one.search("guitar", 20, highlight=["text"], num_candidates=COUNT)
@@ -204,7 +204,7 @@ def test_source_and_highlight_options(site: Shelf, one: SemanticIndex) -> None:
         one.similar_to("1", highlight=["text"])
 
 
-def test_highlight_works_beside_very_long_text(site: Shelf) -> None:
+def test_highlight_works_beside_very_long_text(site: SampleIndices) -> None:
     document = {"text": "guitar " * 150_000, "v": bulk_vector_value(site.engine.info, site.query(TEXT))}
     lines = [orjson.dumps({"index": {"_id": "book"}}), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), b""]
     assert all(item.ok for item in site.engine.bulk(site.two, b"\n".join(lines)))
@@ -220,7 +220,7 @@ def test_highlight_works_beside_very_long_text(site: Shelf) -> None:
         site.engine.refresh(site.two)
 
 
-def test_aggregations_and_custom_sort(site: Shelf, one: SemanticIndex) -> None:
+def test_aggregations_and_custom_sort(site: SampleIndices, one: SemanticIndex) -> None:
     values = cosines(site.query(TEXT), site.v)
     least = best(values, 40)[-1] - 1e-4
     near = [row for row in range(COUNT) if values[row] >= least]
@@ -240,7 +240,7 @@ def test_aggregations_and_custom_sort(site: Shelf, one: SemanticIndex) -> None:
         one.search(TEXT, 5, exact=True, sort=["number"])
 
 
-def lexical(site: Shelf, index: str, filter: Any = None) -> dict[str, float]:
+def lexical(site: SampleIndices, index: str, filter: Any = None) -> dict[str, float]:
     """The words' own scores, best first."""
     query: Any = {"bool": {"must": [{"match": {"text": TEXT}}], **({"filter": [filter]} if filter else {})}}
     hits = site.engine.search(index, {"query": query, "size": 200, "_source": False})["hits"]["hits"]
@@ -249,7 +249,7 @@ def lexical(site: Shelf, index: str, filter: Any = None) -> dict[str, float]:
 
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
 @also_opensearch2
-def test_rrf_scores_match_formula(site: Shelf, one: SemanticIndex, filter: Any) -> None:
+def test_rrf_scores_match_formula(site: SampleIndices, one: SemanticIndex, filter: Any) -> None:
     result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50)
     near = [hit.id for hit in one.search(TEXT, 50, filter=filter)]
     words = lexical(site, site.one, filter)
@@ -272,7 +272,9 @@ def test_rrf_scores_match_formula(site: Shelf, one: SemanticIndex, filter: Any) 
 @pytest.mark.parametrize("kind", ["one", "split"])
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
 @also_opensearch2
-def test_weighted_fusion_sums_scores(site: Shelf, request: pytest.FixtureRequest, kind: str, filter: Any) -> None:
+def test_weighted_fusion_sums_scores(
+    site: SampleIndices, request: pytest.FixtureRequest, kind: str, filter: Any
+) -> None:
     index: SemanticIndex = request.getfixturevalue(kind)
     query = site.query(TEXT)
     values = cosines(query, site.v) if kind == "one" else site.of_split(query)
@@ -304,7 +306,7 @@ def scaled(scores: dict[str, float]) -> dict[str, float]:
 
 @pytest.mark.parametrize("named", [False, True])
 @also_opensearch2
-def test_normalized_fusion_sums_scores_on_opensearch(site: Shelf, one: SemanticIndex, named: bool) -> None:
+def test_normalized_fusion_sums_scores_on_opensearch(site: SampleIndices, one: SemanticIndex, named: bool) -> None:
     if not site.opensearch:
         with pytest.raises(UnsupportedEngine, match="OpenSearch's own") as caught:
             one.hybrid(TEXT, fusion="normalized")
@@ -331,7 +333,7 @@ def test_normalized_fusion_sums_scores_on_opensearch(site: Shelf, one: SemanticI
         assert hit.lexical == (pytest.approx(words[hit.id], rel=1e-4) if hit.id in words else None)
 
 
-def test_hybrid_bodies_can_be_sent_directly(site: Shelf, one: SemanticIndex) -> None:
+def test_hybrid_bodies_can_be_sent_directly(site: SampleIndices, one: SemanticIndex) -> None:
     for fusion in ("rrf", "weighted"):
         bodies = one.hybrid_bodies(TEXT, 5, fusion=fusion, lexical_fields=["text"])
         answers = site.engine.multi_search(site.one, bodies)
@@ -339,7 +341,7 @@ def test_hybrid_bodies_can_be_sent_directly(site: Shelf, one: SemanticIndex) -> 
         assert all(answer["hits"]["hits"] for answer in answers)
 
 
-def test_custom_lexical_query(site: Shelf, one: SemanticIndex) -> None:
+def test_custom_lexical_query(site: SampleIndices, one: SemanticIndex) -> None:
     result = one.hybrid(TEXT, 50, lexical={"term": {"text": "cat"}}, depth=COUNT)
     for hit in result:
         assert (hit.lexical is not None) == ("cat" in text_of(number(hit)).split())
@@ -396,7 +398,7 @@ def test_invalid_hybrid_options_raise(one: SemanticIndex, options: dict[str, Any
         one.hybrid(TEXT, 10, **options)
 
 
-def test_engine_rejections_raise_request_failed(site: Shelf, one: SemanticIndex) -> None:
+def test_engine_rejections_raise_request_failed(site: SampleIndices, one: SemanticIndex) -> None:
     for how in ({"filter": {"nonsense": {}}}, {"sort": ["no_such_field"]}):
         with pytest.raises(RequestFailed, match=r"nonsense|no_such_field"):
             one.search(TEXT, **how)
@@ -406,6 +408,6 @@ def test_engine_rejections_raise_request_failed(site: Shelf, one: SemanticIndex)
         open_at(site, site.one, vector_field="x")
 
 
-def test_result_reports_search_method(site: Shelf, one: SemanticIndex) -> None:
+def test_result_reports_search_method(site: SampleIndices, one: SemanticIndex) -> None:
     assert one.search(TEXT, 1).method is SearchMethod.KNN
     assert one.hybrid(TEXT, 1).method is SearchMethod.KNN

@@ -18,7 +18,7 @@ from es_sbert.index.byte_vectors import quantize_vectors
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import ElementType
 from tests.engine.ingest_support import contents, load
-from tests.engine.meaning import text_of
+from tests.engine.sample_indices import text_of
 from tests.engine.vectors import cosines
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served

@@ -30,7 +30,7 @@ TEXTS = [
 
 
 @dataclass(frozen=True)
-class Shelf:
+class GatewayIndices:
     """Indices behind a gateway.
 
     Attributes:
@@ -56,7 +56,7 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def shelf(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+def searched(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayIndices]:
     folder = tmp_path_factory.mktemp("parameters")
     unique = uuid.uuid4().hex[:12]
     passages, quantized = f"test-{unique}-passages", f"test-{unique}-quantized"
@@ -78,7 +78,7 @@ def shelf(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory)
             )  # fmt: skip
         with served(create_app(settings)) as gateway:
             elastic = "x-elastic-product" in patient.get(f"{engine_url}/_cluster/health").headers
-            yield Shelf(gateway, passages, quantized, not elastic)
+            yield GatewayIndices(gateway, passages, quantized, not elastic)
     finally:
         delete_index(engine_url, passages)
         delete_index(engine_url, quantized)
@@ -94,47 +94,47 @@ def neural(field: str, **parameters: object) -> Json:
 
 
 @pytest.mark.parametrize("query", [knn("embedding.vector"), neural("embedding.vector"), {"match": {"semantic": QUERY}}])
-def test_inner_hits_of_the_caller_are_returned(shelf: Shelf, query: Json) -> None:
+def test_inner_hits_of_the_caller_are_returned(searched: GatewayIndices, query: Json) -> None:
     inner_hits: Json = {"name": "mine", "size": 2, "_source": ["embedding.start"], "fields": ["embedding.end"]}
     nested: Json = {"path": "embedding", "query": query, "inner_hits": inner_hits, "_name": "near"}
-    hits = shelf.hits(shelf.passages, {"query": {"nested": nested}})
+    hits = searched.hits(searched.passages, {"query": {"nested": nested}})
     assert len(hits) == len(TEXTS)
     for hit in hits:
         assert hit["matched_queries"] == ["near"]
         assert list(hit["inner_hits"]) == ["mine"]
         found = hit["inner_hits"]["mine"]["hits"]["hits"]
-        assert len(found) == (1 if shelf.is_opensearch else 2)
+        assert len(found) == (1 if searched.is_opensearch else 2)
         assert {tuple(passage["_source"]) for passage in found} == {("start",)}
         assert all("end" in str(passage["fields"]) for passage in found)
         assert hit["_score"] == pytest.approx(found[0]["_score"], abs=1e-6)
 
 
 @also_opensearch2
-def test_expand_nested_docs_returns_and_scores_all_passages(shelf: Shelf) -> None:
+def test_expand_nested_docs_returns_and_scores_all_passages(searched: GatewayIndices) -> None:
     query = neural("embedding.vector", expand_nested_docs=True, k=3)
     nested: Json = {"path": "embedding", "query": query, "inner_hits": {"size": 9}, "score_mode": "avg"}
-    for hit in shelf.hits(shelf.passages, {"query": {"nested": nested}, "_source": False}):
+    for hit in searched.hits(searched.passages, {"query": {"nested": nested}, "_source": False}):
         scores = [passage["_score"] for passage in hit["inner_hits"]["embedding"]["hits"]["hits"]]
         assert len(scores) == 3
         # Elasticsearch scores by the passage that its search found.
-        expected = sum(scores) / 3 if shelf.is_opensearch else max(scores)
+        expected = sum(scores) / 3 if searched.is_opensearch else max(scores)
         assert hit["_score"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_boosts_of_nested_and_its_query_are_multiplied(shelf: Shelf) -> None:
+def test_boosts_of_nested_and_its_query_are_multiplied(searched: GatewayIndices) -> None:
     plain: Json = {"path": "embedding", "query": neural("embedding.vector")}
     boosted: Json = {"path": "embedding", "query": neural("embedding.vector", boost=3), "boost": 2}
     scores = [
-        [hit["_score"] for hit in shelf.hits(shelf.passages, {"query": {"nested": nested}})]
+        [hit["_score"] for hit in searched.hits(searched.passages, {"query": {"nested": nested}})]
         for nested in (plain, boosted)
     ]
     assert scores[1] == pytest.approx([6 * score for score in scores[0]], abs=1e-4)
 
 
-def test_inner_hits_of_several_queries_do_not_collide(shelf: Shelf) -> None:
+def test_inner_hits_of_several_queries_do_not_collide(searched: GatewayIndices) -> None:
     nested: Json = {"path": "embedding", "query": neural("embedding.vector"), "inner_hits": {}}
     should: list[Json] = [{"nested": nested}, {"match": {"semantic": QUERY}}]
-    hits = shelf.hits(shelf.passages, {"query": {"bool": {"should": should}}})
+    hits = searched.hits(searched.passages, {"query": {"bool": {"should": should}}})
     assert {name for hit in hits for name in hit["inner_hits"]} == {"embedding", "embedding_2"}
 
 
@@ -148,29 +148,29 @@ def test_inner_hits_of_several_queries_do_not_collide(shelf: Shelf) -> None:
     ],
 )
 @also_opensearch2
-def test_rescoring_is_accepted_on_every_engine(shelf: Shelf, query: Json) -> None:
-    assert len(shelf.hits(shelf.quantized, {"query": query})) == len(TEXTS)
+def test_rescoring_is_accepted_on_every_engine(searched: GatewayIndices, query: Json) -> None:
+    assert len(searched.hits(searched.quantized, {"query": query})) == len(TEXTS)
 
 
 @also_opensearch2
-def test_radial_search_finds_all_documents_above_the_minimum(shelf: Shelf) -> None:
-    scores = [hit["_score"] for hit in shelf.hits(shelf.quantized, {"query": {"match": {"semantic": QUERY}}})]
+def test_radial_search_finds_all_documents_above_the_minimum(searched: GatewayIndices) -> None:
+    scores = [hit["_score"] for hit in searched.hits(searched.quantized, {"query": {"match": {"semantic": QUERY}}})]
     for number, score in enumerate(scores):
         radial: Json = {"neural": {"embedding": {"query_text": QUERY, "min_score": score - 1e-4}}}
-        assert len(shelf.hits(shelf.quantized, {"query": radial})) == number + 1
+        assert len(searched.hits(searched.quantized, {"query": radial})) == number + 1
 
 
-def test_exists_keeps_its_name(shelf: Shelf) -> None:
-    for index in (shelf.passages, shelf.quantized):
-        hits = shelf.hits(index, {"query": {"exists": {"field": "semantic", "_name": "has", "boost": 2}}})
+def test_exists_keeps_its_name(searched: GatewayIndices) -> None:
+    for index in (searched.passages, searched.quantized):
+        hits = searched.hits(index, {"query": {"exists": {"field": "semantic", "_name": "has", "boost": 2}}})
         assert [hit["matched_queries"] for hit in hits] == [["has"]] * len(TEXTS)
 
 
-def test_query_string_keeps_its_name_and_boost(shelf: Shelf) -> None:
+def test_query_string_keeps_its_name_and_boost(searched: GatewayIndices) -> None:
     scores = []
     for boost in (1, 3):
         body: Json = {"query": f'semantic:"{QUERY}"', "_name": "typed", "boost": boost}
-        hits = shelf.hits(shelf.quantized, {"query": {"query_string": body}})
+        hits = searched.hits(searched.quantized, {"query": {"query_string": body}})
         assert [hit["matched_queries"] for hit in hits] == [["typed"]] * len(TEXTS)
         scores.append([hit["_score"] for hit in hits])
     assert scores[1] == pytest.approx([3 * score for score in scores[0]], abs=1e-4)
@@ -185,7 +185,7 @@ def test_query_string_keeps_its_name_and_boost(shelf: Shelf) -> None:
         ({"simple_query_string": {"query": "dog -cat", "fields": ["semantic"]}}, "-cat"),
     ],
 )
-def test_other_parameters_are_refused_by_name(shelf: Shelf, query: Json, name: str) -> None:
-    answer = shelf.post(shelf.quantized, {"query": query})
+def test_other_parameters_are_refused_by_name(searched: GatewayIndices, query: Json, name: str) -> None:
+    answer = searched.post(searched.quantized, {"query": query})
     assert answer.status_code == 400
     assert f"'{name}'" in answer.json()["error"]["reason"]

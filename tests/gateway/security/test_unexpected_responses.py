@@ -58,7 +58,7 @@ REQUESTS = [
 
 
 @dataclass
-class Through:
+class GatewayAndEngine:
     """A gateway, and the engine behind it."""
 
     url: str
@@ -67,7 +67,7 @@ class Through:
 
 
 @pytest.fixture(scope="module")
-def through(tiny: Path) -> Iterator[Through]:
+def pair(tiny: Path) -> Iterator[GatewayAndEngine]:
     with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
         info = encoder.info
     meta = META | {"fingerprint": info.fingerprint, "dimensions": info.dimensions}
@@ -78,7 +78,7 @@ def through(tiny: Path) -> Iterator[Through]:
         "settings": {"index": {"number_of_shards": "2"}},
     }
     with Echo() as engine, gateway(engine.url, tiny) as url:
-        yield Through(url, engine, orjson.dumps({"index": index}))
+        yield GatewayAndEngine(url, engine, orjson.dumps({"index": index}))
 
 
 # Of 2,964 combinations. Each request, shape and status is among them.
@@ -91,20 +91,20 @@ DRAWN = random.Random(2).sample(list(itertools.product(REQUESTS, SHAPES, (200, 4
     ids=[f"{one.method} {one.target} {shape!r} {status} {mapped}" for one, shape, status, mapped in DRAWN],
 )
 def test_unexpected_engine_response_is_not_a_500(
-    through: Through, request_: Request, shape: object, status: int, mapped: bool
+    pair: GatewayAndEngine, request_: Request, shape: object, status: int, mapped: bool
 ) -> None:
     def reply(got: Received, out: BinaryIO) -> bool:
         if mapped and b"filter_path" in got.target and b"_meta.es_sbert" in got.target:
-            body, line = through.mapping, b"200 OK"
+            body, line = pair.mapping, b"200 OK"
         else:
             body, line = orjson.dumps(shape), b"%d Strange" % status
         out.write(HEAD.replace(b"200 OK", line) + b"content-length: %d\r\n\r\n" % len(body) + body)
         return True
 
-    through.engine.reply = reply
+    pair.engine.reply = reply
     # The mapping is remembered for a moment.
-    send(through.url, Request("PUT", "/a/_mapping", JSON, b"{}"))
-    answer = send(through.url, request_)
+    send(pair.url, Request("PUT", "/a/_mapping", JSON, b"{}"))
+    answer = send(pair.url, request_)
     assert answer.status != 500, answer
     if answer.status == 502:
         assert b"sent an unexpected response. Send the request again" in answer.body

@@ -38,7 +38,7 @@ def make_zip(path: Path, members: dict[str, int], *, kind: int = stat.S_IFREG) -
     return path
 
 
-class Shelf:
+class FakeMaven:
     """Hands out zips in place of Maven and counts how often it is asked."""
 
     def __init__(self, folder: Path, *, without: Artifact | None = None) -> None:
@@ -49,7 +49,7 @@ class Shelf:
     def fetch(self, artifact: Artifact, folder: Path) -> Path:
         self.asked.append(artifact.name)
         if artifact == self.without:
-            raise LocalEngineError("not on the shelf", "Look elsewhere.")
+            raise LocalEngineError("not in the repository", "Look elsewhere.")
         members = {
             "server": {"server-1.0/bin/server": 0o755, "server-1.0/config/a.yml": 0o640, "server-1.0/plugins/": 0o755},
             "modules": {"deep/modules/scripts/scripts.jar": 0o644, "deep/modules/other/other.jar": 0o644},
@@ -58,7 +58,7 @@ class Shelf:
 
 
 def test_home_has_the_files_of_all_pieces(tmp_path: Path) -> None:
-    home = install(BUILD, tmp_path, Shelf(tmp_path).fetch, print)
+    home = install(BUILD, tmp_path, FakeMaven(tmp_path).fetch, print)
     files = {str(path.relative_to(home)) for path in home.rglob("*")}
     assert files == {
         "bin",
@@ -82,7 +82,7 @@ def test_module_is_put_together_from_jars(tmp_path: Path) -> None:
 
     def fetch(artifact: Artifact, folder: Path) -> Path:
         if artifact != jar:
-            return Shelf(tmp_path).fetch(artifact, folder)
+            return FakeMaven(tmp_path).fetch(artifact, folder)
         path = folder / artifact.file_name
         path.write_text("code")
         return path
@@ -98,23 +98,23 @@ def test_module_is_put_together_from_jars(tmp_path: Path) -> None:
 
 
 def test_second_install_downloads_nothing(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    assert install(BUILD, tmp_path, shelf.fetch, print) == install(BUILD, tmp_path, shelf.fetch, print)
-    assert shelf.asked == ["server", "modules"]
+    maven = FakeMaven(tmp_path)
+    assert install(BUILD, tmp_path, maven.fetch, print) == install(BUILD, tmp_path, maven.fetch, print)
+    assert maven.asked == ["server", "modules"]
 
 
 def test_failed_install_is_cleaned_up_and_can_be_retried(tmp_path: Path) -> None:
-    with pytest.raises(LocalEngineError, match="not on the shelf"):
-        install(BUILD, tmp_path, Shelf(tmp_path, without=MODULES).fetch, print)
+    with pytest.raises(LocalEngineError, match="not in the repository"):
+        install(BUILD, tmp_path, FakeMaven(tmp_path, without=MODULES).fetch, print)
     assert list(tmp_path.iterdir()) == []
-    assert install(BUILD, tmp_path, Shelf(tmp_path).fetch, print).is_dir()
+    assert install(BUILD, tmp_path, FakeMaven(tmp_path).fetch, print).is_dir()
 
 
 def test_leftovers_of_a_killed_install_are_replaced(tmp_path: Path) -> None:
     left = tmp_path / f"{BUILD.folder_name}.partial" / "home"
     left.mkdir(parents=True)
     (left / "half-a-file").write_text("…")
-    home = install(BUILD, tmp_path, Shelf(tmp_path).fetch, print)
+    home = install(BUILD, tmp_path, FakeMaven(tmp_path).fetch, print)
     assert not (home / "half-a-file").exists()
     assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]
 

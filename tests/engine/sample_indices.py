@@ -31,7 +31,7 @@ def text_of(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class SampleIndices:
     """Three indices with the same documents: text, group (number mod 10) and number.
 
     Attributes:
@@ -76,7 +76,7 @@ def half(text: str, which: int) -> tuple[int, int]:
 
 
 @contextmanager
-def shelf(url: str, encoder: Encoder) -> Iterator[Shelf]:
+def samples(url: str, encoder: Encoder) -> Iterator[SampleIndices]:
     """The indices, removed again at the end."""
     texts = [text_of(number) for number in range(COUNT)]
     v = encoder.encode(texts, "document")
@@ -128,7 +128,7 @@ def shelf(url: str, encoder: Encoder) -> Iterator[Shelf]:
                 lines += [orjson.dumps({"index": {"_id": f"{prefix}bare"}}), orjson.dumps(bare), b""]
                 assert all(item.ok for item in engine.bulk(names[name], b"\n".join(lines)))
                 engine.refresh(names[name])
-            yield Shelf(engine, encoder, **names, v=v, w=w, halves=halves)
+            yield SampleIndices(engine, encoder, **names, v=v, w=w, halves=halves)
         finally:
             for name in names.values():
                 engine.delete_index(name)
