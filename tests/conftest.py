@@ -161,6 +161,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once: a run that is stopped, or takes too long, prints no summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)", file=sys.stderr, flush=True)
+
+
 def pytest_unconfigure() -> None:
     """Let the interpreter free everything at exit, because libraries report the rest as leaks."""
     gc.unfreeze()
