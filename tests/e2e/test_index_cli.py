@@ -198,7 +198,7 @@ def test_create_refuses_invalid_options(run: Run, es9_url: str, tmp_path: Path) 
 
     assert_refused(create("docs", "--index-type", "bbq_disk"), "paid Elasticsearch license", "bbq_hnsw")
     assert_refused(create("do cs"), "not the name of one index", "without wildcards")
-    assert_refused(create("docs", "--vector-field", "a.b"), "no name for a vector field", "underscores")
+    assert_refused(create("docs", "--vector-field", "a.b"), "cannot be the name of a vector field", "underscores")
     assert_refused(create("docs", "--model", str(tmp_path / "none")), "no folder", "hub id")
     assert_refused(create("UPPER"), "400", "")
 

@@ -128,7 +128,7 @@ def test_unsupported_index_types_are_refused(engine: Engine, index_name: str) ->
     for index_type in wrong:
         with pytest.raises(UsageError):
             ensure(engine, index_name, index_type=index_type)
-    with pytest.raises(UsageError, match="no name for a vector field"):
+    with pytest.raises(UsageError, match="cannot be the name of a vector field"):
         ensure(engine, index_name, name="a.b")
     assert engine.get_index(index_name) is None
 

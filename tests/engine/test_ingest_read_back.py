@@ -90,7 +90,7 @@ def test_altering_pipeline_stops_load_after_first_request(
         load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", batch_window=2, state=state)
     assert difference in told.value.message
     assert f"{setting} is {index!r}" in told.value.message
-    assert "after 2 documents were written" in told.value.message
+    assert "after 2 documents were written" in told.value.with_notes()
     assert f"PUT {index}/_settings" in told.value.remedy
     assert state.exists()
     stored = contents(url, index)
@@ -164,7 +164,7 @@ def test_in_place_embeddings_are_read_back(
         load(proxy.url, tiny, index_name, dead=tmp_path / "dead", batch_window=2)
     assert "the vector in embedding is missing" in told.value.message
     assert "The index has no ingest pipeline" in told.value.message
-    assert "after 2 documents were written" in told.value.message
+    assert "after 2 documents were written" in told.value.with_notes()
     again = load(engine_url, tiny, index_name, dead=tmp_path / "dead")
     assert (again.indexed, again.exit_code) == (4, 0)
 

@@ -92,7 +92,7 @@ def test_safe_file_name_stays_in_its_folder(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.b", "it's", 'a"b', "_id", "a\\", "a b", "a\nb", "a*", "{a}", ""])
 def test_unsafe_vector_field_names_are_rejected(name: str) -> None:
-    with pytest.raises(UsageError, match="no name for a vector field"):
+    with pytest.raises(UsageError, match="cannot be the name of a vector field"):
         check_field_name(name)
 
 

@@ -132,7 +132,7 @@ def test_valid_field_names_are_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "_source", "a.b", "v*", "a b", "it's", 'say"', "{v}", "a,b", "a\\b"])
 def test_invalid_field_names_are_rejected(name: str) -> None:
-    with pytest.raises(UsageError, match="no name for a vector field"):
+    with pytest.raises(UsageError, match="cannot be the name of a vector field"):
         check_field_name(name)
 
 

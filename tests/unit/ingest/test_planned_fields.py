@@ -55,7 +55,7 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
         ({"vectors": ("a",)}, "does not name the text of a"),
         ({"vectors": ("unfilled",)}, "does not name the text of unfilled"),
         ({"vectors": ("a={x}",), "text_fields": ("y",)}, "includes the text of its vector field"),
-        ({"vectors": ("_a={x}",)}, "no name for a vector field"),
+        ({"vectors": ("_a={x}",)}, "cannot be the name of a vector field"),
         ({"vectors": ("a=x",)}, "names no field"),
         ({"text_fields": ("a",), "text_template": "{a}"}, "exclude each other"),
         ({"passages": ("many",)}, "is not a number of tokens"),
