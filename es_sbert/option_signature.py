@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,7 +19,7 @@ def spell_out(options: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
         options: The TypedDict.
         defaults: The value that each entry has if it is left out.
     """
-    types = {name: getattr(hint, "__forward_arg__", hint) for name, hint in options.__annotations__.items()}
+    types = get_type_hints(options)
     if missing := types.keys() - defaults.keys():
         raise TypeError(f"there is no default of {', '.join(sorted(missing))}")
 

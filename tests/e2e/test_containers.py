@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from benchmarks.gpu_check.refusals import can_mount
+from es_sbert.config import cache_folder
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
 
@@ -44,6 +45,9 @@ mount -o remount,bind,ro {_ROOT}
 mount -o remount,bind,ro /
 while [ "$1" != -- ]; do mount -t tmpfs tmpfs "$1"; shift; done
 shift
+# Models that the tests have exported already.
+mkdir -p "$HOME/.cache/es-sbert"
+[ ! -d "$EXPORTED" ] || cp -r "$EXPORTED" "$HOME/.cache/es-sbert/"
 cd "$PWD_OF_CONTAINER"
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
@@ -82,6 +86,8 @@ def running(container: dict[str, Any], url: str, folder: Path, **changed: str) -
         "TMPDIR": f"{_ROOT}{mounts['tmp']}",
         "HOME": f"{_ROOT}{Path(mounts['cache']).parent}",
         "PWD_OF_CONTAINER": f"{_ROOT}{container['workingDir']}" if "workingDir" in container else "/",
+        "EXPORTED": str(cache_folder() / "bundles"),
+        "ES_SBERT_TUNING": "off",
         **settings,
         "ES_SBERT_URL": url,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_check.refusals import can_mount
+from es_sbert.config import cache_folder
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,7 +27,10 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run a command in the image `cpu`; the first one builds it, which downloads its packages."""
     folder, cache, files = (tmp_path_factory.mktemp(name) for name in ("image", "cache", "files"))
-    for volume in (cache, files):
+    exported = cache_folder() / "bundles"
+    if exported.exists():  # by other tests: a model takes half a minute
+        shutil.copytree(exported, cache / "es-sbert/bundles")
+    for volume in (cache, files, *cache.rglob("*")):
         os.chown(volume, 1000, 1000)
 
     def run(*arguments: str, stdin: str = "", mounted: bool = True) -> subprocess.CompletedProcess[str]:

@@ -64,7 +64,11 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
             "Update the driver",
         ),
         (CALL.format(failure="CUDA failure 100: no CUDA-capable device is detected"), "cuda:1 is not there", "nvidia"),
-        (CALL.format(failure="CUDA failure 46: all CUDA-capable devices are busy"), "cannot run another process", "exclusive"),
+        (
+            CALL.format(failure="CUDA failure 46: all CUDA-capable devices are busy"),
+            "cannot run another process",
+            "exclusive",
+        ),
         (CALL.format(failure="CUDA failure 719: unspecified launch failure"), "cuda:1 failed: CUDA failure 719", "Xid"),
         (NODE.format("Gelu") + "Status Message: a novelty", "does not run on cuda:1: Gelu: a novelty", "doctor"),
         ("", "does not run on cuda:1: no reason given", "doctor"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from es_sbert.cli.main import cli
 from es_sbert.cli.serve import gateway_settings, serve
 from es_sbert.gateway.server import freeze_objects
 
@@ -35,7 +36,10 @@ def test_search_log_key_file_gives_equal_queries_one_hash_in_all_gateways(tmp_pa
     (tmp_path / "key").write_text("0123456789abcdef\n")
 
     def query_hash(*options: str) -> object:
-        settings = gateway_settings(serve.make_context("serve", ["--search-log", "searches", *options]).params)
+        # With the parent: click keeps the help option of the first context that a command was given.
+        with cli.make_context("es-sbert", ["serve"]) as parent:
+            context = serve.make_context("serve", ["--search-log", "searches", *options], parent=parent)
+        settings = gateway_settings(context.params)
         assert settings.search_log is not None
         return settings.search_log.wording.of_texts(["how plants make energy"])["query_hash"]
 
