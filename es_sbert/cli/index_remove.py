@@ -58,7 +58,7 @@ def remove(name: str, yes: bool, **options: Any) -> int:
     from es_sbert.migration.remove_vectors import removable_fields
 
     if not options["reindex"] and (options["new_name"] or options["replace_index"]):
-        raise UsageError("--name and --replace-index are of a copy", "Add --reindex, or leave them out.")
+        raise UsageError("--name and --replace-index apply to a copy only", "Add --reindex, or leave them out.")
     if not yes:
         require_terminal("vectors would be removed")
     with shared.open_engine(options) as engine:

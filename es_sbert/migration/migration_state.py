@@ -152,6 +152,20 @@ def find_target(
     return target, state
 
 
+def find_unfinished(
+    engine: Engine, source: IndexState, name: str | None = None
+) -> tuple[IndexState, MigrationState] | None:
+    """As `find_target`, of a migration that has not ended.
+
+    Args:
+        name: What the new index is called if another machine has erased the pointer to it; None to trust the pointer.
+    """
+    found = find_target(engine, source)
+    if found is None and name is not None:
+        found = find_target(engine, source, name)
+    return None if found is None or found[1].phase is MigrationPhase.DONE else found
+
+
 def with_migration_state(meta: Json, state: MigrationState | None) -> Json:
     """A mapping's `_meta` with this state, or without one."""
     return with_meta_entry(meta, _STATE_ENTRY, None if state is None else state.model_dump(mode="json"))

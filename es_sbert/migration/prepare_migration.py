@@ -46,7 +46,7 @@ from es_sbert.migration.migration_state import (
     MigrationState,
     MigrationStateStore,
     find_migration,
-    find_target,
+    find_unfinished,
     kept_by,
     put_migration_state,
     read_migration_state,
@@ -241,9 +241,8 @@ def prepare_migration(
     _check_not_data_stream(index, model.model)
     stored = read_vector_field(engine, index.name, wanted.vector_field).meta
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
-    # By its name too: another machine may have erased the pointer to it.
-    found = find_target(engine, index) or find_target(engine, index, name)
-    if found is not None and found[1].phase is not MigrationPhase.DONE:
+    found = find_unfinished(engine, index, name)
+    if found is not None:
         begun, state = found
         text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun, state, wanted, model, text)

@@ -21,7 +21,7 @@ from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,
     find_migration,
-    find_target,
+    find_unfinished,
     set_target_pointer,
 )
 from es_sbert.migration.prepare_migration import (
@@ -65,9 +65,8 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
         )
     name = wanted.name or new_index_name(wanted.alias, "plain", index.name)
     fields = removable_fields(index)
-    # By its name too: another machine may have erased the pointer to it.
-    found = find_target(engine, index) or find_target(engine, index, name)
-    if found is not None and found[1].phase is not MigrationPhase.DONE:
+    found = find_unfinished(engine, index, name)
+    if found is not None:
         begun, state = found
         _check_same_removal(begun, state, wanted)
         check_source_index(engine, index, wanted, fields)

@@ -30,7 +30,7 @@ from es_sbert.migration.migration_state import (
     MigrationStateStore,
     existing_indices,
     find_migration,
-    find_target,
+    find_unfinished,
     kept_by,
     put_migration_state,
     read_migration_state,
@@ -125,8 +125,8 @@ def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> Rollbac
             "Run the migration's own command once more to finish it. Then "
             f"`es-sbert index migrate {alias} --rollback` goes back.",
         )
-    begun = find_target(engine, index)
-    if begun is not None and begun[1].phase is not MigrationPhase.DONE:
+    begun = find_unfinished(engine, index)
+    if begun is not None:
         return RollbackTarget(begun[0], begun[1].fields) if begun[1].is_rollback else None
     kept = existing_indices(engine, kept_by(state)[:1])
     if state is None or not kept:

@@ -73,6 +73,26 @@ class Overheard:
         return getattr(self._engine, name)
 
 
+class Killed(BaseException):
+    """Nothing that a program handles."""
+
+
+@contextmanager
+def killed_before(place: Place, call: str) -> Iterator[None]:
+    """What runs in the block dies right before it uses this method of the engine."""
+
+    def die(name: str) -> None:
+        if name == call:
+            raise Killed
+
+    engine, place.engine = place.engine, Overheard(place.engine, die)  # type: ignore[assignment]
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        place.engine = engine
+
+
 @dataclass
 class Place:
     """An index behind an alias, both with names of their own.

@@ -14,7 +14,7 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, drop_old_index, roll_back
 from es_sbert.migration.rollback import find_rollback, list_kept
 from tests.conftest import also_opensearch2
-from tests.engine.migration.support import COUNT, Overheard, Place, document, everything
+from tests.engine.migration.support import COUNT, Place, document, everything, killed_before
 from tests.random_writer import RandomWriters, differences, shared_documents
 
 Encoders = tuple[Encoder, Encoder]
@@ -115,17 +115,8 @@ def test_rollback_that_was_killed_is_resumed(place9: Place, encoders: Encoders, 
     new = place.migrate(encoders[1]).target
     expected = write_since(place)
 
-    class Killed(BaseException):
-        """Nothing that a program handles."""
-
-    def die(name: str) -> None:
-        if name == moment:
-            raise Killed
-
-    engine, place.engine = place.engine, Overheard(place.engine, die)  # type: ignore[assignment]
-    with pytest.raises(Killed):
+    with killed_before(place, moment):
         place.migrate(encoders[0], rollback=True)
-    place.engine = engine
     assert place.behind() == new
     result = place.migrate(encoders[0], rollback=True)
     assert result.finished
