@@ -41,8 +41,8 @@ from es_sbert.evaluation.fusion_tuning import (
 )
 from es_sbert.evaluation.significance import PairedDifference, difference_line, paired_difference
 from es_sbert.evaluation.task_data import RetrievalCollection
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.search.hybrid_search import supported_fusions
@@ -63,7 +63,9 @@ def load(engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection
             index_type="flat",
             dead_letters=Path(folder) / "dead.jsonl",
         )
-        summary = run_load(engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter())
+        summary = run_load(
+            engine, encoder, plan_load(engine, wanted, resolve_sources(wanted)), LoadControl(), SilentMeter()
+        )
     if summary.indexed != len(data.documents):
         raise click.ClickException(f"{index} took {summary.indexed:,} of {len(data.documents):,} documents")
     engine.refresh(index)

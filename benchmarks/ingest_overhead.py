@@ -46,8 +46,8 @@ from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import OutcomeRecorder
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl, StageThreads
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.read_documents import DocumentRules, RecordStream, read_documents
@@ -120,8 +120,8 @@ def load_times(engine: Engine, file: Path) -> Times:
     """Load the file."""
     settings = IngestSettings(index=INDEX, files=(str(file),), id_field="id", index_type="flat")
     with thread_times() as times:
-        runner = LocalRunner(InstantEncoder())  # type: ignore[arg-type]
-        run_load(engine, runner, plan_load(engine, settings), LoadControl(), SilentMeter(), show_summary=False)
+        encoder, plan = InstantEncoder(), plan_load(engine, settings, resolve_sources(settings))
+        run_load(engine, encoder, plan, LoadControl(), SilentMeter(), show_summary=False)  # type: ignore[arg-type]
     return dict(times)
 
 

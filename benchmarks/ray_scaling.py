@@ -37,8 +37,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
-from es_sbert.ingest.load import LoadRunner, LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
 from es_sbert.ingest.ray_actors import PartitionLoader
@@ -101,8 +102,12 @@ class Pace:
     def close(self) -> None: ...
 
 
-def measured(url: str, source: Path, count: int, runner: LoadRunner) -> tuple[float, float]:
-    """Documents a second after the first were in, and seconds of the whole load."""
+def measured(url: str, source: Path, count: int, run: Callable[..., LoadReport]) -> tuple[float, float]:
+    """Documents a second after the first were in, and seconds of the whole load.
+
+    Args:
+        run: Runs a load on an engine: takes the engine, the plan, a control and a meter.
+    """
     index = f"benchmark-ray-{uuid.uuid4().hex[:8]}"
     pace = Pace()
     with closing(connect(EngineSettings(url=url))) as engine, tempfile.TemporaryDirectory() as folder:
@@ -110,7 +115,7 @@ def measured(url: str, source: Path, count: int, runner: LoadRunner) -> tuple[fl
             index=index, files=(str(source),), id_field="id", index_type="flat", dead_letters=Path(folder) / "dead"
         )
         begin = time.monotonic()
-        summary = run_load(engine, runner, plan_load(engine, settings), LoadControl(), pace)
+        summary = run(engine, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), pace)
         seconds = time.monotonic() - begin
         if summary.indexed != count or engine.count(index) != count:
             raise click.ClickException(f"not all {count:,} documents are in: {summary.lines()}")
@@ -136,7 +141,9 @@ def main(data: Path, url: str, count: int, rate: float) -> None:
                 out.write(json.dumps(document) + "\n")
         for threads in (1, 2):
             with Encoder(threads=threads) as encoder:
-                rate_now, seconds = measured(url, source, count, LocalRunner(encoder))
+                rate_now, seconds = measured(
+                    url, source, count, lambda engine, *rest, encoder=encoder: run_load(engine, encoder, *rest)
+                )
             rows.append((f"one process, {threads} threads", f"{rate_now:,.0f}", f"{seconds:,.0f}"))
         for workers, loader, name in (
             (1, PartitionLoader, "1 worker"),
@@ -156,7 +163,7 @@ def main(data: Path, url: str, count: int, rate: float) -> None:
                 part_bytes=source.stat().st_size // PARTS,
                 loader=loader,
             )
-            rate_now, seconds = measured(url, source, count, runner)
+            rate_now, seconds = measured(url, source, count, runner.run_load)
             ray.shutdown()
             rows.append((f"Ray, {name}", f"{rate_now:,.0f}", f"{seconds:,.0f}"))
             click.echo(str(rows[-1]), err=True)

@@ -24,8 +24,8 @@ from es_sbert.cli.main import collect_garbage_less_often
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
@@ -66,8 +66,8 @@ def load_ready_vectors(url: str, index: str, file: Path, vectors: Vectors, index
         encoder = ReadyEncoder([json.loads(line)["text"] for line in lines], vectors)
     settings = IngestSettings(index=index, files=(str(file),), id_field="id", index_type=index_type)
     with closing(connect(EngineSettings(url=url))) as engine:
-        runner = LocalRunner(encoder)  # type: ignore[arg-type]
-        return run_load(engine, runner, plan_load(engine, settings), LoadControl(), SilentMeter(), show_summary=False)
+        plan = plan_load(engine, settings, resolve_sources(settings))
+        return run_load(engine, encoder, plan, LoadControl(), SilentMeter(), show_summary=False)  # type: ignore[arg-type]
 
 
 def main() -> int:

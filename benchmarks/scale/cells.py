@@ -146,8 +146,8 @@ def _encode(part: str, size: int, task: Task) -> Cell:
 
 def _ingest(part: str, size: int, task: Task) -> Cell:
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.ingest.load import LocalRunner, run_load
-    from es_sbert.ingest.load_plan import IngestSettings, plan_load
+    from es_sbert.ingest.load import run_load
+    from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import SilentMeter
 
@@ -166,9 +166,9 @@ def _ingest(part: str, size: int, task: Task) -> Cell:
             index_type="flat",
             dead_letters=folder / "dead",
         )
-        plan = plan_load(engine, settings)
-        runner, control = LocalRunner(encoder), LoadControl()
-        took, summary = seconds(lambda: run_load(engine, runner, plan, control, SilentMeter(), show_summary=False))
+        plan = plan_load(engine, settings, resolve_sources(settings))
+        control = LoadControl()
+        took, summary = seconds(lambda: run_load(engine, encoder, plan, control, SilentMeter(), show_summary=False))
         if summary.indexed != size or engine.count(task.index) != size:
             raise RuntimeError(f"not all {size:,} documents are in the index")
     return Cell(part, size, took, peak_memory())

@@ -20,8 +20,8 @@ from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.vectors import Vectors
@@ -85,9 +85,9 @@ def load(engine: Engine, index: str, index_type: IndexType, corpus: Corpus, info
             settings = IngestSettings(
                 index=index, files=(str(file),), id_field="id", load_settings=BulkLoadSettings.FAST
             )
-            runner = LocalRunner(cast(Encoder, StoredVectors(corpus, info)))
-            plan = plan_load(engine, settings)
-            run_load(engine, runner, plan, LoadControl(), SilentMeter(), show_summary=False)
+            encoder = cast(Encoder, StoredVectors(corpus, info))
+            plan = plan_load(engine, settings, resolve_sources(settings))
+            run_load(engine, encoder, plan, LoadControl(), SilentMeter(), show_summary=False)
             force_merge(engine, index)
             engine.refresh(index)
 

@@ -168,7 +168,7 @@ class DuplicateSearch:
         """What must be the same for a search to resume another one."""
         settings = self._settings
         parts = [
-            self._state.settings["index.uuid"], self._vector.name, self._vector.meta.fingerprint,
+            self._state.uuid, self._vector.name, self._vector.meta.fingerprint,
             settings.min_cosine, self._filter, settings.neighbors, settings.num_candidates, settings.sample,
             settings.seed,
         ]  # fmt: skip

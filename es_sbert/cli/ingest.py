@@ -24,9 +24,9 @@ from es_sbert.messages import pluralize
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.engine import Engine
-    from es_sbert.ingest.load import LoadRunner
     from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
     from es_sbert.ingest.progress import LoadObserver
+    from es_sbert.ingest.ray_runner import RayRunner
     from es_sbert.ingest.reconcile import PruneCandidates
 
 
@@ -61,7 +61,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     from es_sbert.engines.connect import connect
     from es_sbert.engines.retry import wait_for_engine
     from es_sbert.errors import ClusterError, EngineError, UsageError
-    from es_sbert.ingest.load import LocalRunner, run_load
+    from es_sbert.ingest.load import run_load
     from es_sbert.ingest.load_plan import plan_load, resolve_sources
     from es_sbert.ingest.load_report import prepare_report_index, write_report
     from es_sbert.ingest.load_threads import LoadControl
@@ -102,15 +102,15 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         if report_index is not None:
             wait(lambda: prepare_report_index(engine, report_index))
         if ray is None:
-            runner: LoadRunner = LocalRunner(stack.enter_context(_load_encoder(wanted, encoder)))
+            run = partial(run_load, engine, stack.enter_context(_load_encoder(wanted, encoder)))
         else:
             encoder |= {"count": options["ray_workers"], "part_bytes": options["ray_part_bytes"]}
-            runner = stack.enter_context(_ray_runner(ray, wanted, where, **encoder))
+            run = partial(stack.enter_context(_ray_runner(ray, wanted, where, **encoder)).run_load, engine)
         stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
             confirm = (lambda gone: True) if yes else _confirm_prune
-            summary = run_load(engine, runner, wanted, control, meter, confirm, observer)
+            summary = run(wanted, control, meter, confirm, observer)
         except (EngineError, ClusterError) as error:
             if not control.interrupted:
                 raise
@@ -129,11 +129,12 @@ def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str,
     """Show what a load would do. Ray and reports have no part in it, since nothing is written."""
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.dry_run import dry_run
-    from es_sbert.ingest.load_plan import plan_load
+    from es_sbert.ingest.load_plan import plan_load, resolve_sources
 
     assert settings.dry_run is not None
+    sources = resolve_sources(settings)
     with closing(connect(where)) as engine:
-        wanted = plan_load(engine, settings)
+        wanted = plan_load(engine, settings, sources)
         with _load_encoder(wanted, encoder) as opened:
             result = dry_run(engine, opened, wanted, settings.dry_run)
     # Only the problems: the texts are the documents' own.
@@ -184,7 +185,7 @@ def _load_encoder(wanted: LoadPlan, encoder: dict[str, Any]) -> Encoder:
 
 def _ray_runner(
     address: str, wanted: LoadPlan, engine: EngineSettings, *, model: str | None, **options: Any
-) -> AbstractContextManager[LoadRunner]:
+) -> AbstractContextManager[RayRunner]:
     """A runner on a Ray cluster.
 
     Raises:

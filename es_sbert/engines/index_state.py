@@ -31,6 +31,11 @@ class IndexState:
     data_stream: str | None = None
 
     @property
+    def uuid(self) -> str:
+        """The id that distinguishes the index from another one of the same name (`index.uuid`)."""
+        return self.settings["index.uuid"]
+
+    @property
     def shards(self) -> int:
         """Primary shards (`index.number_of_shards`)."""
         return int(self.settings["index.number_of_shards"])

@@ -23,8 +23,8 @@ from es_sbert.evaluation.retrieval import retrieval_row
 from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection, TaskData
 from es_sbert.index.mapping import has_vector_query
 from es_sbert.index.vector_field import read_vector_field
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.messages import pluralize
@@ -112,7 +112,9 @@ def _load_collection(
                 out.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
         fields: dict[str, Any] = {"id_field": "id", "text_fields": ("text",), "vector_field": vector_field}
         settings = IngestSettings(index=index, files=(str(file),), dead_letters=dead, **fields)
-        summary = run_load(engine, LocalRunner(encoder), plan_load(engine, settings), LoadControl(), SilentMeter())
+        summary = run_load(
+            engine, encoder, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter()
+        )
         if summary.indexed != len(data.documents):
             letters = dead.read_bytes().splitlines() if dead.exists() else []
             reason = f": {orjson.loads(letters[0])['reason']}" if letters else ""

@@ -119,7 +119,7 @@ def read_index_type_share(engine: Engine, index: IndexState, vector_field: str) 
     earlier = _parse(entry)
     if earlier is None or earlier.index_type != mapped:
         return result(None, "the types that the field had before were not noted")
-    if earlier.index_uuid != index.settings["index.uuid"]:
+    if earlier.index_uuid != index.uuid:
         return result(None, "the index is a copy of one whose type was changed")
     try:
         copies = engine.segments(index.name)
@@ -216,7 +216,7 @@ def note_earlier_segments(engine: Engine, index: IndexState, vector_field: str) 
     def plan(state: IndexState) -> Json | None:
         replicas = int(state.settings.get("index.number_of_replicas", "1"))
         entry = EarlierSegments(
-            index_uuid=state.settings["index.uuid"],
+            index_uuid=state.uuid,
             index_type=vector_fields(state.mappings, state.name)[vector_field].index_type,
             is_complete=all(len(listed) > replicas for listed in copies.values()),
             segments=noted,

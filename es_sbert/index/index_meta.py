@@ -179,13 +179,9 @@ def _read_again(engine: Engine, index: IndexState) -> IndexState:
     state = engine.get_index(index.name)
     if state is None:
         raise IndexMissing(f"the index {index.name} was deleted since it was read", "Run the command again.")
-    if _uuid(state) != _uuid(index):
+    if state.uuid != index.uuid:
         raise IndexMismatch(f"the index {index.name} was replaced since it was read", "Run the command again.")
     return state
-
-
-def _uuid(index: IndexState) -> str:
-    return index.settings["index.uuid"]
 
 
 @contextmanager
@@ -193,7 +189,7 @@ def _mapping_lock(index: IndexState) -> Iterator[None]:
     """Keep out other processes of this user on this machine while the block runs, if possible."""
     with ExitStack() as stack:
         try:
-            path = cache_folder() / "locks" / f"mapping-{_uuid(index)}.lock"
+            path = cache_folder() / "locks" / f"mapping-{index.uuid}.lock"
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(path, lambda: None, timeout=_LOCK_SECONDS))
         except (OSError, UsageError) as error:

@@ -109,7 +109,7 @@ class VersionedUpdates:
     def _check_index(self) -> None:
         """Check that the index is the one that was read: a request would create a missing one."""
         uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
-        if uuids.get(self._state.name) != self._state.settings["index.uuid"]:
+        if uuids.get(self._state.name) != self._state.uuid:
             raise IndexMismatch(
                 f"the index {self._state.name} was deleted or replaced since it was read", "Run the command again."
             )

@@ -1,28 +1,19 @@
-"""Embed documents that are already in an index, once or continuously (`--watch`).
-
-Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
-it has seen: it also finds partial updates, which cause stale vectors, and costs as much as the writes, not as
-the index. Periodically, and when it ends, it checks that every document it has seen has its vector.
-"""
+"""Embed documents that are already in an index."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.index_scan import IndexSlice, ScanPage, scan_index
-from es_sbert.engines.index_state import ShardState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.engines.shard_changes import ShardChanges
-from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts
-from es_sbert.index.load_checks import in_place_command
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
@@ -39,6 +30,23 @@ from es_sbert.io.text_formats import dump_object
 SCAN_PAGE = 500
 # How often documents that other writers keep changing are read and embedded again.
 CONFLICT_ROUNDS = 3
+
+
+def embed_index(context: LoadContext, encoder: Encoder, reader: IndexReader | None = None) -> None:
+    """Embed all documents of an index that have no current vector.
+
+    Args:
+        reader: Reads them; None for one of its own.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    reader, ledger = reader or IndexReader(context), context.outcomes.ledger
+    # A point in time includes only refreshed documents, and those written a moment ago are to be embedded too.
+    context.retrying(context.engine.refresh, context.index.alias)
+    total = context.retrying(context.engine.count, context.index.alias)
+    tick = context.progress_callback(lambda: min(1.0, ledger.read / total) if total else None)
+    embed_in_place(context, encoder, reader, reader.documents(), tick)
 
 
 def embed_in_place(
@@ -141,7 +149,7 @@ class IndexReader:
     def __init__(self, context: LoadContext, slice: IndexSlice | None = None) -> None:
         self._context = context
         self._engine = context.engine
-        self._index = context.plan.settings.index
+        self._index = context.index.alias
         self._targets = context.targets
         self._slice = slice
         self._text_fields = target_text_fields(context.targets)
@@ -173,10 +181,10 @@ class IndexReader:
                 retrying=self._context.retrying,
             ):
                 yield page
-                if self._control.stop.is_set():
+                if self._control.stop_reading.is_set():
                     return
         except EngineError as error:
-            self._control.truncate(f"reading the index failed: {error.message}")
+            self._control.end_early(f"reading the index failed: {error.message}")
 
     def _query(self) -> Json:
         settings = self._context.plan.settings
@@ -204,10 +212,10 @@ class IndexReader:
         """
         left, source = len(conflicts), {"includes": self.includes}
         try:
-            if not self._control.halted.is_set():
+            if not self._control.stop_embedding.is_set():
                 self._context.retrying(self._engine.refresh, self._index)
             for keys in batched(list(conflicts), SCAN_PAGE):
-                if self._control.halted.is_set():
+                if self._control.stop_embedding.is_set():
                     break
                 ids, query = [document_id for document_id, _ in keys], scan_query(self._targets)
                 hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=query, source=source)
@@ -224,7 +232,7 @@ class IndexReader:
                     else:
                         yield from self._stale(hit)
         except EngineError as error:
-            if not self._control.halted.is_set():
+            if not self._control.stop_embedding.is_set():
                 self._control.mark_unreachable(f"reading the index failed: {error.message}")
         self._outcomes.add(DocumentOutcome.LEFT, left)
 
@@ -279,7 +287,7 @@ class IndexReader:
             IndexMismatch: the hit is of another index, because the alias was moved: its vector would be written to the
                 document of that id in the index that the load started with.
         """
-        if hit["_index"] != self._context.index.name:
+        if hit["_index"] != self._context.index.concrete:
             raise self._context.index_replaced_error()
         try:
             texts = target_texts(hit.get("_source") or {}, self._targets)
@@ -297,141 +305,3 @@ class IndexReader:
         """The part of the document that was read."""
         source: Json = hit.get("_source") or {}
         return dump_object({key: value for key, value in source.items() if key not in self._meta_fields})
-
-
-class IndexWatcher:
-    """Finds the documents that were written to an index since the last check.
-
-    What was seen of a shard is a sequence number of its history: with another history, the shard is read again.
-
-    Args:
-        context: The load.
-        reader: Tells which documents lack a current vector.
-
-    Raises:
-        EngineError: the engine failed.
-    """
-
-    def __init__(self, context: LoadContext, reader: IndexReader) -> None:
-        self._context = context
-        self._reader = reader
-        self._index = context.index.name
-        self._name = context.plan.settings.index  # an alias may have a filter
-        self._backing = self._backing_indices()
-        self._changes = ShardChanges(context.engine, self._index, context.retrying)
-        self._latest = self._changes.states()
-        self._seen = {shard: _SeenWrites.from_shard(state) for shard, state in self._latest.items()}
-        self._checked = time.monotonic()
-        self._retries = 0
-
-    def has_changes(self) -> bool:
-        """Whether there are writes that were not seen yet. If the engine fails, the watch ends.
-
-        Raises:
-            IndexMismatch: the index was deleted or replaced, its alias was moved, or its data stream has rolled over.
-        """
-        try:
-            # First, and every time: another index may have the same sequence numbers.
-            self._check_stream()
-            self._context.check_index_unchanged()
-            self._latest = self._changes.states()
-        except EngineError as error:
-            self._end_watch(error)
-        return any(self._seen_of(shard) < state.global_checkpoint for shard, state in self._latest.items())
-
-    def documents(self) -> Iterator[Document]:
-        """Documents that lack a current vector, in writes that were not seen yet; these count as seen afterwards.
-
-        If the engine fails, the watch ends: documents read until then are still embedded.
-        """
-        try:
-            self._latest = self._changes.make_visible()
-            for shard, state in self._latest.items():
-                yield from self._shard_documents(shard, state)
-        except EngineError as error:
-            self._end_watch(error)
-
-    def is_check_due(self) -> bool:
-        """Whether to look for documents that were missed: some time has passed, or a request had to be repeated."""
-        retries = self._context.outcomes.ledger.retries
-        due = retries != self._retries or time.monotonic() - self._checked > CHECK_SECONDS
-        if due:
-            self._retries, self._checked = retries, time.monotonic()
-        return due
-
-    def missed_documents(self) -> list[Document]:
-        """Documents that lack a vector although their last write was seen, without those that were rejected.
-
-        Raises:
-            IndexMismatch: the index was deleted or replaced.
-            EngineError: the engine failed.
-        """
-        context = self._context
-        context.retrying(context.engine.refresh, self._index)
-        query = lacking_text_query(context.targets, context.check_index_unchanged().mappings)
-        rejected = context.outcomes.rejected_versions
-        missed = []
-        for page in scan_index(
-            context.engine,
-            self._name,
-            query=query,
-            source_includes=self._reader.includes,
-            page=SCAN_PAGE,
-            retrying=context.retrying,
-        ):
-            seen = self._seen_of(page.shard)
-            for hit in page.hits:
-                if hit["_seq_no"] <= seen and (hit["_id"], hit["_seq_no"]) not in rejected:
-                    found = self._reader.stale_document(hit)
-                    missed += [found] if found is not None else []
-        return missed
-
-    def _seen_of(self, shard: int) -> int:
-        """The last sequence number that was seen of a shard; -1 if its history is another one now."""
-        seen = self._seen.get(shard)
-        return -1 if seen is None or seen.history != self._latest[shard].history else seen.seq_no
-
-    def _backing_indices(self) -> set[str]:
-        """Names of the backing indices of the index's data stream; none if it belongs to none."""
-        stream = self._context.index.data_stream
-        return set() if stream is None else set(self._context.retrying(self._context.engine.index_uuids, stream))
-
-    def _check_stream(self) -> None:
-        """New documents of a data stream go to its newest backing index, which is not watched."""
-        added = sorted(self._backing_indices() - self._backing)
-        if added:
-            raise IndexMismatch(
-                f"the data stream {self._context.index.data_stream} has rolled over: new documents go to "
-                f"{', '.join(added)} and no longer to {self._index}",
-                f"Embed the last documents of {self._index}: {in_place_command(self._index)}. Then watch the new "
-                f"backing index: `es-sbert ingest --index {added[-1]} --watch`.",
-            )
-
-    def _end_watch(self, error: EngineError) -> None:
-        self._context.control.truncate(f"reading the index failed: {error.message}")
-
-    def _shard_documents(self, shard: int, state: ShardState) -> Iterator[Document]:
-        context, seen, up_to = self._context, self._seen_of(shard), state.global_checkpoint
-        query, includes, alias = scan_query(context.targets), self._reader.includes, self._name
-        page = self._changes.page_size(SCAN_PAGE)
-        read = partial(self._changes.read, query=query, source_includes=includes, page=page, alias=alias)
-        while seen < up_to and not context.control.stop.is_set():
-            hits = read(shard, seen, up_to)
-            yield from self._reader.stale_in(hits)
-            seen = hits[-1]["_seq_no"] if len(hits) == page else up_to
-            self._seen[shard] = _SeenWrites(state.history, seen)
-
-
-# How often a watch looks for documents that it has missed.
-CHECK_SECONDS = 300.0
-
-
-class _SeenWrites(NamedTuple):
-    """The writes to a shard that were seen: those up to a sequence number of a history."""
-
-    history: str
-    seq_no: int
-
-    @classmethod
-    def from_shard(cls, state: ShardState) -> _SeenWrites:
-        return cls(state.history, state.global_checkpoint)

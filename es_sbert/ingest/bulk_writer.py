@@ -98,7 +98,7 @@ class BulkWriter:
     def __init__(self, context: LoadContext) -> None:
         self.read_back = ReadBackCheck(context)
         self._context = context
-        self._index = context.index.name
+        self._index = context.index.concrete
         self._control = context.control
         self._outcomes = context.outcomes
         self._conflicts: dict[DocumentKey, DocumentAction] = {}
@@ -108,7 +108,7 @@ class BulkWriter:
         """Send a group; when this returns, every document of it has an outcome."""
         groups = [actions]
         # The backoff also ends when another thread finds the engine unreachable.
-        backoff = Backoff(self._context.retry_policy, self._control.halted)
+        backoff = Backoff(self._context.retry_policy, self._control.stop_embedding)
         while groups:
             groups.extend(reversed(self._send_group(groups.pop(), backoff)))
 
@@ -123,14 +123,14 @@ class BulkWriter:
     def _send_group(self, group: list[DocumentAction], backoff: Backoff) -> Sequence[list[DocumentAction]]:
         """Send one request; the groups that are to be sent next, in order."""
         throttle = self._context.throttle
-        if self._leave_if_halted(group):
+        if self._leave_if_stopped(group):
             return ()
         if len(group) > 1 and sum(len(action.body) for action in group) > throttle.body_bytes:
             # The group was packed before the limit fell.
             return split_in_half(group)
         with throttle.slot(), self.read_back.exclusive_first_request():
             # The engine may have become unreachable while the group waited for its slot.
-            if self._leave_if_halted(group):
+            if self._leave_if_stopped(group):
                 return ()
             attempt = self._attempt(group, backoff.seconds_left)
         if attempt.overloaded:
@@ -143,12 +143,12 @@ class BulkWriter:
         if attempt.answered:
             throttle.increase()
         backoff.reset()
-        self._control.clear_backoff()
+        self._control.engine_wait.end()
         return attempt.halves
 
-    def _leave_if_halted(self, group: Sequence[DocumentAction]) -> bool:
+    def _leave_if_stopped(self, group: Sequence[DocumentAction]) -> bool:
         """Whether nothing is sent any more; the group is then left for the next run."""
-        if self._control.unreachable_reason is None and not self._given_up.is_set():
+        if not (self._control.unreachable or self._given_up.is_set()):
             return False
         self._outcomes.add(DocumentOutcome.LEFT, len(group))
         return True
@@ -156,7 +156,7 @@ class BulkWriter:
     def _wait(self, attempt: _Attempt, backoff: Backoff) -> Sequence[list[DocumentAction]]:
         """Wait before a retry; the groups to send then, none if the retries have ended."""
         actions, seconds = attempt.retryable, self._context.retry_policy.budget
-        self._control.set_backoff(attempt.reason)
+        self._control.engine_wait.begin(attempt.reason)
         moved = self._context.moved_alias_reason() if attempt.reason.startswith(_BLOCKED_REASON) else None
         if moved is not None:
             self._control.mark_unreachable(moved)
@@ -164,7 +164,7 @@ class BulkWriter:
             self._outcomes.ledger.add_retries(len(actions))
             message = f"{pluralize(len(actions), 'document')} {be(len(actions))} sent again: {attempt.reason}"
             log_event("retry", message, documents=len(actions), reason=attempt.reason)
-        elif self._control.halted.is_set():
+        elif self._control.stop_embedding.is_set():
             self._outcomes.add(DocumentOutcome.LEFT, len(actions))
             if not attempt.answered:
                 self._given_up.set()  # each further request might take as long to fail

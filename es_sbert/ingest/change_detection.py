@@ -167,7 +167,7 @@ class ChangeDetection:
     def __init__(self, context: LoadContext, *, empty_index: bool) -> None:
         self._context = context
         self._engine = context.engine
-        self._index = context.index.name
+        self._index = context.index.concrete
         self._targets = context.targets
         self._outcomes = context.outcomes
         self._empty_index = empty_index
@@ -175,7 +175,7 @@ class ChangeDetection:
         self._untrusted = context.checkpoint is not None and context.checkpoint.is_untrusted()
         # Texts that can be compared with those of the index.
         self._comparable = tuple(
-            all(is_in_source(field, context.index.mappings) for field in target.template.fields)
+            all(is_in_source(field, context.index.state.mappings) for field in target.template.fields)
             for target in self._targets
         )
 
@@ -187,7 +187,7 @@ class ChangeDetection:
 
         Raises:
             EngineError: the lookup failed, even after retries; no outcome was recorded then.
-            LoadHalted: the load was halted before a lookup.
+            EmbeddingStopped: the load was stopped before a lookup.
         """
         plan = WindowPlan()
         hits = {} if self._empty_index else self._look_up(documents)
@@ -219,7 +219,7 @@ class ChangeDetection:
         texts = [field for target in self._targets for field in target.template.fields]
         metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
         source = {"includes": list(dict.fromkeys([*texts, *metas]))}
-        window = self._context.index.result_window
+        window = self._context.index.state.result_window
         look_up = partial(multi_get, query=query, source=source, result_window=window, hit_fields=_HIT_FIELDS)
         hits: dict[DocumentKey, Json] = {}
         for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):

@@ -37,7 +37,13 @@ from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import ConcurrentChanges
-from es_sbert.ingest.written_versions import VersionComparison, VersionMatch, hit_version, pack_versions
+from es_sbert.ingest.written_versions import (
+    VersionComparison,
+    VersionMatch,
+    WrittenVersions,
+    hit_version,
+    pack_versions,
+)
 
 # Ids and versions only.
 _PAGE = 5000
@@ -64,7 +70,7 @@ def read_write_state(context: LoadContext) -> WriteState:
     Raises:
         EngineError: the engine failed.
     """
-    engine, name = context.engine, context.index.name
+    engine, name = context.engine, context.index.concrete
     terms = context.retrying(engine.primary_terms, name)
     try:
         states = context.retrying(engine.shard_states, name)
@@ -72,16 +78,19 @@ def read_write_state(context: LoadContext) -> WriteState:
         context.retrying(engine.refresh, name)
         seq_nos = {
             shard: latest_seq_no(context.retrying(engine.search_shard, name, shard, LATEST_WRITE))
-            for shard in range(context.index.shards)
+            for shard in range(context.index.state.shards)
         }
         return WriteState(terms, seq_nos, is_complete=False)
     return WriteState(terms, {shard: state.max_seq_no for shard, state in states.items()}, is_complete=True)
 
 
-def count_concurrent_changes(context: LoadContext, began: str, start: WriteState) -> tuple[int, ConcurrentChanges]:
+def count_concurrent_changes(
+    context: LoadContext, versions: WrittenVersions, began: str, start: WriteState
+) -> tuple[int, ConcurrentChanges]:
     """Compare what the load has written with the index, unless it is certain that nobody else has changed it.
 
     Args:
+        versions: The versions that the load has written.
         began: A time before the first vector of this load.
         start: Of the index at that time.
 
@@ -94,12 +103,12 @@ def count_concurrent_changes(context: LoadContext, began: str, start: WriteState
     now = read_write_state(context)
     primaries = Primaries(start.terms, now.terms, may_have_failed=context.outcomes.ledger.retries > 0)
     is_complete = start.is_complete and now.is_complete
-    others = sum(now.seq_nos.values()) - sum(start.seq_nos.values()) - context.versions.writes
+    others = sum(now.seq_nos.values()) - sum(start.seq_nos.values()) - versions.writes
     # Without deletions, the number of writes is not exact; the counts then find those of documents of this load.
     untouched = others == 0 if is_complete else others <= 0
     if primaries.are_unchanged and untouched and not _are_too_few(context, began):
         return 0, ConcurrentChanges()
-    comparison = VersionComparison(context.versions.packed())
+    comparison = VersionComparison(versions.packed())
     stale = _find_stale_documents(context, began, start, comparison, primaries)
     lost, deleted = stale[VersionMatch.EARLIER], 0
     for term, count in comparison.absent_terms.items():
@@ -150,7 +159,7 @@ def _are_too_few(context: LoadContext, began: str) -> bool:
         return True
     if context.checkpoint is None:
         return False
-    return context.retrying(context.engine.count, context.index.name) < context.checkpoint.count_acknowledged()
+    return context.retrying(context.engine.count, context.index.concrete) < context.checkpoint.count_acknowledged()
 
 
 def _count_embedded_since(context: LoadContext, began: str) -> int:
@@ -159,7 +168,7 @@ def _count_embedded_since(context: LoadContext, began: str) -> int:
         by_model = {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}}
         since = {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}}
         own.append({"bool": {"filter": [by_model, since]}})
-    return context.engine.count(context.index.name, {"bool": {"should": own, "minimum_should_match": 1}})
+    return context.engine.count(context.index.concrete, {"bool": {"should": own, "minimum_should_match": 1}})
 
 
 def _find_stale_documents(
@@ -179,14 +188,14 @@ def _find_stale_documents(
     with _snapshots(context) as snapshots:
         for page in scan_index(
             context.engine,
-            context.index.name,
+            context.index.concrete,
             query=query,
             source_includes=[],
             page=_PAGE,
             slice=IndexSlice(0, 1, snapshots),
             retrying=context.retrying,
         ):
-            if context.control.stop.is_set():
+            if context.control.stop_reading.is_set():
                 break
             matches = _matches(page, comparison)
             for key in matches:
@@ -217,7 +226,7 @@ def _matches(page: ScanPage, comparison: VersionComparison) -> dict[DocumentKey,
 @contextmanager
 def _snapshots(context: LoadContext) -> Iterator[tuple[ShardSnapshot, ...]]:
     """Points in time with every write until now: of the primaries, since another copy may have missed one."""
-    engine, name = context.engine, context.index.name
+    engine, name = context.engine, context.index.concrete
     changes = ShardChanges(engine, name, without_retries)
 
     def open_all() -> tuple[ShardSnapshot, ...]:
@@ -243,7 +252,7 @@ def _find_differing(context: LoadContext, keys: Sequence[DocumentKey], began: st
     differing: set[DocumentKey] = set()
     for some in batched(keys, SCAN_PAGE):
         ids, source = [document_id for document_id, _ in some], {"includes": names}
-        query, name = scan_query(targets), context.index.name
+        query, name = scan_query(targets), context.index.concrete
         hits = context.retrying(multi_get, context.engine, name, ids, query=query, source=source)
         there = [hits[key] for key in some if key in hits]
         consistent = [same for hit in there if (same := _consistent_document(hit, targets, began)) is not None]

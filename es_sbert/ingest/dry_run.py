@@ -151,13 +151,13 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         EngineError: the engine failed.
     """
     control, info = LoadControl(), encoder.info
-    stream = check_first_records(engine, plan, control)
-    if plan.settings.retry is not None:
-        stream = RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)
-    if stream is None:
-        documents = _sample_of_index(engine, plan, count)
-    else:
-        with closing(stream):
+    with check_first_records(engine, plan, control) as stream:
+        if plan.settings.retry is not None:
+            with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as letters:
+                documents = _first_of_sources(engine, plan, letters, count)
+        elif stream is None:
+            documents = _sample_of_index(engine, plan, count)
+        else:
             documents = _first_of_sources(engine, plan, stream, count)
     targets, body = _mapping(engine, encoder, plan)
     return DryRun(

@@ -6,7 +6,7 @@ A wrong format or a misspelt field name stops the load here, with a remedy.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -55,44 +55,42 @@ _SAMPLE = 100
 _LISTED = 10
 
 
-def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) -> RecordStream | None:
+@contextmanager
+def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) -> Iterator[RecordStream | None]:
     """Check that the first documents can be loaded and that the fields of their text exist.
 
     Args:
         control: Stops the load from outside.
 
-    Returns:
-        The records of the sources, for the load; None for documents of the index, and for dead letters, which are
-        quarantined later.
+    Yields:
+        The records of the sources, until the block ends; None for documents of the index, and for dead letters, which
+        are quarantined later.
 
     Raises:
         SourceError: no document can be loaded, or a field of the text is neither in a document nor in the mapping.
         EngineError: the engine failed.
     """
     if plan.settings.only_lacking:
-        return None  # a migration: what is wrong with the index must not stop it
-    if not plan.sources:
+        yield None  # a migration: what is wrong with the index must not stop it
+    elif not plan.sources:
         _check_with_retries(plan, control, lambda: _check_index(engine, plan))
-        return None
-    if plan.settings.retry is not None:
+        yield None
+    elif plan.settings.retry is not None:
         _check_with_retries(plan, control, lambda: _check_dead_letters(engine, plan))
-        return None
-    stream = RecordStream(plan.sources, plan.reading, control)
-    try:
-        first = read_first_records(plan, engine.info, stream.peek(), control)
-        if not control.stop.is_set():
-            _check_with_retries(plan, control, lambda: check_records(engine, plan, first))
-    except BaseException:
-        stream.close()
-        raise
-    return stream
+        yield None
+    else:
+        with closing(RecordStream(plan.sources, plan.reading, control)) as stream:
+            first = read_first_records(plan, engine.info, stream.peek(), control)
+            if not control.stop_reading.is_set():
+                _check_with_retries(plan, control, lambda: check_records(engine, plan, first))
+            yield stream
 
 
 def _check_with_retries(plan: LoadPlan, control: LoadControl, check: Callable[[], None]) -> None:
     """Run a check; transient failures of the engine are retried."""
     policy = RetryPolicy(plan.settings.retry_seconds)
-    with_retries(check, policy, control.stop, lambda error: control.set_backoff(error.message))
-    control.clear_backoff()
+    with_retries(check, policy, control.stop_reading, lambda error: control.engine_wait.begin(error.message))
+    control.engine_wait.end()
 
 
 def planned_document_rules(plan: LoadPlan, info: EngineInfo) -> DocumentRules:
@@ -119,7 +117,7 @@ def read_first_records(
     for record in records:
         first.add(record)
         size += len(record.source) if isinstance(record, Record) else 0
-        if len(first.records) >= MOST_RECORDS or size >= MOST_BYTES or control.stop.is_set():
+        if len(first.records) >= MOST_RECORDS or size >= MOST_BYTES or control.stop_reading.is_set():
             break
         is_action = len(first.records) == 1 and isinstance(record, Record) and is_bulk_action(record.fields)
         is_routed = not first.lacks_routing and not first.may_lack_routing

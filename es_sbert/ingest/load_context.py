@@ -16,12 +16,35 @@ from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
-from es_sbert.ingest.read_documents import RecordStream
-from es_sbert.ingest.written_versions import WrittenVersions
+from es_sbert.ingest.progress import (
+    LoadObserver,
+    ProgressMeter,
+    ProgressTracker,
+    SilentMeter,
+    fraction_processed,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class IndexRef:
+    """The index of a load, by both of its names.
+
+    Attributes:
+        alias: The name that the load was given, often the index's own. Requests that read go by it: an alias may have
+            a filter.
+        state: The index when the load started.
+    """
+
+    alias: str
+    state: IndexState
+
+    @property
+    def concrete(self) -> str:
+        """The index's own name. Requests that write go by it: an alias may be moved to another model's index."""
+        return self.state.name
 
 
 @dataclass(frozen=True)
@@ -29,18 +52,16 @@ class LoadContext:
     """What the parts of one load share.
 
     Attributes:
-        index: The index when the load started.
+        index: The index that the load fills.
         targets: The vector fields of the load.
         throttle: Limits the size and the number of bulk requests.
         checkpoint: The records seen and acknowledged; None if the index is the source.
         clock: Gives dead letters and vectors their times.
-        versions: The versions that the load has written, for the comparison at its end.
-        stream: The records of the sources, if the first ones have been checked; None reads the sources from the start.
     """
 
     engine: Engine
     plan: LoadPlan
-    index: IndexState
+    index: IndexRef
     targets: EmbeddingTargets
     control: LoadControl
     outcomes: OutcomeRecorder
@@ -49,8 +70,6 @@ class LoadContext:
     clock: Clock = field(default_factory=Clock)
     meter: ProgressMeter = field(default_factory=SilentMeter)
     observer: LoadObserver = field(default_factory=LoadObserver)
-    stream: RecordStream | None = None
-    versions: WrittenVersions = field(default_factory=WrittenVersions)
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -65,22 +84,22 @@ class LoadContext:
         """
 
         def record_retry(error: EngineError) -> None:
-            self.control.set_backoff(error.message)
+            self.control.engine_wait.begin(error.message)
             self.outcomes.ledger.add_retries(1)
 
         stop = self.control.stop_retrying
         result = with_retries(lambda: call(*args, **kwargs), self.retry_policy, stop, record_retry)
-        self.control.clear_backoff()
+        self.control.engine_wait.end()
         return result
 
     def refresh_index(self) -> bool:
         """Make the documents visible to searches; False if that failed."""
         try:
-            self.retrying(self.engine.refresh, self.plan.settings.index)
+            self.retrying(self.engine.refresh, self.index.alias)
         except EngineError as error:
             # All documents are written: a load of hours does not fail because of this.
             late = "the last refresh failed, so searches see the documents a little later"
-            self.control.truncate(f"{late}: {error.message}")
+            self.control.end_early(f"{late}: {error.message}")
             return False
         return True
 
@@ -94,8 +113,8 @@ class LoadContext:
             IndexMismatch: it was deleted or replaced.
             EngineError: the engine failed.
         """
-        state = self.retrying(self.engine.get_index, self.plan.settings.index)
-        if state is None or index_uuid(state) != index_uuid(self.index):
+        state = self.retrying(self.engine.get_index, self.index.alias)
+        if state is None or state.uuid != self.index.state.uuid:
             raise self.index_replaced_error()
         return state
 
@@ -108,7 +127,7 @@ class LoadContext:
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine failed.
         """
-        if self.engine.index_uuids(self.index.name).get(self.index.name) != index_uuid(self.index):
+        if self.engine.index_uuids(self.index.concrete).get(self.index.concrete) != self.index.state.uuid:
             raise self.index_replaced_error()
 
     def moved_alias_reason(self) -> str | None:
@@ -116,27 +135,42 @@ class LoadContext:
 
         None if it does not, if the load names the index itself, or if the engine does not tell.
         """
-        name = self.plan.settings.index
+        alias, concrete = self.index.alias, self.index.concrete
         try:
-            state = None if name == self.index.name else self.engine.get_index(name)
+            state = None if alias == concrete else self.engine.get_index(alias)
         except EsSbertError:
             return None
-        if state is None or state.name == self.index.name:
+        if state is None or state.name == concrete:
             return None
         return (
-            f"{name} points to {state.name} now, and {self.index.name} takes no more writes: load into {name} again, "
+            f"{alias} points to {state.name} now, and {concrete} takes no more writes: load into {alias} again, "
             "with the model that `es-sbert index show` names"
         )
 
     def index_replaced_error(self) -> IndexMismatch:
         """The index was deleted or replaced, or its alias was moved."""
         return IndexMismatch(
-            f"the index {self.index.name} was deleted or replaced during the load",
-            f"Check the index under the name {self.plan.settings.index}, delete it if only this load wrote to it, and "
+            f"the index {self.index.concrete} was deleted or replaced during the load",
+            f"Check the index under the name {self.index.alias}, delete it if only this load wrote to it, and "
             "run the same command again.",
         )
 
+    def progress_callback(
+        self, fraction_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
+    ) -> Callable[[], None]:
+        """A function that shows the progress of the load whenever it is called.
 
-def index_uuid(index: IndexState) -> str:
-    """The id that distinguishes an index from another one of the same name."""
-    return index.settings["index.uuid"]
+        Args:
+            fraction_read: The part of the source that was read, 0 to 1; None if its size is unknown.
+            watching: Whether the load waits for changes of the index.
+        """
+        tracker, ledger = ProgressTracker(), self.outcomes.ledger
+
+        def tick() -> None:
+            read, processed = ledger.read, ledger.processed
+            fraction = fraction_processed(read, processed, fraction_read())
+            snapshot = tracker.snapshot(read, processed, fraction, self.control.engine_wait.reason, watching=watching())
+            self.meter.show(snapshot)
+            self.observer.show(snapshot)
+
+        return tick

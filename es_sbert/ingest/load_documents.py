@@ -18,7 +18,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.dead_letters import read_dead_letters
-from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
@@ -142,13 +142,13 @@ def load_documents(
         settings = settings.model_copy(update=changed)
         sources = [] if documents is None else [IterableSource(documents, takes_id=settings.id_field is None)]
         plan = plan_load(engine, settings, sources)
-        report = run_load(engine, LocalRunner(encoder), plan, control, SilentMeter())
+        report = run_load(engine, encoder, plan, control, SilentMeter())
         if letters.exists():
             rejected = tuple(letter for _, letter in read_dead_letters(letters))
             report = report.model_copy(update={"dead_letters": None, "rejected": rejected})
     if documents is None or report.stopped is None:
         return report
-    reason = control.unreachable_reason or control.truncated_reason or "interrupted"
+    reason = control.reason or "interrupted"
     remedy = "add the documents again: those that have an embedding are left alone"
     return report.model_copy(update={"stopped": f"{reason}; {remedy}"})
 

@@ -32,9 +32,10 @@ from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.bulk_writer import BulkWriter
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
+from es_sbert.ingest.dead_letters import quarantine
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_threads import LoadHalted, StageThreads
+from es_sbert.ingest.load_threads import EmbeddingStopped, StageThreads
 from es_sbert.ingest.read_documents import (
     Document,
     RecordStream,
@@ -49,19 +50,38 @@ from es_sbert.vectors import Vectors
 WRITERS = 4
 # Largest text of a window; with the queues below, at most a dozen windows are in flight.
 WINDOW_BYTES = 16 << 20
-# Documents chunked, or texts tokenized, at a time, and their characters: a load that is halted waits for one group of
+# Documents chunked, or texts tokenized, at a time, and their characters: a load that is stopped waits for one group of
 # about a second. The libraries spread each group over the CPU cores.
 _CHUNKED_GROUP, _CHUNKED_SIZE = 256, 1 << 17
 _TOKENIZED_GROUP, _TOKENIZED_SIZE = 4096, 1 << 20
 
 
-def load_sources(
-    context: LoadContext, encoder: Encoder, stream: RecordStream, tick: Callable[[], None], *, empty_index: bool
-) -> None:
+def load_sources(context: LoadContext, encoder: Encoder, stream: RecordStream | None) -> None:
     """Load the documents of the plan's sources.
 
     Args:
-        stream: The records of the sources.
+        stream: The records of the sources, if the first ones have been checked; None reads the sources from the start.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    plan = context.plan
+    if plan.settings.retry is not None:
+        quarantine(plan.settings.retry)
+    empty = context.retrying(context.engine.count, context.index.concrete) == 0
+    records = stream or RecordStream(plan.sources, plan.reading, context.control)
+    sizes = [source.size for source in plan.sources if source.size is not None]
+    total = sum(sizes) if len(sizes) == len(plan.sources) else None
+    tick = context.progress_callback(lambda: records.counter.bytes / total if total else None)
+    load_records(context, encoder, records, tick, empty_index=empty)
+
+
+def load_records(
+    context: LoadContext, encoder: Encoder, stream: RecordStream, tick: Callable[[], None], *, empty_index: bool
+) -> None:
+    """Load the documents of a stream of records.
+
+    Args:
         tick: Called several times a second.
         empty_index: Whether the index was empty when the load started.
 
@@ -69,7 +89,7 @@ def load_sources(
         EsSbertError: a stage failed (never because of a single document).
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
-    rules = context.plan.document_rules(context.targets, context.engine.info, context.index)
+    rules = context.plan.document_rules(context.targets, context.engine.info, context.index.state)
     documents = read_documents(stream, rules, context.checkpoint, context.outcomes)
     # If the index has other vector fields, another load may be filling them right now.
     detect = ChangeDetection(context, empty_index=empty_index and all(target.filled for target in context.targets))
@@ -94,7 +114,7 @@ class _TokenizedWindow:
     texts: TokenizedTexts  # of all chunks, one after another
 
 
-# With the vectors of its texts, (texts, dimensions), and whether each was embedded: not after a halt, (texts,).
+# With the vectors of its texts, (texts, dimensions), and whether each was embedded: not after a stop, (texts,).
 _EmbeddedWindow = tuple[_TokenizedWindow, Vectors, NDArray[np.bool_]]
 
 
@@ -117,7 +137,7 @@ class LoadPipeline:
         self._encoder = encoder
         self._detect = detect
         self._chunker = DocumentChunker(encoder, context.targets)
-        self._nested_limit = nested_limit(context.index)
+        self._nested_limit = nested_limit(context.index.state)
         self._control = context.control
         self._outcomes = context.outcomes
 
@@ -146,10 +166,10 @@ class LoadPipeline:
                 plan = self._detect(window)
                 left = plan.size
                 tokenized = self._tokenize_window(plan)
-            except LoadHalted:
+            except EmbeddingStopped:
                 self._outcomes.add(DocumentOutcome.LEFT, left)
             except EngineError as error:
-                if not self._control.halted.is_set():
+                if not self._control.stop_embedding.is_set():
                     # The lookup has been retried: the engine is unreachable.
                     self._control.mark_unreachable(error.message)
                 self._outcomes.add(DocumentOutcome.LEFT, left)
@@ -160,7 +180,7 @@ class LoadPipeline:
         """Chunk and tokenize the texts of a window, in groups: a window may take a minute.
 
         Raises:
-            LoadHalted: between two groups.
+            EmbeddingStopped: between two groups.
         """
         tasks: list[EmbeddingTask] = []
         chunks: list[list[ChunkedText]] = []
@@ -179,7 +199,7 @@ class LoadPipeline:
         for part in slice_by_size(texts, len, _TOKENIZED_SIZE, _TOKENIZED_GROUP):
             self._control.check()
             parts.append(self._encoder.tokenize(part, "document"))
-        # After the last check: a window that is halted is left as a whole.
+        # After the last check: a window that is stopped is left as a whole.
         for document, problem in failed:
             self._outcomes.record_dead_letter(document.rejected(problem))
         tokenized = TokenizedTexts.joined(parts, self._encoder.input_limit("document"))
@@ -188,7 +208,7 @@ class LoadPipeline:
     def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:
         ledger = self._outcomes.ledger
         for window in windows:
-            if self._control.unreachable_reason is not None:
+            if self._control.unreachable:
                 self._outcomes.add(DocumentOutcome.LEFT, window.plan.size)
                 continue
             documents = len(window.plan.embed)
@@ -196,7 +216,7 @@ class LoadPipeline:
                 # vectors: (texts, dimensions), embedded: (texts,)
                 vectors, embedded = self._encoder.embed_until(
                     window.texts,
-                    self._control.halted,
+                    self._control.stop_embedding,
                     lambda part, documents=documents: ledger.add_embedded(part * documents),  # type: ignore[misc]
                 )
             yield window, vectors, embedded

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, Field, SecretStr
 
+from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
@@ -374,6 +375,19 @@ class LoadPlan:
         )
         return ColumnTypes(given, mapped, settings.decimal)
 
+    def check_chunk_rules(self, make_chunker: Callable[[int, int, PromptKind], object]) -> None:
+        """Check that chunk rules fit the model, before an index is created with them.
+
+        Args:
+            make_chunker: See `Encoder.make_chunker`.
+
+        Raises:
+            UsageError: they do not.
+        """
+        for planned in self.fields:
+            if planned.passages is not None:
+                make_chunker(planned.passages.tokens, planned.passages.overlap, "document")
+
     def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
         """What the index needs to have for vectors of a model, one for each field.
 
@@ -435,11 +449,11 @@ def _join_fields(index: IndexState) -> tuple[str, ...]:
     return tuple(name for name, field in fields if field.get("type") == "join")
 
 
-def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[DocumentSource] | None = None) -> LoadPlan:
+def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[DocumentSource]) -> LoadPlan:
     """Check everything that can be checked before a model is loaded and a document is written.
 
     Args:
-        sources: The result of `resolve_sources`, if it was called already.
+        sources: What `resolve_sources` found, or documents from Python; none for documents of the index.
 
     Raises:
         AccessDenied: the user lacks a privilege that the load needs.
@@ -451,7 +465,6 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         VectorIndexError: the index cannot take the documents.
         EngineError: the engine failed.
     """
-    sources = resolve_sources(settings) if sources is None else sources
     for given in settings.passages:
         _parse_passage_rule(given)  # first: `--passages FILE` takes the file for the number
     if settings.prune and (settings.retry is not None or not sources):

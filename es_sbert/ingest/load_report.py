@@ -298,8 +298,8 @@ def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
     texts = {target.field: target.template.template for target in targets_to_fill(context.targets)}
     log_event(
         "load_started",
-        f"loading into {context.index.name} on {engine.label}",
-        index=context.index.name,
+        f"loading into {context.index.concrete} on {engine.label}",
+        index=context.index.concrete,
         engine=engine.label,
         url=engine.url,
         sources=[source.name for source in plan.sources],
@@ -314,14 +314,14 @@ def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
 
 def record_watch(context: LoadContext, seconds: float) -> None:
     """Log that the existing documents have vectors, and that changes are embedded from now on."""
-    index = context.plan.settings.index
+    index = context.index.alias
     message = f"Watching {escape_unprintable(index)} for changes every {seconds:g} s; Ctrl-C ends the command."
     log_event("watching", message, text=message, index=index, seconds=seconds)
 
 
 def record_watch_check(context: LoadContext, missed: int) -> None:
     """Log how many documents a watch has missed; they are embedded now."""
-    index = context.plan.settings.index
+    index = context.index.alias
     if missed:
         message = (
             f"{pluralize(missed, 'document')} of {escape_unprintable(index)} {be(missed, past=True)} "

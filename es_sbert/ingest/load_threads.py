@@ -16,8 +16,8 @@ from es_sbert.messages import log_event
 REPORTED_WAIT_SECONDS = 5.0
 
 
-class LoadHalted(Exception):
-    """The load was halted: a document without a vector is left for the next run."""
+class EmbeddingStopped(Exception):
+    """Nothing more is embedded: a document without a vector is left for the next run."""
 
 
 class TimeLimit:
@@ -26,82 +26,110 @@ class TimeLimit:
     expired = False
 
 
-class LoadControl:
-    """How a load is stopped, from gentle to hard. Thread-safe.
+class EngineWait:
+    """Whether requests are being retried. Thread-safe; a wait of some seconds is logged, and its end.
 
     Attributes:
-        stop: Set: no more is read; what was read is finished. (A source failed, or any of the following.)
-        halted: Set: nothing more is compared, tokenized or embedded; vectors that exist are sent, and the rest is left
-            for the next run. (The user interrupted the load, or any of the following.)
-        stop_retrying: Set: failed requests are not retried. (Ctrl-C, or a thread failed.)
-        interrupted: Whether the user stopped the load.
-        unreachable_reason: Why the engine takes no more documents; None while it does.
-        truncated_reason: Why the source was not read to its end; the documents read until then are loaded.
-        backoff_reason: Why requests are being retried; None while they succeed.
-        exit_warning: What the user must know if the process ends at once, as a sentence; empty for nothing.
+        reason: Why requests are being retried; None while they succeed.
     """
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
-        self.stop = threading.Event()
-        self.halted = threading.Event()
-        self.stop_retrying = threading.Event()
-        self.interrupted = False
-        self.exit_warning = ""
-        self.unreachable_reason: str | None = None
-        self.truncated_reason: str | None = None
-        self.backoff_reason: str | None = None
-        self._backoff_since = 0.0
-        self._backoff_reported = False
+        self.reason: str | None = None
+        self._since = 0.0
+        self._reported = False
         self._lock = threading.Lock()
+
+    def begin(self, reason: str) -> None:
+        """A request failed and will be retried."""
+        now = self._timer()
+        with self._lock:
+            if self.reason is None:
+                self._since = now
+            self.reason = reason
+            report = not self._reported and now - self._since >= REPORTED_WAIT_SECONDS
+            self._reported |= report
+        if report:
+            log_event("waiting_began", f"waiting for the engine: {reason}", logging.WARNING, reason=reason)
+
+    def end(self) -> None:
+        """A request succeeded."""
+        with self._lock:
+            reported = self._reported
+            self.reason, self._reported = None, False
+            seconds = self._timer() - self._since
+        if reported:
+            message = f"the engine takes documents again after {seconds:,.1f} s"
+            log_event("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))
+
+
+class LoadControl:
+    """Stops a load at one of three levels, each of which includes the ones before it. Thread-safe.
+
+    Attributes:
+        stop_reading: Level 1: no more is read; what was read is finished. (A source failed.)
+        stop_embedding: Level 2: nothing more is compared, tokenized or embedded; vectors that exist are sent, and the
+            rest is left for the next run. (The engine takes no more documents.)
+        stop_retrying: Level 3: failed requests are not retried. (Ctrl-C, or a thread failed.)
+        reason: Why the load ends before its source; None if it does not, or because the user interrupted it.
+        unreachable: Whether the reason is that the engine takes no more documents.
+        interrupted: Whether the user stopped the load.
+        engine_wait: Whether requests are being retried.
+        exit_warning: What the user must know if the process ends at once, as a sentence; empty for nothing.
+    """
+
+    def __init__(self) -> None:
+        self.stop_reading = threading.Event()
+        self.stop_embedding = threading.Event()
+        self.stop_retrying = threading.Event()
+        self.reason: str | None = None
+        self.unreachable = False
+        self.interrupted = False
+        self.engine_wait = EngineWait()
+        self.exit_warning = ""
+        self._lock = threading.Lock()
+
+    def end_early(self, reason: str) -> None:
+        """Stop reading: finish what is in flight. The first reason counts."""
+        with self._lock:
+            self.reason = self.reason or reason
+        self.stop_reading.set()
 
     def mark_unreachable(self, reason: str) -> None:
         """The engine takes no more documents: those not sent are left for the next run. The first reason counts."""
         with self._lock:
-            first = self.unreachable_reason is None
-            self.unreachable_reason = self.unreachable_reason or reason
+            first, self.unreachable = not self.unreachable, True
+            if first:
+                self.reason = reason  # it outweighs that of a source
         if first:
             log_event("engine_lost", reason, logging.ERROR, text="", reason=reason)
-        self.halted.set()
-        self.stop.set()
-
-    def truncate(self, reason: str) -> None:
-        """Stop reading: finish what is in flight. The first reason counts."""
-        with self._lock:
-            self.truncated_reason = self.truncated_reason or reason
-        self.stop.set()
-
-    def set_backoff(self, reason: str) -> None:
-        """A request failed and will be retried."""
-        now = self._timer()
-        with self._lock:
-            if self.backoff_reason is None:
-                self._backoff_since = now
-            self.backoff_reason = reason
-            report = not self._backoff_reported and now - self._backoff_since >= REPORTED_WAIT_SECONDS
-            self._backoff_reported |= report
-        if report:
-            log_event("waiting_began", f"waiting for the engine: {reason}", logging.WARNING, reason=reason)
-
-    def clear_backoff(self) -> None:
-        """A request succeeded."""
-        with self._lock:
-            reported = self._backoff_reported
-            self.backoff_reason, self._backoff_reported = None, False
-            seconds = self._timer() - self._backoff_since
-        if reported:
-            message = f"the engine takes documents again after {seconds:,.1f} s"
-            log_event("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))
+        self.stop_embedding.set()
+        self.stop_reading.set()
 
     def interrupt(self) -> None:
         """Stop on behalf of the user: send the vectors that exist, and leave the rest for the next run."""
         self.interrupted = True
         self.abort()
 
+    def abort(self) -> None:
+        """Stop without retries: what is not sent yet is left for the next run."""
+        self.stop_retrying.set()
+        self.stop_embedding.set()
+        self.stop_reading.set()
+
+    def check(self) -> None:
+        """Check that documents are still embedded.
+
+        Raises:
+            EmbeddingStopped: they are not.
+        """
+        if self.stop_embedding.is_set():
+            raise EmbeddingStopped
+
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[TimeLimit]:
         """Abort the loads of the block after some seconds. Unlike an interrupt, this does not outlast the block."""
-        reasons = self.unreachable_reason, self.truncated_reason
+        before = self.reason, self.unreachable
         limit = TimeLimit()
 
         def expire() -> None:
@@ -118,33 +146,18 @@ class LoadControl:
             timer.join()
             if limit.expired:
                 # Requests that were not retried any more may have ended a load as if the engine had failed.
-                self.unreachable_reason, self.truncated_reason = reasons
-                for event in (self.stop_retrying, self.halted, self.stop):
+                self.reason, self.unreachable = before
+                for event in (self.stop_retrying, self.stop_embedding, self.stop_reading):
                     event.clear()
                 if self.interrupted:  # perhaps a moment ago
                     self.abort()
-
-    def check(self) -> None:
-        """Check that the load goes on.
-
-        Raises:
-            LoadHalted: it was halted.
-        """
-        if self.halted.is_set():
-            raise LoadHalted
-
-    def abort(self) -> None:
-        """Stop without retries: what is not sent yet is left for the next run."""
-        self.stop_retrying.set()
-        self.halted.set()
-        self.stop.set()
 
 
 T = TypeVar("T")
 
 
-class LoadAborted(Exception):
-    """The load was aborted: stages that wait on a queue end with this."""
+class StageAborted(Exception):
+    """Another stage has failed and recorded its error: this one ends, for example while it waits on a queue."""
 
 
 class ClosableQueue(Generic[T]):
@@ -168,13 +181,13 @@ class ClosableQueue(Generic[T]):
         """Add an entry; blocks while the queue is full.
 
         Raises:
-            LoadAborted: `abort` was called.
+            StageAborted: `abort` was called.
         """
         with self._changed:
             while len(self._entries) >= self._capacity and not self._aborted:
                 self._changed.wait()
             if self._aborted:
-                raise LoadAborted
+                raise StageAborted
             self._entries.append(entry)
             self._changed.notify_all()
 
@@ -182,14 +195,14 @@ class ClosableQueue(Generic[T]):
         """Entries until the queue is closed; several consumers share them.
 
         Raises:
-            LoadAborted: `abort` was called.
+            StageAborted: `abort` was called.
         """
         while True:
             with self._changed:
                 while not self._entries and not self._closed and not self._aborted:
                     self._changed.wait()
                 if self._aborted:
-                    raise LoadAborted
+                    raise StageAborted
                 if not self._entries:
                     return
                 entry = self._entries.popleft()
@@ -261,7 +274,7 @@ class StageThreads:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except LoadAborted:
+        except StageAborted:
             pass  # another stage has failed and recorded its error
         except BaseException as error:
             with self._lock:

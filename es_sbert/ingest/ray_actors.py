@@ -25,15 +25,14 @@ from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice
-from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder
-from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_pipeline import WRITERS, load_sources
+from es_sbert.ingest.load_context import IndexRef, LoadContext
+from es_sbert.ingest.load_pipeline import WRITERS, load_records
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import fraction_processed
@@ -215,7 +214,7 @@ class WorkerJob:
         model, device, precision, runtime, threads: For loading the encoder.
         plan: The load, without its sources.
         targets: The vector fields to fill.
-        index: The index when the load started.
+        index: The index that the load fills.
         empty_index: Whether it was empty then.
         coordinator: Handle of the coordinator.
         started_at: Start, by the clock of the load.
@@ -230,7 +229,7 @@ class WorkerJob:
     threads: int
     plan: LoadPlan
     targets: EmbeddingTargets
-    index: IndexState
+    index: IndexRef
     empty_index: bool
     coordinator: Any
     started_at: str
@@ -247,8 +246,7 @@ class PartitionReport:
         dead_letters: Its dead letters, not written yet.
         rejected: Records that are not documents.
         dropped, rerouted: See `OutcomeRecorder`.
-        unreachable_reason: Why the engine can no longer be reached.
-        truncated_reason: Why its source was not read to the end.
+        stop_reason, unreachable: See `LoadControl.reason` and `unreachable`.
         error: The error that ended it; Ray would keep only its text, not its class.
     """
 
@@ -258,8 +256,8 @@ class PartitionReport:
     rejected: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     rerouted: int = 0
-    unreachable_reason: str | None = None
-    truncated_reason: str | None = None
+    stop_reason: str | None = None
+    unreachable: bool = False
     error: EsSbertError | None = None
 
 
@@ -315,8 +313,8 @@ class PartitionLoader:
             rejected=outcomes.rejected,
             dropped=outcomes.dropped,
             rerouted=outcomes.rerouted,
-            unreachable_reason=control.unreachable_reason,
-            truncated_reason=control.truncated_reason,
+            stop_reason=control.reason,
+            unreachable=control.unreachable,
             error=failure,
         )
 
@@ -363,7 +361,7 @@ class PartitionLoader:
             stream = RecordStream(context.plan.sources, context.plan.reading, context.control)
             size = partition.source.size
             tick = self._ticker(partition, context, lambda: stream.counter.bytes / size if size else None)
-            load_sources(context, encoder, stream, tick, empty_index=self._job.empty_index)
+            load_records(context, encoder, stream, tick, empty_index=self._job.empty_index)
             return
         tick = self._ticker(partition, context, lambda: None)
         reader = IndexReader(context, partition.slice)

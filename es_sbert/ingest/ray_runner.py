@@ -20,14 +20,17 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
-from es_sbert.index.mapping import ChunkRules
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
+from es_sbert.ingest.first_records import check_first_records
+from es_sbert.ingest.load import OpenLoad, finish_load, open_load
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_plan import ModelIdentity
-from es_sbert.ingest.load_report import record_start
-from es_sbert.ingest.progress import ProgressTracker
+from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
+from es_sbert.ingest.load_report import LoadReport, record_end, record_start
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker
 from es_sbert.ingest.ray_actors import (
     Partition,
     PartitionLoader,
@@ -45,6 +48,7 @@ from es_sbert.ingest.ray_cluster import (
     ray_connection,
     remote_error_summary,
 )
+from es_sbert.ingest.reconcile import ConfirmPrune
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.io.text_formats import CorruptStream
 
@@ -117,18 +121,36 @@ class RayRunner:
     loader: type[PartitionLoader] = PartitionLoader
     _coordinator: Any = field(default_factory=start_coordinator, init=False)
 
-    @property
-    def model(self) -> ModelIdentity:
-        return ModelIdentity(self.sentence_model.name, self.sentence_model.fingerprint, self.sentence_model.dimensions)
+    def run_load(
+        self,
+        engine: Engine,
+        plan: LoadPlan,
+        control: LoadControl,
+        meter: ProgressMeter,
+        confirm: ConfirmPrune = lambda candidates: True,
+        observer: LoadObserver | None = None,
+    ) -> LoadReport:
+        """Carry out a plan on the cluster; see `load.run_load` for the arguments and errors.
 
-    def check_passages(self, rules: ChunkRules) -> None:
-        SentenceTokenizer(self.sentence_model).make_chunker(rules.tokens, rules.overlap, "document")
+        Raises:
+            ClusterError: the cluster failed, or the load was stopped before a worker began.
+        """
+        loaded = self.sentence_model
+        model = ModelIdentity(loaded.name, loaded.fingerprint, loaded.dimensions)
+        with check_first_records(engine, plan, control) as stream:
+            plan.check_chunk_rules(SentenceTokenizer(loaded).make_chunker)
+            with open_load(engine, plan, model, stream, control, meter, observer, self._open_checkpoint) as load:
+                report = finish_load(load, self._embed(load), confirm)
+        record_end(report)
+        return report
 
-    def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
+    def _open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
         return remote_checkpoint(self._coordinator, get_result(self._coordinator.open.remote(path, identity)))
 
-    def load(self, context: LoadContext) -> EncoderInfo:
-        index = context.index.name
+    def _embed(self, load: OpenLoad) -> EncoderInfo:
+        """Load all documents, until each has an outcome; what embedded them."""
+        context = load.context
+        index = context.index.concrete
         # A slice of the index sees what was refreshed.
         context.retrying(context.engine.refresh, index)
         empty = context.retrying(context.engine.count, index) == 0
@@ -158,7 +180,7 @@ class RayRunner:
                 if report.error is not None:
                     self._coordinator.request_stop.remote()  # the other workers
                     raise report.error
-        context.versions.add(*get_result(self._coordinator.written_versions.remote()))
+        load.versions.add(*get_result(self._coordinator.written_versions.remote()))
         if info is None:
             remedy = "Run the same command again: it resumes."
             raise ClusterError("the load was stopped before a worker of the Ray cluster began", remedy)
@@ -170,7 +192,7 @@ class RayRunner:
         if context.plan.sources:
             yield partition_sources(context.plan.sources, self.part_bytes)
             return
-        snapshots = open_snapshots(context.engine, context.plan.settings.index, context.retrying)
+        snapshots = open_snapshots(context.engine, context.index.alias, context.retrying)
         try:
             yield partition_index(self.workers.count, snapshots)
         finally:
@@ -209,10 +231,8 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     outcomes.rerouted += report.rerouted
     # Workers have no error limit: a partition is not the whole source.
     outcomes.check_errors(letter.reason for letter in report.dead_letters)
-    if report.unreachable_reason is not None:
-        control.mark_unreachable(report.unreachable_reason)
-    if report.truncated_reason is not None:
-        control.truncate(report.truncated_reason)
+    if report.stop_reason is not None:
+        (control.mark_unreachable if report.unreachable else control.end_early)(report.stop_reason)
 
 
 @contextmanager
@@ -223,7 +243,7 @@ def _progress_poller(context: LoadContext, coordinator: Any, parts: int) -> Iter
     def poll() -> None:
         stop_requested = False
         while not done.wait(_POLL_SECONDS):
-            if context.control.stop.is_set() and not stop_requested:
+            if context.control.stop_reading.is_set() and not stop_requested:
                 stop_requested = True
                 coordinator.request_stop.remote()
             try:

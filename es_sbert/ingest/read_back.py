@@ -35,7 +35,7 @@ from es_sbert.index.mapping import is_in_source, vector_path
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_threads import LoadAborted
+from es_sbert.ingest.load_threads import StageAborted
 from es_sbert.messages import log_event, pluralize
 from es_sbert.vectors import Vectors
 
@@ -111,14 +111,14 @@ class ReadBackCheck:
         """Hold back the second request until documents of the first one were read back.
 
         Raises:
-            LoadAborted: they differ; another thread has raised the error.
+            StageAborted: they differ; another thread has raised the error.
         """
         if self._first_checked:
             yield
             return
         with self._gate:
             if self._failed:
-                raise LoadAborted
+                raise StageAborted
             yield
 
     def check_first_request(self, taken: Sequence[WrittenAction]) -> None:
@@ -154,12 +154,12 @@ class ReadBackCheck:
         Raises:
             DocumentsAltered: a document differs from what was sent.
         """
-        if self._context.control.unreachable_reason is not None:
+        if self._context.control.unreachable:
             return
         try:
             self._context.retrying(self._check, self._sample)
         except EngineError as error:
-            self._context.control.truncate(f"written documents could not be read back: {error.message}")
+            self._context.control.end_early(f"written documents could not be read back: {error.message}")
 
     def _add_to_sample(self, taken: Sequence[WrittenAction]) -> None:
         """Reservoir sampling: each document of the load has the same chance."""
@@ -194,7 +194,7 @@ class ReadBackCheck:
 
     def _compare(self, sent: Sequence[SentDocument]) -> None:
         context = self._context
-        name, mappings = context.index.name, context.index.mappings
+        name, mappings = context.index.concrete, context.index.state.mappings
         names = [
             name for target in context.targets for name in (*target.template.fields, target.field, target.meta_field)
         ]
@@ -214,7 +214,7 @@ class ReadBackCheck:
         if not missing:
             return []
         context = self._context
-        name = context.index.name
+        name = context.index.concrete
         context.engine.refresh(name)
         ids = [document.id for document in missing]
         hits = multi_get(context.engine, name, ids, source=context.engine.info.source_with_vectors())
@@ -222,7 +222,7 @@ class ReadBackCheck:
 
     def _altered_error(self, document: SentDocument, differences: Sequence[str]) -> DocumentsAltered:
         context = self._context
-        name = context.index.name
+        name = context.index.concrete
         index = context.engine.get_index(name)
         what = (
             f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
@@ -259,7 +259,7 @@ class ReadBackCheck:
                 lines += [orjson.dumps({"update": head}), orjson.dumps({"doc": partial_document})]
         try:
             if lines:
-                self._context.engine.bulk(self._context.index.name, b"\n".join([*lines, b""]))
+                self._context.engine.bulk(self._context.index.concrete, b"\n".join([*lines, b""]))
         except EngineError as error:
             log_event("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
 

@@ -40,7 +40,7 @@ class RecordStream:
     """The records of all sources, read once: a pipe or a query yields them only once.
 
     Args:
-        control: Stops the reading; the stream truncates the load if a source fails.
+        control: Stops the reading; the stream ends the load early if a source fails.
 
     Attributes:
         counter: Bytes read from the sources.
@@ -49,7 +49,7 @@ class RecordStream:
     def __init__(self, sources: Sequence[DocumentSource], settings: ReadSettings, control: LoadControl) -> None:
         self.counter = ByteCounter()
         self._records: Generator[Record | RejectedRecord] = read_records(
-            sources, settings, self.counter, control.stop, control.truncate
+            sources, settings, self.counter, control.stop_reading, control.end_early
         )
         self._peeked: list[Record | RejectedRecord] = []
 

@@ -23,16 +23,18 @@ from es_sbert.index.mapping import EARLIER_SEGMENTS, merge_field_meta, read_meta
 from es_sbert.ingest.concurrent_changes import WriteState, count_concurrent_changes
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import ConcurrentChanges
+from es_sbert.ingest.written_versions import WrittenVersions
 from es_sbert.messages import be, log_event, pluralize
 
 
 def report_concurrent_changes(
-    context: LoadContext, index: IndexState, began: str, start: WriteState
+    context: LoadContext, index: IndexState, versions: WrittenVersions, began: str, start: WriteState
 ) -> tuple[int, ConcurrentChanges, list[str]]:
     """Restore what other programs, or a failure of the engine, have changed in the index, and report the rest.
 
     Args:
         index: As it is now, refreshed.
+        versions: The versions that the load has written.
         began: A time before the first vector of this load.
         start: How far the writes of the index were at that time.
 
@@ -44,9 +46,9 @@ def report_concurrent_changes(
         EngineError: the engine failed.
     """
     _restore_meta_entries(context, index)
-    if context.control.stop.is_set() or context.plan.settings.watch_seconds is not None:
+    if context.control.stop_reading.is_set() or context.plan.settings.watch_seconds is not None:
         return 0, ConcurrentChanges(), []
-    missing, changes = count_concurrent_changes(context, began, start)
+    missing, changes = count_concurrent_changes(context, versions, began, start)
     notes = _added_field_notes(context, index)
     if missing:
         notes.append(_missing_documents_note(context, missing))
@@ -63,7 +65,7 @@ def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
         missing = [target for target in targets_to_fill(context.targets) if target.field not in existing]
         for target in missing:
             # All segments have the index type if they had it when the load began: types never change back.
-            is_new = target.field not in (read_meta_entry(context.index.mappings, EARLIER_SEGMENTS) or {})
+            is_new = target.field not in (read_meta_entry(context.index.state.mappings, EARLIER_SEGMENTS) or {})
             meta = merge_field_meta(meta, target.field, target.meta, is_new=is_new)
         lost.extend(target.field for target in missing)
         return {"_meta": meta} if missing else None
@@ -79,17 +81,17 @@ def _added_field_notes(context: LoadContext, index: IndexState) -> list[str]:
     """Notes on vector fields added during a load from files, which writes only the fields known at its start."""
     if not context.plan.sources:
         return []
-    known = {*vector_fields(context.index.mappings, index.name), *(target.field for target in context.targets)}
+    known = {*vector_fields(context.index.state.mappings, index.name), *(target.field for target in context.targets)}
     return [
         f"{field} was added to the index during this load, and documents that this load wrote may lack it: "
-        f"`es-sbert ingest --index {context.plan.settings.index} --vector {field}` embeds them"
+        f"`es-sbert ingest --index {context.index.alias} --vector {field}` embeds them"
         for field in vector_fields(index.mappings, index.name)
         if field not in known
     ]
 
 
 def _missing_documents_note(context: LoadContext, missing: int) -> str:
-    name = context.index.name
+    name = context.index.concrete
     message = (
         f"{pluralize(missing, 'document')} that this load wrote {'is' if missing == 1 else 'are'} missing from {name}, "
         "or there in an earlier version: the engine lost writes that it had acknowledged. If a shard failed during the "
@@ -129,7 +131,7 @@ def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]
 
 def _in_place_command(context: LoadContext) -> str:
     fields = " ".join(f"--vector {target.field}" for target in targets_to_fill(context.targets))
-    return f"`es-sbert ingest --index {context.plan.settings.index} {fields}`"
+    return f"`es-sbert ingest --index {context.index.alias} {fields}`"
 
 
 _SAMPLE = 5
@@ -186,9 +188,9 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
     if not confirm(candidates):
         return 0, [kept]
     removed, control = 0, context.control
-    index, on_retry = context.plan.settings.index, context.outcomes.ledger.add_retries
+    index, on_retry = context.index.alias, context.outcomes.ledger.add_retries
     for _, hits in _unseen_documents(context, context.retrying):
-        if control.stop.is_set():
+        if control.stop_reading.is_set():
             break
         removed += delete_hits(context.engine, index, hits, context.retry_policy, control.stop_retrying, on_retry)
     context.refresh_index()
@@ -215,8 +217,8 @@ def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple
     targets = targets_to_fill(context.targets)
     hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets]
     query: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
-    name = context.plan.settings.index
-    routing = context.index.alias_routing(name)
+    name = context.index.alias
+    routing = context.index.state.alias_routing(name)
     for _, hits, is_rewritten in scan_index(
         context.engine, name, query=query, source_includes=[], page=_PAGE, retrying=retrying
     ):

@@ -71,7 +71,7 @@ def wait_until_replicated(context: MigrationContext) -> None:
     if not _is_replicated(context.changes.states()):
         # With an asynchronous translog a write counts once the translog is on disk, which may be in five seconds.
         context.retrying(context.engine.flush, context.source)
-    while not (_is_replicated(context.changes.states()) or context.control.stop.is_set()):
+    while not (_is_replicated(context.changes.states()) or context.control.stop_reading.is_set()):
         if time.monotonic() > deadline:
             remedy = "Look at `GET _cluster/health`, and run the same command again."
             raise RequestFailed(f"writes to {context.source} have not reached its replicas", remedy)
@@ -240,7 +240,7 @@ def remove_leftover_block(engine: Engine, alias: str) -> str | None:
 def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -> str | None:
     """As `remove_leftover_block`, if both indices are known; the alias points to `source`."""
     state = read_migration_state(target)
-    if state is None or state.source_uuid != source.settings["index.uuid"] or not state.blocked:
+    if state is None or state.source_uuid != source.uuid or not state.blocked:
         return None
     if state.permit and not remove_permit(engine, target.name, state.permit):
         # A swap has just used it, or a run was killed between removing it and removing the block.

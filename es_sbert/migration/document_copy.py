@@ -154,14 +154,14 @@ class MigrationContext:
                     "Fix or delete that document in the old index, then run the same command again to resume.",
                     result.status,
                 )
-        self.control.clear_backoff()
+        self.control.engine_wait.end()
         return written
 
     def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a call; transient failures are retried until the user stops the migration."""
-        retrying = make_retrier(self.policy, self.control.set_backoff, self.control.stop_retrying)
+        retrying = make_retrier(self.policy, self.control.engine_wait.begin, self.control.stop_retrying)
         result = retrying(lambda: call(*args, **kwargs))
-        self.control.clear_backoff()
+        self.control.engine_wait.end()
         return result
 
     def refresh(self, *indices: str) -> None:
@@ -230,7 +230,7 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
             if time.monotonic() - reported > _PROGRESS_SECONDS:
                 context.report(f"{pluralize(count, 'document')} copied")
                 reported = time.monotonic()
-            stopped = context.control.stop.is_set()
+            stopped = context.control.stop_reading.is_set()
             if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 # Numbers without a document may have been deletions; the end of the round finds out.
                 store.write(copied=tuple(copied), deletions=True)
@@ -316,7 +316,7 @@ def remove_deleted(context: MigrationContext) -> int:
     removed = 0
     for page in pages:
         removed += _remove_missing(context, [document_key(hit) for hit in page.hits])
-        if context.control.stop.is_set():
+        if context.control.stop_reading.is_set():
             return removed
     # Last: a run that is killed before this has to do all of it again.
     context.state_store.write(deletions=False)

@@ -20,7 +20,7 @@ from es_sbert.errors import EngineError, EsSbertError
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import VersionedUpdates
-from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
@@ -188,10 +188,10 @@ def migrate(
     policy = RetryPolicy(retry_seconds)
     with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
-        retrying = make_retrier(policy, control.set_backoff, control.stop_retrying)
+        retrying = make_retrier(policy, control.engine_wait.begin, control.stop_retrying)
         prepared = _prepare(engine, request, encoder, retrying)
         store, target = prepared.state_store, prepared.target.name
-        updates = VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying)
+        updates = VersionedUpdates(engine, prepared.target, policy, control.engine_wait.begin, control.stop_retrying)
         context = MigrationContext(engine, store.state.source, target, store, policy, control, updates, report)
         result = MigrationResult(
             alias=request.alias,
@@ -303,10 +303,10 @@ class _MigrationRun:
             load_settings=BulkLoadSettings.KEEP,
             retry_seconds=self.context.policy.budget,
         )
-        plan = self.context.retrying(plan_load, self.context.engine, settings)
-        runner, control = LocalRunner(self.encoder), self.context.control
+        plan = self.context.retrying(plan_load, self.context.engine, settings, sources=[])
+        control = self.context.control
         # The migration prints one summary at its end.
-        summary = run_load(self.context.engine, runner, plan, control, self.meter(), show_summary=False)
+        summary = run_load(self.context.engine, self.encoder, plan, control, self.meter(), show_summary=False)
         result = self.result
         result.embedded += summary.indexed
         result.passages += summary.passages
@@ -520,7 +520,7 @@ class _MigrationRun:
 
     @property
     def _is_stopped(self) -> bool:
-        return self.context.control.stop.is_set()
+        return self.context.control.stop_reading.is_set()
 
     def _is_swapped(self) -> bool:
         state = self.context.retrying(self.context.engine.get_index, self.request.alias)
@@ -529,6 +529,6 @@ class _MigrationRun:
     def _read_source(self) -> IndexState | None:
         """The old index, if it still exists."""
         state = self.context.retrying(self.context.engine.get_index, self.context.source)
-        if state is None or state.settings["index.uuid"] != self.context.state_store.state.source_uuid:
+        if state is None or state.uuid != self.context.state_store.state.source_uuid:
             return None
         return state

@@ -121,7 +121,7 @@ def existing_indices(engine: Engine, kept: Iterable[tuple[str, str]]) -> list[In
     found = []
     for name, index_uuid in dict.fromkeys(kept):
         index = engine.get_index(name)
-        if index is not None and index.name == name and index.settings["index.uuid"] == index_uuid:
+        if index is not None and index.name == name and index.uuid == index_uuid:
             found.append(index)
     return found
 
@@ -147,7 +147,7 @@ def find_target(
     name = name or read_target_pointer(source)
     target = None if name is None else engine.get_index(name)
     state = None if target is None else read_migration_state(target)
-    if target is None or state is None or state.source_uuid != source.settings["index.uuid"]:
+    if target is None or state is None or state.source_uuid != source.uuid:
         return None
     return target, state
 

@@ -382,7 +382,7 @@ def initial_state(source: IndexState, alias: str) -> MigrationState:
     return MigrationState(
         alias=alias,
         source=source.name,
-        source_uuid=source.settings["index.uuid"],
+        source_uuid=source.uuid,
         fields=(),
         run=uuid.uuid4().hex,
         copied=(-1,) * source.shards,
@@ -434,7 +434,7 @@ def resume_migration(
     # From now on the process that had begun it may not write the state.
     taken = state.model_copy(update={"run": uuid.uuid4().hex})
     retrying(lambda: put_migration_state(engine, target, taken))
-    if source is not None and source.settings["index.uuid"] != state.source_uuid:
+    if source is not None and source.uuid != state.source_uuid:
         source = None
     state_store = MigrationStateStore(engine, target, taken, retrying)
     return PreparedMigration(source, target, _migrated_fields(target, taken), state_store, resumed=True)

@@ -207,12 +207,12 @@ def _begun_state(
     is_frozen = previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true"
     # If the old index could take writes, it may hold some that nobody has copied: then everything is copied.
     known = is_frozen and len(previous.carried) == index.shards
-    own = {target.settings["index.uuid"], index.settings["index.uuid"]}
+    own = {target.uuid, index.uuid}
     kept = dict.fromkeys([*kept_by(previous), *kept_by(old)])
     return MigrationState(
         alias=alias,
         source=index.name,
-        source_uuid=index.settings["index.uuid"],
+        source_uuid=index.uuid,
         fields=found.fields,
         run=uuid.uuid4().hex,
         copied=previous.carried if known else (-1,) * index.shards,

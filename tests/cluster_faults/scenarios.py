@@ -22,7 +22,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import wait_for_engine
 from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
-from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
@@ -72,7 +72,7 @@ def ingest(stage: Stage, engine: Any, control: LoadControl | None = None, **opti
         **options,
     )
     plan = wait_for_engine(partial(plan_load, engine, settings), _RETRY_SECONDS)
-    return run_load(engine, LocalRunner(stage.encoders[0]), plan, control or LoadControl(), SilentMeter())
+    return run_load(engine, stage.encoders[0], plan, control or LoadControl(), SilentMeter())
 
 
 def _check_counts(report: LoadReport, count: int) -> None:
@@ -153,7 +153,7 @@ class Watch(_Documents):
 
     def run(self) -> None:
         control, rounds = LoadControl(), Rounds()
-        control.stop = rounds
+        control.stop_reading = rounds
         results: list[LoadReport | Exception] = []
 
         def watch() -> None:

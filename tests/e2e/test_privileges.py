@@ -33,8 +33,8 @@ from es_sbert.index.privileges import (
     SAVE_MIN_COSINE,
     SEARCH,
 )
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, SilentMeter
@@ -400,7 +400,12 @@ def test_revoked_privileges_leave_documents_without_dead_letters(
     def load(key: str, observer: LoadObserver) -> LoadReport:
         with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
             return run_load(
-                engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter(), observer=observer
+                engine,
+                encoder,
+                plan_load(engine, wanted, resolve_sources(wanted)),
+                LoadControl(),
+                SilentMeter(),
+                observer=observer,
             )
 
     with Encoder(str(model), precision="fp32", threads=1) as encoder:

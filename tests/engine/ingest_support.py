@@ -21,8 +21,8 @@ from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_vectors import read_vector
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
@@ -133,8 +133,8 @@ def load(
     with open_engine(url) as engine:
         summary = run_load(
             engine,
-            LocalRunner(encoder),
-            plan_load(engine, settings),
+            encoder,
+            plan_load(engine, settings, resolve_sources(settings)),
             control or LoadControl(),
             meter or SilentMeter(),
             confirm,

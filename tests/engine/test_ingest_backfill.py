@@ -12,7 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
-from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
@@ -238,10 +238,10 @@ def test_index_deleted_before_backfill_is_not_recreated(
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         engine.create_index(index, {})
-        wanted = plan_load(engine, IngestSettings(index=index, dead_letters=tmp_path / "dead"))
+        wanted = plan_load(engine, IngestSettings(index=index, dead_letters=tmp_path / "dead"), sources=[])
         engine.delete_index(index)
         with pytest.raises(IndexMissing):
-            run_load(engine, LocalRunner(encoder), wanted, LoadControl(), SilentMeter())
+            run_load(engine, encoder, wanted, LoadControl(), SilentMeter())
         assert engine.get_index(index) is None
 
 

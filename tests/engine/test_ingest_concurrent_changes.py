@@ -14,8 +14,8 @@ from es_sbert.engines.engine import BulkItemResult, Engine
 from es_sbert.index.load_settings import BULK_LOAD_SETTINGS
 from es_sbert.index.mapping import vector_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
@@ -209,7 +209,9 @@ class LosingEngine:
 
     def load(self, encoder: Encoder, settings: IngestSettings) -> LoadReport:
         engine: Any = self
-        return run_load(engine, LocalRunner(encoder), plan_load(engine, settings), LoadControl(), SilentMeter())
+        return run_load(
+            engine, encoder, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter()
+        )
 
 
 def bulk_body(documents: dict[str, Any]) -> bytes:

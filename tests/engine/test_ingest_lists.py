@@ -19,7 +19,7 @@ from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import text_hash, vector_value
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.dry_run import dry_run
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.test_adopt import vector_mapping
@@ -244,7 +244,7 @@ def test_dry_run_shows_texts_of_lists(
         dry_run=5,
     )
     engine = open_engine(es9_url)
-    shown = dry_run(engine, tiny, plan_load(engine, settings), 5)
+    shown = dry_run(engine, tiny, plan_load(engine, settings, resolve_sources(settings)), 5)
     assert ["".join(text.text for text in document.texts) or None for document in shown.documents] == TAGS_AND_CHAPTERS
     assert [document.missing_fields for document in shown.documents[2:]] == [
         ("tags",), ("chapters.text",), ("tags", "chapters.text"),

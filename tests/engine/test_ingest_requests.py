@@ -11,8 +11,8 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import EngineResponse
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.engine.ingest_support import sentences, write_jsonl
@@ -47,7 +47,9 @@ def test_requests_of_thousand_documents(
             index=index_name, files=(str(path),), id_field="id", index_type="flat", dead_letters=tmp_path / "dead"
         )
         requests = Requests(engine, monkeypatch)
-        report = run_load(engine, LocalRunner(tiny), plan_load(engine, settings), LoadControl(), SilentMeter())
+        report = run_load(
+            engine, tiny, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter()
+        )
         assert report.exit_code == 0
         return requests
 

@@ -15,9 +15,9 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
-from es_sbert.ingest.backfill import IndexWatcher, _SeenWrites
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.watch_index import IndexWatcher, _SeenWrites
 from tests.engine.ingest_support import (
     Rounds,
     contents,
@@ -44,7 +44,7 @@ def watching(
         A list in which its result stands afterwards, and its rounds.
     """
     control, rounds = LoadControl(), Rounds()
-    control.stop = rounds
+    control.stop_reading = rounds
     done: list[LoadReport | BaseException] = []
 
     def work() -> None:
@@ -184,7 +184,7 @@ def test_watch_finds_and_embeds_documents_that_it_has_missed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Writes are made to count as seen without being read, which must never happen."""
-    monkeypatch.setattr("es_sbert.ingest.backfill.CHECK_SECONDS", 0.5)
+    monkeypatch.setattr("es_sbert.ingest.watch_index.CHECK_SECONDS", 0.5)
     missed: list[str] = []
     is_quiet = threading.Event()
     has_changes = IndexWatcher.has_changes
@@ -242,7 +242,7 @@ def test_rejected_documents_of_a_watch_are_not_embedded_again(
     es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A document that the engine refuses with its vector lacks one for good: it is one dead letter, not one a check."""
-    monkeypatch.setattr("es_sbert.ingest.backfill.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("es_sbert.ingest.watch_index.CHECK_SECONDS", 0.0)
     index = fresh_index(es9_url)
 
     with open_engine(es9_url) as engine, FaultyProxy(es9_url, paths="") as proxy:

@@ -16,8 +16,8 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.vector_field import change_index_type, read_vector_field
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.engine.migration.support import Place, expect_no_stragglers, text_of, two_encoders
@@ -55,7 +55,7 @@ def test_passages_recall_size_and_migration_with_two_fields(
         passage_overlap=0,
         dead_letters=place.dead,
     )
-    run_load(engine, LocalRunner(first), plan_load(engine, settings), LoadControl(), SilentMeter())
+    run_load(engine, first, plan_load(engine, settings, resolve_sources(settings)), LoadControl(), SilentMeter())
 
     field = read_vector_field(engine, index_name, "embedding")
     assert field.meta.passages is not None

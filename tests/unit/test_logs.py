@@ -12,7 +12,7 @@ import pytest
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error, log_errors_only
 from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
-from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.load_threads import EngineWait, LoadControl
 from es_sbert.ingest.progress import EventMeter, ProgressSnapshot, choose_meter
 from es_sbert.messages import log_event, log_message
 
@@ -104,19 +104,20 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object
 def test_backoff_is_logged_at_start_and_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     now = 0.0
-    control = LoadControl(lambda: now)
-    control.set_backoff("429")
+    control = LoadControl()
+    control.engine_wait = EngineWait(lambda: now)
+    control.engine_wait.begin("429")
     now = 4.0
-    control.set_backoff("429")
-    control.clear_backoff()  # a busy engine's everyday
-    control.set_backoff("429")
+    control.engine_wait.begin("429")
+    control.engine_wait.end()  # a busy engine's everyday
+    control.engine_wait.begin("429")
     now = 10.0
-    control.set_backoff("503")
+    control.engine_wait.begin("503")
     now = 20.0
-    control.set_backoff("503")
+    control.engine_wait.begin("503")
     now = 21.0
-    control.clear_backoff()
-    control.clear_backoff()
+    control.engine_wait.end()
+    control.engine_wait.end()
     control.mark_unreachable("gone")
     control.mark_unreachable("gone again")
     begins, ends, lost = events(caplog)

@@ -20,8 +20,8 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
-from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load import run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import MigrationResult, migrate
@@ -138,7 +138,11 @@ class Place:
         """What `es-sbert ingest` with no FILE does."""
         settings = IngestSettings(index=index or self.index, text_fields=("text",), dead_letters=self.dead)
         summary = run_load(
-            self.engine, LocalRunner(encoder), plan_load(self.engine, settings), LoadControl(), SilentMeter()
+            self.engine,
+            encoder,
+            plan_load(self.engine, settings, resolve_sources(settings)),
+            LoadControl(),
+            SilentMeter(),
         )
         assert (summary.dead, summary.left, summary.stopped) == (0, 0, None)
 

@@ -228,7 +228,7 @@ def test_migration_whose_pointer_was_erased_is_resumed(place9: Place, encoders: 
     """By a program on another machine, which replaced `_meta` of the old index; the migration was killed."""
     place, second = place9, encoders[1]
     stopped = LoadControl()
-    stopped.stop.set()
+    stopped.stop_reading.set()
     first = place.migrate(second, control=stopped)
     assert not first.finished
     state = place.engine.get_index(place.index)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.ingest.load_threads import ClosableQueue, LoadAborted, LoadControl, StageThreads
+from es_sbert.ingest.load_threads import ClosableQueue, LoadControl, StageAborted, StageThreads
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -72,7 +72,7 @@ def test_first_error_stops_all_stages_and_is_raised(failing: str) -> None:
     with pytest.raises(ValueError, match=f"{failing} failed"):
         threads.wait()
     assert control.stop_retrying.is_set()
-    assert control.stop.is_set()
+    assert control.stop_reading.is_set()
 
 
 def test_stage_added_after_a_failure_stops() -> None:
@@ -99,7 +99,7 @@ def test_error_in_the_waiting_thread_stops_all_stages() -> None:
     def consume() -> None:
         try:
             list(channel)
-        except LoadAborted:
+        except StageAborted:
             ended.set()
             raise
 
@@ -114,13 +114,15 @@ def test_error_in_the_waiting_thread_stops_all_stages() -> None:
     over.set()
 
 
-def test_first_unreachable_reason_is_kept() -> None:
+def test_first_unreachable_reason_outweighs_a_source_that_failed() -> None:
     control = LoadControl()
-    assert control.unreachable_reason is None
+    control.end_early("the source failed")
+    assert (control.reason, control.unreachable) == ("the source failed", False)
     control.mark_unreachable("first")
     control.mark_unreachable("second")
-    assert control.unreachable_reason == "first"
-    assert control.stop.is_set()
+    control.end_early("the source failed again")
+    assert (control.reason, control.unreachable) == ("first", True)
+    assert control.stop_reading.is_set()
     assert not control.stop_retrying.is_set()
 
 

@@ -92,4 +92,4 @@ def test_one_text_of_several_is_enough() -> None:
 def test_file_that_passages_took_for_its_number_is_named_first() -> None:
     settings = IngestSettings(index="docs", passages=("docs.jsonl",), id_field="id")
     with pytest.raises(UsageError, match=r'`passages="docs\.jsonl"` is not a number of tokens'):
-        plan_load(cast(Engine, None), settings)  # before the engine is asked
+        plan_load(cast(Engine, None), settings, [])  # before the engine is asked

@@ -1,0 +1,220 @@
+"""Keep the vectors of an index current while other writers change its documents (`--watch`).
+
+Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
+it has seen: it also finds partial updates, which cause stale vectors, and costs as much as the writes, not as
+the index. Periodically, and when it ends, it checks that every document it has seen has its vector.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.index_state import ShardState
+from es_sbert.engines.shard_changes import ShardChanges
+from es_sbert.errors import EngineError, IndexMismatch
+from es_sbert.index.load_checks import in_place_command
+from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, embed_in_place, embed_index, lacking_text_query, scan_query
+from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_report import record_watch, record_watch_check
+from es_sbert.ingest.read_documents import Document
+
+
+def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
+    """Embed all documents of an index that have no current vector, then those that change, until the load is stopped.
+
+    Args:
+        seconds: How long to wait between two looks at the index.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    reader, stop = IndexReader(context), context.control.stop_reading
+    # Before the whole index is read, so that no write between the two is missed.
+    watcher = IndexWatcher(context, reader)
+    embed_index(context, encoder, reader)
+    if not stop.is_set():
+        record_watch(context, seconds)
+    idle = True
+    tick = context.progress_callback(lambda: None, watching=lambda: idle)
+    tick()
+    while not stop.wait(seconds):
+        if watcher.has_changes():
+            idle = False
+            embed_in_place(context, encoder, reader, watcher.documents(), tick)
+            idle = True
+        if not stop.is_set() and watcher.is_check_due():
+            _embed_missed(context, encoder, reader, watcher, tick)
+        tick()
+    _count_missed(context, watcher)
+
+
+def _embed_missed(
+    context: LoadContext, encoder: Encoder, reader: IndexReader, watcher: IndexWatcher, tick: Callable[[], None]
+) -> None:
+    """Embed the documents that the watch has missed, if any."""
+    try:
+        missed = watcher.missed_documents()
+    except EngineError as error:
+        context.control.end_early(f"reading the index failed: {error.message}")
+        return
+    record_watch_check(context, len(missed))
+    if missed:
+        context.outcomes.ledger.add_read(len(missed))
+        embed_in_place(context, encoder, reader, missed, tick)
+
+
+def _count_missed(context: LoadContext, watcher: IndexWatcher) -> None:
+    """Count the documents that a watch which has ended leaves without a vector, for the report."""
+    if context.control.reason is not None:
+        return  # the engine failed
+    try:
+        missed = len(watcher.missed_documents())
+    except EngineError as error:
+        context.control.end_early(f"whether documents lack a vector could not be checked: {error.message}")
+        return
+    # Those that were read, and left when the user stopped the watch, are counted already.
+    context.outcomes.lacking = max(0, missed - context.outcomes.ledger.counts()[DocumentOutcome.LEFT])
+
+
+class IndexWatcher:
+    """Finds the documents that were written to an index since the last check.
+
+    What was seen of a shard is a sequence number of its history: with another history, the shard is read again.
+
+    Args:
+        context: The load.
+        reader: Tells which documents lack a current vector.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+
+    def __init__(self, context: LoadContext, reader: IndexReader) -> None:
+        self._context = context
+        self._reader = reader
+        self._index = context.index.concrete
+        self._name = context.index.alias  # an alias may have a filter
+        self._backing = self._backing_indices()
+        self._changes = ShardChanges(context.engine, self._index, context.retrying)
+        self._latest = self._changes.states()
+        self._seen = {shard: _SeenWrites.from_shard(state) for shard, state in self._latest.items()}
+        self._checked = time.monotonic()
+        self._retries = 0
+
+    def has_changes(self) -> bool:
+        """Whether there are writes that were not seen yet. If the engine fails, the watch ends.
+
+        Raises:
+            IndexMismatch: the index was deleted or replaced, its alias was moved, or its data stream has rolled over.
+        """
+        try:
+            # First, and every time: another index may have the same sequence numbers.
+            self._check_stream()
+            self._context.check_index_unchanged()
+            self._latest = self._changes.states()
+        except EngineError as error:
+            self._end_watch(error)
+        return any(self._seen_of(shard) < state.global_checkpoint for shard, state in self._latest.items())
+
+    def documents(self) -> Iterator[Document]:
+        """Documents that lack a current vector, in writes that were not seen yet; these count as seen afterwards.
+
+        If the engine fails, the watch ends: documents read until then are still embedded.
+        """
+        try:
+            self._latest = self._changes.make_visible()
+            for shard, state in self._latest.items():
+                yield from self._shard_documents(shard, state)
+        except EngineError as error:
+            self._end_watch(error)
+
+    def is_check_due(self) -> bool:
+        """Whether to look for documents that were missed: some time has passed, or a request had to be repeated."""
+        retries = self._context.outcomes.ledger.retries
+        due = retries != self._retries or time.monotonic() - self._checked > CHECK_SECONDS
+        if due:
+            self._retries, self._checked = retries, time.monotonic()
+        return due
+
+    def missed_documents(self) -> list[Document]:
+        """Documents that lack a vector although their last write was seen, without those that were rejected.
+
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine failed.
+        """
+        context = self._context
+        context.retrying(context.engine.refresh, self._index)
+        query = lacking_text_query(context.targets, context.check_index_unchanged().mappings)
+        rejected = context.outcomes.rejected_versions
+        missed = []
+        for page in scan_index(
+            context.engine,
+            self._name,
+            query=query,
+            source_includes=self._reader.includes,
+            page=SCAN_PAGE,
+            retrying=context.retrying,
+        ):
+            seen = self._seen_of(page.shard)
+            for hit in page.hits:
+                if hit["_seq_no"] <= seen and (hit["_id"], hit["_seq_no"]) not in rejected:
+                    found = self._reader.stale_document(hit)
+                    missed += [found] if found is not None else []
+        return missed
+
+    def _seen_of(self, shard: int) -> int:
+        """The last sequence number that was seen of a shard; -1 if its history is another one now."""
+        seen = self._seen.get(shard)
+        return -1 if seen is None or seen.history != self._latest[shard].history else seen.seq_no
+
+    def _backing_indices(self) -> set[str]:
+        """Names of the backing indices of the index's data stream; none if it belongs to none."""
+        stream = self._context.index.state.data_stream
+        return set() if stream is None else set(self._context.retrying(self._context.engine.index_uuids, stream))
+
+    def _check_stream(self) -> None:
+        """New documents of a data stream go to its newest backing index, which is not watched."""
+        added = sorted(self._backing_indices() - self._backing)
+        if added:
+            raise IndexMismatch(
+                f"the data stream {self._context.index.state.data_stream} has rolled over: new documents go to "
+                f"{', '.join(added)} and no longer to {self._index}",
+                f"Embed the last documents of {self._index}: {in_place_command(self._index)}. Then watch the new "
+                f"backing index: `es-sbert ingest --index {added[-1]} --watch`.",
+            )
+
+    def _end_watch(self, error: EngineError) -> None:
+        self._context.control.end_early(f"reading the index failed: {error.message}")
+
+    def _shard_documents(self, shard: int, state: ShardState) -> Iterator[Document]:
+        context, seen, up_to = self._context, self._seen_of(shard), state.global_checkpoint
+        query, includes, alias = scan_query(context.targets), self._reader.includes, self._name
+        page = self._changes.page_size(SCAN_PAGE)
+        read = partial(self._changes.read, query=query, source_includes=includes, page=page, alias=alias)
+        while seen < up_to and not context.control.stop_reading.is_set():
+            hits = read(shard, seen, up_to)
+            yield from self._reader.stale_in(hits)
+            seen = hits[-1]["_seq_no"] if len(hits) == page else up_to
+            self._seen[shard] = _SeenWrites(state.history, seen)
+
+
+# How often a watch looks for documents that it has missed.
+CHECK_SECONDS = 300.0
+
+
+class _SeenWrites(NamedTuple):
+    """The writes to a shard that were seen: those up to a sequence number of a history."""
+
+    history: str
+    seq_no: int
+
+    @classmethod
+    def from_shard(cls, state: ShardState) -> _SeenWrites:
+        return cls(state.history, state.global_checkpoint)
