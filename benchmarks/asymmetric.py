@@ -43,9 +43,9 @@ from benchmarks.model_choice import model_folder, ranking_quality
 from benchmarks.retrieval import load_collection, read_collection
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.catalog.model_pair import built_in_texts, make_pair, measure_agreement
 from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.exporters.model_pair import built_in_texts, make_pair, measure_agreement
 from es_sbert.vectors import Vectors
 
 RESULTS = ROOT / "benchmarks/results/asymmetric"

@@ -17,8 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from es_sbert.encoder.device import available_cores, has_int8_products
 from es_sbert.installation import installed_runtimes
+from es_sbert.runtime.device import available_cores, has_int8_products
 
 T = TypeVar("T")
 

@@ -28,10 +28,10 @@ from benchmarks.common import machine, read_jsonl, replaced, seconds, table
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.numpy_reference import NumpyReference, ValueHook
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 T = TypeVar("T")
 

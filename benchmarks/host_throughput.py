@@ -39,13 +39,13 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder import onnx_session as sessions
-from es_sbert.encoder.batching import InputBuilder, plan_batches, unique_rows
-from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import CUDA_WORKERS, OnnxCudaModel, OnnxCudaSession
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.runtime import onnx_session as sessions
+from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import CUDA_WORKERS, OnnxCudaModel, OnnxCudaSession
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 CORES, WANTED = 16, 150_000
 _STAGES = ("tokenize", "token ids to numpy", "find identical texts, plan batches", "pack", "bind and gather")

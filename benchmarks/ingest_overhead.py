@@ -37,7 +37,6 @@ from benchmarks.common import machine, read_jsonl, replaced, table
 from es_sbert.cli.main import collect_garbage_less_often
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_vectors import EmbeddingTarget
@@ -53,6 +52,7 @@ from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.read_documents import DocumentRules, RecordStream, read_documents
 from es_sbert.ingest.sources.document_source import ReadSettings
 from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
 INDEX = "ingest-overhead"

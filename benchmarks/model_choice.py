@@ -42,7 +42,7 @@ from es_sbert.catalog.fetch_model import fetch_and_register
 from es_sbert.catalog.models import MODELS
 from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 from es_sbert.vectors import Vectors
 
 RESULTS = ROOT / "benchmarks/results/models"

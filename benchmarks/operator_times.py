@@ -45,12 +45,12 @@ from benchmarks.kept_runs import (
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.variants import Precision, Runtime, Variant
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import InputBuilder, ModelInputs
-from es_sbert.encoder.device import Device
 from es_sbert.encoder.model_loading import find_encoder, open_or_export
-from es_sbert.encoder.onnx_session import session_options
-from es_sbert.encoder.runtimes import compile_model
-from es_sbert.encoder.variant_choice import default_exports
+from es_sbert.runtime.batching import InputBuilder, ModelInputs
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import session_options
+from es_sbert.runtime.runtimes import compile_model
+from es_sbert.runtime.variant_choice import default_exports
 
 RESULTS = ROOT / "benchmarks/results/operators"
 PAGE = ROOT / "docs/results.md"

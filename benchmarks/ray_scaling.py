@@ -34,7 +34,6 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.ingest.load import run_load
@@ -45,6 +44,7 @@ from es_sbert.ingest.progress import ProgressSnapshot
 from es_sbert.ingest.ray_actors import PartitionLoader
 from es_sbert.ingest.ray_cluster import RayWorkerPool
 from es_sbert.ingest.ray_runner import RayRunner
+from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
 PARTS = 32  # of the source, so that the last one is short compared with the whole

@@ -11,9 +11,9 @@ import onnx
 from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.encoder.batching import InputBuilder, ModelInputs
-from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.exporters.parity import parity_sentences
+from es_sbert.runtime.batching import InputBuilder, ModelInputs
+from es_sbert.runtime.tokenizer import SentenceTokenizer, load_tokenizer
 
 _SENTENCES, _WORD_LISTS = 256, 64
 _LONGEST = 512  # tokens; activations of longer texts are not larger

@@ -50,8 +50,6 @@ from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.encoder.batching import ModelInputs
-from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.errors import (
     DeviceError,
     ParityFailed,
@@ -78,6 +76,8 @@ from es_sbert.exporters.transformer_weights import (
 from es_sbert.filesystem import staged_folder
 from es_sbert.installation import install_extra_command
 from es_sbert.messages import setting_text
+from es_sbert.runtime.batching import ModelInputs
+from es_sbert.runtime.onnx_runtime import onnxruntime
 
 # What sentence-transformers reads of a model, and its card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}

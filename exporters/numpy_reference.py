@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from es_sbert.bundle.model_files import read_optional_json
 from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Pooling, VectorModule
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
-from es_sbert.encoder.batching import pad, plan_batches, token_ids
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.rotary_reference import apply_linear, apply_norm, rotary_hidden_states
 from es_sbert.exporters.rotary_weights import EncoderWeights, RotaryWeights
 from es_sbert.exporters.transformer_weights import (
@@ -32,6 +30,8 @@ from es_sbert.exporters.transformer_weights import (
     TransformerWeights,
 )
 from es_sbert.exporters.vector_modules import RRELU_SLOPE, read_dense, read_layer_norm
+from es_sbert.runtime.batching import pad, plan_batches, token_ids
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
 

@@ -18,13 +18,13 @@ from onnx import NodeProto, numpy_helper
 from safetensors.numpy import save_file
 
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.encoder.batching import pad
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import open_session
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import BundleInvalid, ParityFailed
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.runtime.batching import pad
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import open_session
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 _FLOAT_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 # Operators of graphs whose weights were rounded to integers.

@@ -24,13 +24,13 @@ from es_sbert.bundle.bundle import hash_file
 from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.encoder.tokenizer import load_sentence_tokenizer
 from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import choose_graph_source, is_previous_export
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity
 from es_sbert.filesystem import staged_folder
+from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 
 
 def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:

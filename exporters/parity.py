@@ -18,12 +18,6 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
 from es_sbert.bundle.sentence_model import KINDS, PromptKind, SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.encoder.batching import InputBuilder, plan_batches, token_ids
-from es_sbert.encoder.device import Device, choose_device, cuda_devices
-from es_sbert.encoder.inference_pool import InferencePool
-from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, available_providers, open_session
-from es_sbert.encoder.runtimes import compile_model
-from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import (
     DeviceError,
     EsSbertError,
@@ -44,6 +38,12 @@ from es_sbert.exporters.rotary_weights import EncoderWeights
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 from es_sbert.messages import pluralize
+from es_sbert.runtime.batching import InputBuilder, plan_batches, token_ids
+from es_sbert.runtime.device import Device, choose_device, cuda_devices
+from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS, available_providers, open_session
+from es_sbert.runtime.runtimes import compile_model
+from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 
 
 def parity_pairs(max_tokens: int, count: int = 1024) -> tuple[list[str], list[str]]:

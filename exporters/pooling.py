@@ -13,10 +13,10 @@ import onnx
 
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.encoder.batching import LENGTH_MULTIPLE, LENGTH_MULTIPLE_PROPERTY, POOLING_MASK
 from es_sbert.exporters.graph_builder import FLOAT, INT32, INT64, GraphBuilder
 from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.vector_modules import add_modules
+from es_sbert.runtime.batching import LENGTH_MULTIPLE, LENGTH_MULTIPLE_PROPERTY, POOLING_MASK
 
 PADDED_INPUTS = [(name, INT64, ("batch", "tokens")) for name in ("input_ids", "attention_mask")]
 # Output of a network without its pooling, (B, S, D).

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision
-from es_sbert.encoder.batching import PADDING_ID_PROPERTY, round_up
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, INT32, INT64, GraphBuilder
 from es_sbert.exporters.pooling import (
     PADDED_INPUTS,
@@ -38,6 +37,7 @@ from es_sbert.exporters.transformer_weights import (
     StaticWeights,
     TransformerWeights,
 )
+from es_sbert.runtime.batching import PADDING_ID_PROPERTY, round_up
 
 _PACKED_INPUTS: list[tuple[str, int, Sequence[str | int]]] = [
     ("input_ids", INT32, ("tokens",)),
@@ -54,7 +54,7 @@ def build_sentence_graph(
     """Build a graph.
 
     Its inputs are int64 `input_ids` and `attention_mask`, (batch, tokens), padded on the right; if packed, those of
-    `es_sbert.encoder.batching.PackedBatch`. Output `sentence_embedding`, float32, (batch, dimensions).
+    `es_sbert.runtime.batching.PackedBatch`. Output `sentence_embedding`, float32, (batch, dimensions).
 
     Args:
         model: The model.

@@ -18,13 +18,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from es_sbert.encoder.batching import ModelInputs
-from es_sbert.encoder.onnx_runtime import onnxruntime
-from es_sbert.encoder.onnx_session import session_options
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.graph_builder import inner_graphs, save_graph
 from es_sbert.exporters.quantization import quantize_columns
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.runtime.batching import ModelInputs
+from es_sbert.runtime.onnx_runtime import onnxruntime
+from es_sbert.runtime.onnx_session import session_options
 
 # α of SmoothQuant: 1 would leave the activations equal ranges in all channels, 0 the weights.
 _MIGRATION = 0.75

@@ -10,12 +10,12 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_runtime import onnxruntime
-from es_sbert.encoder.onnx_session import open_session
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_runtime import onnxruntime
+from es_sbert.runtime.onnx_session import open_session
 
 USE_ANOTHER_LIBRARY = "Choose a model of another architecture, or run this one with its own library."
 

@@ -27,11 +27,6 @@ from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.encoder.batching import ModelInputs
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import OnnxCudaModel
-from es_sbert.encoder.runtimes import compile_model
-from es_sbert.encoder.tokenizer import PairTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.calibration import equal_length_batches, sample_texts
 from es_sbert.exporters.fp16 import fuse_attention, to_fp16
@@ -52,6 +47,11 @@ from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.exporters.vector_modules import read_layer_weights
 from es_sbert.networks.pair_scorer_folder import quiet_transformers
 from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
+from es_sbert.runtime.batching import ModelInputs
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import OnnxCudaModel
+from es_sbert.runtime.runtimes import compile_model
+from es_sbert.runtime.tokenizer import PairTokenizer, load_sentence_tokenizer
 
 # What the exporter says of every graph. That values became constants is what the parity gate looks for.
 _EXPECTED_WARNINGS = (

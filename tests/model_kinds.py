@@ -12,8 +12,8 @@ from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
+from es_sbert.catalog.model_pair import make_pair
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.exporters.model_pair import make_pair
 from tests.tiny import HIDDEN, tiny_tokenizer, write_tiny_bert
 
 # A table of token vectors; vectors that are cut; a network with fewer layers than its weights hold; a pair of a network

@@ -22,9 +22,9 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from benchmarks.baselines.word_vectors import WordVectors, read_word_vectors, tokenize, write_word_vectors
 from es_sbert.bundle.model_files import find_weight_files, read_json
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import plan_batches, unique_rows
 from es_sbert.errors import BundleInvalid, OutputError, SourceError, TrainingDiverged, error_summary
 from es_sbert.io.tables import read_table
+from es_sbert.runtime.batching import plan_batches, unique_rows
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from es_sbert.bundle.model_files import find_weight_files, read_json
 from es_sbert.bundle.sentence_model import PromptKind, max_input_tokens
-from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
+from es_sbert.runtime.batching import pad, plan_batches
 
 # Padded tokens of one batch.
 BUDGET = {"cpu": 2048, "cuda": 32_768}

@@ -37,7 +37,7 @@ from benchmarks.kept_runs import conditions, peers_folder, run_options, write_js
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

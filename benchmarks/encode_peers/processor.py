@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_sbert.encoder.device import available_cores
+from es_sbert.runtime.device import available_cores
 
 # Kind → its heading in docs/results.md, best first.
 KINDS = {

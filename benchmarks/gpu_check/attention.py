@@ -25,7 +25,7 @@ _LAYERS = 8  # in one graph, so that starting a run weighs little
 def attention(context: Context) -> JSON:
     """PackedMultiHeadAttention by each kernel at several lengths, with as many true tokens in each batch."""
     load_libraries()
-    from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS
+    from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
 
     cases: JSON = {}
     for hidden in HIDDEN:
@@ -90,8 +90,8 @@ def write_graph(path: Path, hidden: int) -> Path:
 def _measure(graph: Path, hidden: int, length: int, tokens: int, runs: int) -> JSON:
     import onnxruntime
 
-    from es_sbert.encoder.batching import pack
-    from es_sbert.encoder.onnx_session import session_options
+    from es_sbert.runtime.batching import pack
+    from es_sbert.runtime.onnx_session import session_options
 
     texts = max(1, tokens // length)
     batch = pack([np.zeros(length, np.int64)] * texts)

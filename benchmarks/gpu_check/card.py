@@ -30,15 +30,15 @@ def load_libraries() -> None:
     """Load CUDA's libraries as the encoder does, torch's before all others: no process can hold two of a kind."""
     with contextlib.suppress(ImportError):
         import torch  # noqa: F401
-    from es_sbert.encoder import cuda_session
+    from es_sbert.runtime import cuda_session
 
     cuda_session.load_libraries()
 
 
 def missing_cuda() -> str | None:
     """Why this machine cannot run the steps, or None."""
-    from es_sbert.encoder.device import cuda_devices
-    from es_sbert.encoder.onnx_session import available_providers
+    from es_sbert.runtime.device import cuda_devices
+    from es_sbert.runtime.onnx_session import available_providers
 
     if CUDA not in available_providers():
         return "the installed onnxruntime has no CUDA provider: install onnxruntime-gpu in its place"
@@ -49,7 +49,7 @@ def missing_cuda() -> str | None:
 
 def device() -> JSON:
     """Name, driver and memory of the first card, as far as they can be found."""
-    from es_sbert.encoder.device import cuda_driver
+    from es_sbert.runtime.device import cuda_driver
 
     found = cuda_driver()
     card = found.cards[0] if found and found.cards else None
@@ -93,8 +93,8 @@ def environment(context: Context) -> JSON:
     """Card, driver, versions and libraries; opens a model on CUDA and reads back where it runs."""
     import numpy as np
 
-    from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.runtime.device import Device
 
     load_libraries()
     name, folder = context.first_model

@@ -90,11 +90,11 @@ def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JS
 
 def _compare(bundle: Any, precision: Any) -> JSON:
     """The encoder's vectors on CUDA, as users get them, against the reference."""
-    from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.exporters.export_bundle import choose_graph_source
     from es_sbert.exporters.numpy_reference import choose_reference
     from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors, parity_sentences
+    from es_sbert.runtime.device import Device
 
     model = bundle.model
     texts = parity_sentences(model.max_tokens)

@@ -38,7 +38,7 @@ def loaded():
     return found
 
 system = loaded()
-from es_sbert.encoder.cuda_session import load_libraries
+from es_sbert.runtime.cuda_session import load_libraries
 load_libraries()
 print(json.dumps([system, [name for name in loaded() if name not in system]]))
 """
@@ -69,8 +69,8 @@ def refusals(context: Context) -> JSON:
 
 def _encode_here(bundle: Path) -> None:
     from es_sbert.bundle.bundle import open_encoder_bundle
-    from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.runtime.device import Device
 
     with Encoder.from_bundle(open_encoder_bundle(bundle), "fp16", Device("cuda"), threads=1) as encoder:
         encoder.encode(["baba bebe"])

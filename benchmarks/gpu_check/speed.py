@@ -150,9 +150,9 @@ def rate(encode: Callable[[list[str]], Any], texts: list[str]) -> float:
 
 
 def _encoder(context: Context, folder: Path, **settings: Any) -> Any:
-    from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.encoder.onnx_session import CUDA_WORKERS
+    from es_sbert.runtime.device import Device
+    from es_sbert.runtime.onnx_session import CUDA_WORKERS
 
     settings = {"threads": CUDA_WORKERS, **settings}
     return Encoder.from_bundle(context.bundle(folder), "fp16", Device("cuda"), **settings)

@@ -42,9 +42,9 @@ def stages(context: Context) -> JSON:
 
 
 def _measure(context: Context, folder: Path, tokens: int, count: int) -> JSON:
-    from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.encoder.onnx_session import CUDA_WORKERS
+    from es_sbert.runtime.device import Device
+    from es_sbert.runtime.onnx_session import CUDA_WORKERS
 
     words = whole_words(folder / "tokenizer.json")
     bundle = context.bundle(folder)
@@ -71,10 +71,10 @@ def _one_after_another(bundle: Any, warm: list[str], texts: list[str]) -> JSON:
 
     The calling thread's are the upper bound of what holds the interpreter's lock: tokenizing happens in other threads.
     """
-    from es_sbert.encoder.batching import InputBuilder, plan_batches, unique_rows
-    from es_sbert.encoder.device import Device
-    from es_sbert.encoder.onnx_session import OnnxCudaModel, OnnxCudaSession
-    from es_sbert.encoder.tokenizer import SentenceTokenizer
+    from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
+    from es_sbert.runtime.device import Device
+    from es_sbert.runtime.onnx_session import OnnxCudaModel, OnnxCudaSession
+    from es_sbert.runtime.tokenizer import SentenceTokenizer
 
     tokenizer = SentenceTokenizer(bundle.model)
     sessions = {short: _open(bundle.variant_file("fp16"), short) for short in (True, False)}
@@ -167,14 +167,14 @@ def _overlapped(encoder: Any, texts: list[str]) -> JSON:
 
 
 def _short_text() -> int:
-    from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS
+    from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
 
     return SHORT_TEXT_TOKENS
 
 
 def _open(path: Path, short: bool) -> Any:
-    from es_sbert.encoder.device import Device
-    from es_sbert.encoder.onnx_session import open_session
+    from es_sbert.runtime.device import Device
+    from es_sbert.runtime.onnx_session import open_session
 
     return open_session(path, Device("cuda"), short=short)
 
@@ -203,9 +203,9 @@ def profile(context: Context) -> JSON:
 
 def _kernels(bundle: Any, texts: list[str]) -> JSON | None:
     """Time on the card by kernel, from torch's profiler, which sees those of every library; None without it."""
-    from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.encoder.onnx_session import CUDA_WORKERS
+    from es_sbert.runtime.device import Device
+    from es_sbert.runtime.onnx_session import CUDA_WORKERS
 
     try:
         import torch
@@ -244,11 +244,11 @@ def _operators(bundle: Any, texts: list[str], scratch: Path) -> tuple[list[JSON]
     """Operators by provider with the time that the host spends on them, from onnxruntime's own profile."""
     import onnxruntime
 
-    from es_sbert.encoder.batching import InputBuilder
-    from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators
-    from es_sbert.encoder.device import Device
-    from es_sbert.encoder.onnx_session import OnnxCudaSession, session_options
-    from es_sbert.encoder.tokenizer import SentenceTokenizer
+    from es_sbert.runtime.batching import InputBuilder
+    from es_sbert.runtime.cuda_session import cuda_provider_options, non_shape_operators
+    from es_sbert.runtime.device import Device
+    from es_sbert.runtime.onnx_session import OnnxCudaSession, session_options
+    from es_sbert.runtime.tokenizer import SentenceTokenizer
 
     options = session_options()
     options.enable_profiling = True

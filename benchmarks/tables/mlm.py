@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.common import read_jsonl
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.encoder.batching import pad
+from es_sbert.runtime.batching import pad
 
 LAYERS, WIDTH, HEADS = 2, 128, 2
 STEPS, BATCH, LONGEST, RATE, SEED = 3_000, 64, 48, 5e-4, 1

@@ -12,8 +12,8 @@ from benchmarks.baselines.open_baseline import open_baseline
 from benchmarks.common import read_tsv, spread, table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
-from es_sbert.encoder.batching import pad
 from es_sbert.evaluation.evaluated_models import SentenceEmbedder, close_model, open_model
+from es_sbert.runtime.batching import pad
 
 TITLE = "Sentences a second (the paper's table 7)"
 NOTE = (

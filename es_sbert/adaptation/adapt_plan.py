@@ -18,7 +18,6 @@ from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.diagnostics.index_calibration import LabelledQuery
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
@@ -30,6 +29,7 @@ from es_sbert.index.mapping import document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate, mapping_field_names
 from es_sbert.messages import pluralize, setting_text
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 from es_sbert.training.passage_pairs import passage_splitter
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model

@@ -11,9 +11,9 @@ from typing import Literal
 
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.diagnostics.index_calibration import first_sentence_end
-from es_sbert.encoder.chunker import Span
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextFieldError, TextTemplate, field_text
+from es_sbert.runtime.chunker import Span
 from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.passage_pairs import choose_neighbours
 

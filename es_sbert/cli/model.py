@@ -213,8 +213,8 @@ def pair(
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.catalog.model_pair import make_pair
     from es_sbert.encoder.encode_file import read_texts
-    from es_sbert.exporters.model_pair import make_pair
     from es_sbert.messages import log_message
 
     large, small = (read_sentence_model(resolve_model(name), name) for name in (documents, queries))
@@ -300,11 +300,11 @@ def tune(name: str, as_json: bool) -> None:
       es-sbert model tune
       es-sbert model tune my-bundle --json
     """
-    from es_sbert.encoder.device import Device
     from es_sbert.encoder.model_loading import find_encoder, open_or_export
     from es_sbert.encoder.tuning import tune as measure
-    from es_sbert.encoder.variant_choice import contenders, variant_order
     from es_sbert.messages import log_message
+    from es_sbert.runtime.device import Device
+    from es_sbert.runtime.variant_choice import contenders, variant_order
 
     device = Device("cpu")
     source = find_encoder(name)

@@ -204,7 +204,7 @@ def search(
 
 
 def _print_message(message: str) -> None:
-    from es_sbert.encoder.device import NO_GPU_FOUND
+    from es_sbert.runtime.device import NO_GPU_FOUND
 
     # One text is embedded: that the CPU does it is not worth a line at every search.
     if message != NO_GPU_FOUND:

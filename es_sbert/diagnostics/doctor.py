@@ -10,16 +10,7 @@ import numpy as np
 from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.finding import Finding, Severity, failure, ok, warning
-from es_sbert.encoder.cuda_session import (
-    CudaLibraryStatus,
-    cuda_major,
-    install_remedy,
-    load_libraries,
-    provider_problem,
-)
-from es_sbert.encoder.device import NvidiaDriver, cuda_build_remedy, cuda_devices, cuda_driver
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
-from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.encoder.tuning import read_tuning
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.detection import detect_cluster
@@ -42,6 +33,15 @@ from es_sbert.index.vector_field import (
 )
 from es_sbert.installation import installed_runtimes, runtime_collision
 from es_sbert.messages import be, pluralize
+from es_sbert.runtime.cuda_session import (
+    CudaLibraryStatus,
+    cuda_major,
+    install_remedy,
+    load_libraries,
+    provider_problem,
+)
+from es_sbert.runtime.device import NvidiaDriver, cuda_build_remedy, cuda_devices, cuda_driver
+from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.vectors import Vectors
 

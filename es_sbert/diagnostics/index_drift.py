@@ -9,7 +9,6 @@ import numpy as np
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.diagnostics.drift import DriftReport, DriftSample, TokenCounts, compare_samples
-from es_sbert.encoder.tokenizer import load_sentence_tokenizer
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import ModelError
@@ -17,6 +16,7 @@ from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field
 from es_sbert.index.vector_field import VectorField, read_vector_field
+from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 
 # Hits of one request; with vectors of 384 numbers they take 2 MB.
 _PAGE = 250

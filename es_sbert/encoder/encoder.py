@@ -20,10 +20,7 @@ from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.chunker import Chunker
-from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder_route import EncoderRoute
-from es_sbert.encoder.inference_pool import model_closed
 from es_sbert.encoder.model_loading import (
     SelectedVariant,
     find_encoder,
@@ -31,9 +28,12 @@ from es_sbert.encoder.model_loading import (
     runtime_warnings,
     select_encoder_variant,
 )
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import UsageError
 from es_sbert.option_signature import spell_out
+from es_sbert.runtime.chunker import Chunker
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.inference_pool import model_closed
+from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
 

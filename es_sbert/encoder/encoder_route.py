@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.modules import Pooling
-from es_sbert.encoder.batching import InputBuilder, plan_batches, unique_rows
-from es_sbert.encoder.compiled_model import Session
-from es_sbert.encoder.inference_pool import InferencePool
 from es_sbert.encoder.model_loading import SelectedVariant
-from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS
-from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import ModelError
+from es_sbert.runtime.batching import InputBuilder, plan_batches, unique_rows
+from es_sbert.runtime.compiled_model import Session
+from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.onnx_session import SHORT_TEXT_TOKENS
+from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.vectors import Vectors
 
 # Poolings that give the zero vector for a text without tokens.

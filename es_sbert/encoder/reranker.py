@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.encoder.batching import BatchLimits, plan_batches
-from es_sbert.encoder.compiled_model import Session
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.inference_pool import InferencePool
 from es_sbert.encoder.model_loading import SelectedVariant, open_variant, select_reranker_variant
-from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 from es_sbert.errors import ModelError, UsageError
+from es_sbert.runtime.batching import BatchLimits, plan_batches
+from es_sbert.runtime.compiled_model import Session
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 
 Scores = NDArray[np.float32]
 

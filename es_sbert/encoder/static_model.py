@@ -24,9 +24,9 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.static_embedding import write_static_embedding
 from es_sbert.config import cache_folder
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import TokenizedTexts, load_sentence_tokenizer
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.filesystem import cached_folder
+from es_sbert.runtime.tokenizer import TokenizedTexts, load_sentence_tokenizer
 
 # The constant a of SIF's weights a / (a + p), p the probability of a token; the default of Model2Vec.
 SIF_COEFFICIENT = 1e-4

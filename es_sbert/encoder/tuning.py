@@ -18,15 +18,15 @@ from pydantic import BaseModel
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.variants import Variant
 from es_sbert.config import cache_folder
-from es_sbert.encoder.batching import InputBuilder
-from es_sbert.encoder.compiled_model import Session
-from es_sbert.encoder.device import Device, thread_counts
-from es_sbert.encoder.inference_pool import InferencePool
-from es_sbert.encoder.machine import describe_machine
-from es_sbert.encoder.runtimes import compile_model
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import EsSbertError, UsageError
 from es_sbert.filesystem import file_lock, open_output
+from es_sbert.runtime.batching import InputBuilder
+from es_sbert.runtime.compiled_model import Session
+from es_sbert.runtime.device import Device, thread_counts
+from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.machine import describe_machine
+from es_sbert.runtime.runtimes import compile_model
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 _SECONDS = 2.0  # of measuring, for all settings of all variants together; one round is always measured
 _BUDGETS = (1, 0.5, 2)  # times the runtime's own tokens a batch, the usual number first

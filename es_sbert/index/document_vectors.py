@@ -15,8 +15,6 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from es_sbert.encoder.batching import slice_by_size
-from es_sbert.encoder.joined_text import value_breaks
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
 from es_sbert.index.byte_vectors import StoredVectors, quantize_vectors, to_element_type
@@ -30,6 +28,8 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, has_value
 from es_sbert.io.text_formats import dump_object
+from es_sbert.runtime.batching import slice_by_size
+from es_sbert.runtime.joined_text import value_breaks
 from es_sbert.vectors import Vectors
 
 # Fingerprint in the metadata of a vector that is not the one which the field's model gives for the text.

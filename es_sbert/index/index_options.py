@@ -57,7 +57,7 @@ def request_vector_field(
     """
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
-    from es_sbert.encoder.tokenizer import SentenceTokenizer
+    from es_sbert.runtime.tokenizer import SentenceTokenizer
 
     text_fields, text_template = options.get("text_fields", ()), options.get("text_template")
     text = parse_text_options(text_fields, text_template)

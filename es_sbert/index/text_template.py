@@ -16,12 +16,12 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.encoder.joined_text import SEPARATOR, JoinedText
 from es_sbert.errors import UsageError
 from es_sbert.index.derived_fields import DerivedField, derived_fields, mapped_fields
 from es_sbert.index.mapping import document_meta_field
 from es_sbert.io.html_text import HtmlTooDeep, strip_html
 from es_sbert.io.text_formats import json_type_name
+from es_sbert.runtime.joined_text import SEPARATOR, JoinedText
 
 # Names in one message; documents of some sources have thousands of fields.
 _MAX_NAMES_SHOWN = 20

@@ -12,10 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import slice_by_size
-from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import EngineError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import (
@@ -44,6 +41,9 @@ from es_sbert.ingest.read_documents import (
     read_documents,
 )
 from es_sbert.messages import pluralize
+from es_sbert.runtime.batching import slice_by_size
+from es_sbert.runtime.chunker import Chunker
+from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
 # Writer threads; the throttle limits how many of them send at a time.

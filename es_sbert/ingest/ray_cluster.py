@@ -17,9 +17,9 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from es_sbert import __version__
-from es_sbert.encoder.onnx_session import CUDA_WORKERS
 from es_sbert.errors import ClusterError, EsSbertError, UsageError, error_summary
 from es_sbert.messages import log_event
+from es_sbert.runtime.onnx_session import CUDA_WORKERS
 
 # Starts a cluster on this machine for the duration of the load.
 LOCAL_CLUSTER = "local"

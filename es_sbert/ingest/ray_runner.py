@@ -19,7 +19,6 @@ from es_sbert.bundle.model_lookup import installed_model_folder, resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
@@ -51,6 +50,7 @@ from es_sbert.ingest.ray_cluster import (
 from es_sbert.ingest.reconcile import ConfirmPrune
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.io.text_formats import CorruptStream
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 # Bytes of a partition of a file: some minutes of a worker on a CPU. The partition of a lost machine is restarted, and
 # at the end of a load the workers wait for the last partition.

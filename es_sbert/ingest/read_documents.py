@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-from es_sbert.encoder.batching import slice_by_size
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
@@ -34,6 +33,7 @@ from es_sbert.ingest.records import (
 from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadSettings, read_records
 from es_sbert.io.json_members import remove_members
 from es_sbert.messages import setting_text
+from es_sbert.runtime.batching import slice_by_size
 
 
 class RecordStream:

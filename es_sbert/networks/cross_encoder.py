@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation
-from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 from es_sbert.errors import UsageError
 from es_sbert.networks.siamese_encoder import eval_mode, inference_batches
+from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 
 # Applied to logits ``(pairs, labels)``.
 _ACTIVATIONS: dict[ScoreActivation, Callable[[Tensor], Tensor]] = {

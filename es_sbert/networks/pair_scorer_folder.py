@@ -29,7 +29,6 @@ from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation, is_cross_encoder, read_cross_encoder
 from es_sbert.bundle.model_files import read_json
 from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
-from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.networks.cross_encoder import CrossEncoder, set_labels
 from es_sbert.networks.poly_encoder import PolyEncoder
@@ -42,6 +41,7 @@ from es_sbert.networks.siamese_encoder import (
     save_siamese_encoder,
     save_transformer,
 )
+from es_sbert.runtime.tokenizer import load_tokenizer
 
 _ACTIVATIONS = {
     ScoreActivation.SIGMOID: torch.nn.Sigmoid,

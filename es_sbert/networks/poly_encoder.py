@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from es_sbert.encoder.batching import unique_rows
-from es_sbert.encoder.tokenizer import check_pairs
 from es_sbert.networks.pooling import MIN_NORM, normalize_vectors
 from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode
+from es_sbert.runtime.batching import unique_rows
+from es_sbert.runtime.tokenizer import check_pairs
 
 
 def attend_with_codes(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:

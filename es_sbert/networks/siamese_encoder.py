@@ -41,11 +41,11 @@ from es_sbert.bundle.modules import (
 )
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain_transformer, read_sentence_model
 from es_sbert.bundle.static_embedding import NO_LIMIT_OF_TOKENS, write_static_embedding
-from es_sbert.encoder.batching import pad, plan_batches
-from es_sbert.encoder.tokenizer import SentenceTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.networks.pooling import pool
 from es_sbert.networks.token_table import TokenTable, load_token_table
+from es_sbert.runtime.batching import pad, plan_batches
+from es_sbert.runtime.tokenizer import SentenceTokenizer, load_sentence_tokenizer
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from es_sbert.encoder.tokenizer import TokenizedPairs
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from es_sbert.networks.siamese_encoder import SiameseEncoder, save_siamese_encoder
+from es_sbert.runtime.tokenizer import TokenizedPairs
 from es_sbert.training.losses import Objective
 from es_sbert.training.training_device import gather
 from es_sbert.training.training_examples import Examples

@@ -20,10 +20,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
 
-from es_sbert.encoder.tokenizer import load_sentence_tokenizer
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.pair_scorer_folder import quiet_transformers
 from es_sbert.networks.siamese_encoder import SiameseEncoder, load_pretrained
+from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 from es_sbert.training.bi_encoder_task import Batch, BiEncoderTask, TokenColumn, Tokens
 from es_sbert.training.objective_settings import DenoisingSpec
 from es_sbert.training.training_device import gather

@@ -22,12 +22,12 @@ from es_sbert.bundle.modules import Activation
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.static_model import check_static_source, static_model_folder
-from es_sbert.encoder.variant_choice import default_exports
 from es_sbert.errors import SourceError, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize
+from es_sbert.runtime.variant_choice import default_exports
 from es_sbert.training.objective_settings import ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DataSpec, DenseSpec, DevSpec, ModelSpec, Recipe, StageSpec

@@ -15,10 +15,10 @@ import numpy as np
 
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
-from es_sbert.encoder.chunker import Span
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import SourceError
 from es_sbert.messages import pluralize
+from es_sbert.runtime.chunker import Span
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 from es_sbert.training.augmentation import save_array
 from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.recipe import PassagesSpec

@@ -23,8 +23,8 @@ EXTRA = "[cuda]' brings all that CUDA needs"
 OPEN = """
 import sys
 from pathlib import Path
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import open_session
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import open_session
 from es_sbert.errors import EsSbertError
 try:
     session = open_session(Path({path!r}), Device("cuda"))
@@ -165,8 +165,8 @@ def test_old_driver_error_suggests_update(cuda_stand_ins: StandIns, packed: Path
 def test_device_lost_between_batches_raises_device_error(cuda_stand_ins: StandIns, packed: Path) -> None:
     """`device_error` turns what a later run raises into an error with a remedy."""
     code = OPEN.format(path=str(packed)) + (
-        "from es_sbert.encoder.cuda_session import device_error\n"
-        "from es_sbert.encoder.cuda_session import warmup_inputs\n"
+        "from es_sbert.runtime.cuda_session import device_error\n"
+        "from es_sbert.runtime.cuda_session import warmup_inputs\n"
         "try:\n"
         "    for number in range(1000): session.run(None, warmup_inputs(session))\n"
         "except Exception as error: print(device_error(Device('cuda'), error), file=sys.stderr)\n"

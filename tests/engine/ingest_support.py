@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.index.document_vectors import read_vector
@@ -27,6 +26,7 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
 from es_sbert.ingest.reconcile import ConfirmPrune
+from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 from tests.tiny import write_tiny_bert
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from es_sbert.encoder.batching import ModelInputs
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import OnnxCpuSession
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.runtime.batching import ModelInputs
+from es_sbert.runtime.onnx_session import OnnxCpuSession
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, sentences, vector_of, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer

@@ -22,7 +22,7 @@ from benchmarks.gpu_check.steps import STEPS
 from benchmarks.gpu_check.training import training_case
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 ROOT = Path(__file__).parents[2]
 TINY = Shape(hidden=32, heads=2, layers=2, intermediate=64)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import host_throughput
 from benchmarks.gpu_check.arithmetic import Shape
 from benchmarks.gpu_check.random_models import write_model
-from es_sbert.encoder.batching import PackedBatch
+from es_sbert.runtime.batching import PackedBatch
 
 COSTS = {"tokenize": {"cpu_us": 20.0, "lock_us": 2.0}, "pack": {"cpu_us": 2.0, "lock_us": 2.0}}
 

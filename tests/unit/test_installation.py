@@ -17,7 +17,6 @@ import pytest
 from packaging.requirements import Requirement
 
 from es_sbert import installation
-from es_sbert.encoder.onnx_runtime import runtime_error
 from es_sbert.installation import (
     Installation,
     current_installation,
@@ -28,6 +27,7 @@ from es_sbert.installation import (
     runtime_collision,
     switch_runtime_command,
 )
+from es_sbert.runtime.onnx_runtime import runtime_error
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

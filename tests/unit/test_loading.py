@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from es_sbert.encoder import model_loading
-from es_sbert.encoder.device import NO_GPU_FOUND
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.runtime.device import NO_GPU_FOUND
 from tests.tiny import write_tiny_bert
 
 CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 import es_sbert
 from es_sbert.bundle.model_lookup import ENTRY_POINT_GROUP, MODEL_PACKAGES
-from es_sbert.encoder.cuda_session import needed_libraries
+from es_sbert.runtime.cuda_session import needed_libraries
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

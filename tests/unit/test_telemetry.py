@@ -46,7 +46,7 @@ def test_load_of_openvino_reports_nothing(tmp_path: Path) -> None:
     pytest.importorskip("openvino_telemetry")
     home = tmp_path / "home"
     code = (
-        "from es_sbert.encoder.openvino_session import _load_core; _load_core(); import sys\n"
+        "from es_sbert.runtime.openvino_session import _load_core; _load_core(); import sys\n"
         "print('openvino_telemetry' in sys.modules, sys.modules['openvino.tools.ovc.telemetry_utils'].tm.__name__)"
     )
     assert run_python(code, environment_of_a_user(home)) == "False openvino.tools.ovc.telemetry_stub"

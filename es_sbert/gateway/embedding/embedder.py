@@ -18,14 +18,14 @@ import numpy as np
 from cachetools import LRUCache
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import slice_by_size
-from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.embedding.request_queue import BatchSlice, QueuedRequest, join_results, next_batch, select_rows
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings
+from es_sbert.runtime.batching import slice_by_size
+from es_sbert.runtime.chunker import Chunker
+from es_sbert.runtime.tokenizer import TokenizedTexts
 
 # Fingerprint of the model, kind of the prompt, and a hash of caller and text, so that all keys have the same size.
 VectorCacheKey = tuple[str, PromptKind | None, bytes]

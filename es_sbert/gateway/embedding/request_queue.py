@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.encoder.encoder import EncodeResult
-from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.runtime.tokenizer import TokenizedTexts
 
 
 @dataclass(eq=False)

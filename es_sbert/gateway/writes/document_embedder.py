@@ -11,7 +11,6 @@ import numpy as np
 
 from es_sbert.batched import batched
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.chunker import Chunker, Span
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder
@@ -25,6 +24,7 @@ from es_sbert.index.document_vectors import (
     build_field_value,
 )
 from es_sbert.index.mapping import ChunkRules
+from es_sbert.runtime.chunker import Chunker, Span
 from es_sbert.vectors import Vectors
 
 K = TypeVar("K", bound=Hashable)

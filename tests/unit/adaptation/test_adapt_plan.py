@@ -23,9 +23,9 @@ from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.cli.adapt import default_name
 from es_sbert.diagnostics.index_calibration import LabelledQuery
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import UsageError
 from es_sbert.index.document_sample import SampledDocument
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 from tests.unit.checkpoints import write_checkpoint
 
 

@@ -17,14 +17,14 @@ from es_sbert.diagnostics.doctor import (
     field_findings,
     settings_findings,
 )
-from es_sbert.encoder.cuda_session import CudaLibraryStatus, needed_libraries
-from es_sbert.encoder.device import Gpu, NvidiaDriver
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import UsageError
 from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta
+from es_sbert.runtime.cuda_session import CudaLibraryStatus, needed_libraries
+from es_sbert.runtime.device import Gpu, NvidiaDriver
 
 GB = 10**9
 MARK = "cluster.routing.allocation.disk.watermark"

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.encoder import model_loading
-from es_sbert.encoder.batching import ModelInputs
-from es_sbert.encoder.compiled_model import CompiledModel
-from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import OnnxCpuSession
-from es_sbert.encoder.runtimes import compile_model
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ModelNotFound, UsageError
+from es_sbert.runtime.batching import ModelInputs
+from es_sbert.runtime.compiled_model import CompiledModel
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import OnnxCpuSession
+from es_sbert.runtime.runtimes import compile_model
 from es_sbert.vectors import Vectors
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
@@ -146,7 +146,7 @@ def test_second_load_uses_the_cache(encoder: Encoder, folder: Path) -> None:
 
 
 def test_cuda_without_a_device_raises_device_error(folder: Path) -> None:
-    from es_sbert.encoder.device import cuda_devices
+    from es_sbert.runtime.device import cuda_devices
 
     if cuda_devices():
         pytest.skip("this machine has a card")

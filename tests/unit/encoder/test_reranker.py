@@ -19,17 +19,18 @@ from sentence_transformers import CrossEncoder
 from es_sbert.bundle.bundle import RerankerBundle, RerankerManifest, hash_file, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder import model_loading, openvino_session, variant_choice
-from es_sbert.encoder.compiled_model import CompiledModel
-from es_sbert.encoder.device import Device
+from es_sbert.encoder import model_loading
 from es_sbert.encoder.model_loading import choose_reranker_variant
-from es_sbert.encoder.onnx_session import OnnxCpuModel
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.encoder.runtimes import compile_model
-from es_sbert.encoder.tokenizer import PairTokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.exporters.export_bundle import export_reranker
+from es_sbert.runtime import openvino_session, variant_choice
+from es_sbert.runtime.compiled_model import CompiledModel
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import OnnxCpuModel
+from es_sbert.runtime.runtimes import compile_model
+from es_sbert.runtime.tokenizer import PairTokenizer
 from tests.unit.checkpoints import write_cross_encoder
 
 LONG = "The night train is late. " * 30

@@ -16,14 +16,15 @@ from es_sbert.bundle.bundle import EncoderBundle, EncoderManifest, open_encoder_
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.main import cli
-from es_sbert.encoder import machine, model_loading, tuning
-from es_sbert.encoder.device import Device
+from es_sbert.encoder import model_loading, tuning
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.encoder.tuning import Measurement, Tuning, fastest_variant, measure_variants, read_tuning, tuning_path
-from es_sbert.encoder.variant_choice import TUNING_VARIABLE
 from es_sbert.errors import ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.runtime import machine
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.variant_choice import TUNING_VARIABLE
 from tests.tiny import write_tiny_bert
 
 CPU = Device("cpu")

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from es_sbert.encoder.onnx_session import session_options
 from es_sbert.errors import UnsupportedArchitecture
 from es_sbert.exporters.graph_builder import FLOAT, OPSET
 from es_sbert.exporters.parity import max_padding_batches
 from es_sbert.exporters.quantization import einsum_product, graph_from_trace
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.runtime.onnx_session import session_options
 
 
 def graph(nodes: list[onnx.NodeProto], weights: dict[str, Floats]) -> onnx.ModelProto:

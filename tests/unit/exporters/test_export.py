@@ -21,8 +21,6 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import PackedBatch
-from es_sbert.encoder.device import Device, cuda_devices
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
 from es_sbert.exporters import graph_builder, quantization
@@ -30,6 +28,8 @@ from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.filesystem import staged_folder
+from es_sbert.runtime.batching import PackedBatch
+from es_sbert.runtime.device import Device, cuda_devices
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 

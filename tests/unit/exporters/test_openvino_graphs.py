@@ -10,9 +10,9 @@ from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.openvino_session import has_openvino
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
+from es_sbert.runtime.openvino_session import has_openvino
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
 

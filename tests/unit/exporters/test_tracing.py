@@ -23,11 +23,8 @@ from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.transformer_settings import max_input_tokens
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.batching import InputBuilder, pad
-from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import SelectedVariant, find_encoder, select_encoder_variant
-from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import export_bundle as source_module
 from es_sbert.exporters import parity, tracing
@@ -36,6 +33,9 @@ from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES
 from es_sbert.exporters.transformer_weights import ARCHITECTURES, Floats
 from es_sbert.installation import install_extra_command
+from es_sbert.runtime.batching import InputBuilder, pad
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.tokenizer import SentenceTokenizer, load_tokenizer
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sentence_model
-from es_sbert.encoder.batching import mark_unpooled, token_ids
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, UnsupportedSetting, UsageError
 from es_sbert.exporters import export
 from es_sbert.exporters.numpy_reference import NumpyReference
@@ -22,6 +20,8 @@ from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from es_sbert.runtime.batching import mark_unpooled, token_ids
+from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.test_modules import save
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
 POISON = "poison"

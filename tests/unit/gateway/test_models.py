@@ -20,9 +20,9 @@ import es_sbert.gateway.embedding.model_registry
 from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.local_registry import register_model
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.catalog.model_pair import make_pair
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, UsageError
-from es_sbert.exporters.model_pair import make_pair
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings

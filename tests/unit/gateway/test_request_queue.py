@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.gateway.embedding.request_queue import QueuedRequest, next_batch
+from es_sbert.runtime.tokenizer import TokenizedTexts
 
 
 def request_of(lengths: Sequence[int], route: int = 0) -> QueuedRequest:

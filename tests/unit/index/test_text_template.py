@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.encoder.joined_text import value_spans
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import absent_fields, text_hash
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, document_field_names, find_field
 from es_sbert.ingest.records import InvalidId, Origin, Record, document_id
+from es_sbert.runtime.joined_text import value_spans
 
 
 @pytest.mark.parametrize(

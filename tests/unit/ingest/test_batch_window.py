@@ -9,8 +9,8 @@ import pytest
 
 from es_sbert.cli.ingest import ingest
 from es_sbert.cli.main import cli
-from es_sbert.encoder.onnx_session import OnnxCpuModel, OnnxCudaModel
 from es_sbert.ingest.load_pipeline import batch_window
+from es_sbert.runtime.onnx_session import OnnxCpuModel, OnnxCudaModel
 
 
 @pytest.mark.parametrize(

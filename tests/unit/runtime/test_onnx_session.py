@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder import onnx_session as session_module
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.inference_pool import InferencePool
-from es_sbert.encoder.onnx_session import OnnxCpuModel, open_session, session_count
 from es_sbert.errors import BundleInvalid
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.runtime import onnx_session as session_module
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.onnx_session import OnnxCpuModel, open_session, session_count
 from tests.tiny import write_tiny_bert
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from semantic_text_splitter import TextSplitter
 from tokenizers import Tokenizer
 
-from es_sbert.encoder.joined_text import value_spans
 from es_sbert.errors import UsageError
+from es_sbert.runtime.joined_text import value_spans
 
 # (start, end) of a chunk in its text, in characters
 Span = tuple[int, int]

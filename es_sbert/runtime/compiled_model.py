@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import BatchLimits, round_up
+from es_sbert.runtime.batching import BatchLimits, round_up
 
 # On a CPU, padding takes as long as text. In lists of a few texts, which differ in length, it would be half of a batch.
 _SIMILAR = 0.75

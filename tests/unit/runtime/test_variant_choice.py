@@ -2,10 +2,10 @@
 
 import pytest
 
-from es_sbert.encoder import openvino_session, variant_choice
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.variant_choice import contenders, default_exports, variant_order
 from es_sbert.errors import DeviceError, UsageError
+from es_sbert.runtime import openvino_session, variant_choice
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.variant_choice import contenders, default_exports, variant_order
 
 CPU, CUDA = Device("cpu"), Device("cuda")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.encoder.cuda_session import (
+from es_sbert.installation import install_command, install_extra_command
+from es_sbert.runtime.cuda_session import (
     CudaLibrary,
     CudaLibraryStatus,
     find_libraries,
@@ -16,7 +17,6 @@ from es_sbert.encoder.cuda_session import (
     needed_libraries,
     nvidia_package_folders,
 )
-from es_sbert.installation import install_command, install_extra_command
 
 RAND, DNN = (
     CudaLibrary("libcurand.so.10", "nvidia-curand"),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators, warmup_inputs
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import open_session
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.runtime.cuda_session import cuda_provider_options, non_shape_operators, warmup_inputs
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import open_session
 from tests.tiny import write_tiny_bert
 
 

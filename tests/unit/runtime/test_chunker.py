@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import UsageError
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 from tests.tiny import WORDS, write_tiny_bert
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.encoder.batching import ENOUGH_TOKENS, BatchLimits, plan_batches, unique_rows
+from es_sbert.runtime.batching import ENOUGH_TOKENS, BatchLimits, plan_batches, unique_rows
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=200)
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import remembered_file_hash
 from es_sbert.bundle.file_hashes import remembered_hash
 from es_sbert.config import cache_folder
-from es_sbert.encoder.machine import describe_machine
 from es_sbert.errors import UsageError
 from es_sbert.filesystem import open_output
+from es_sbert.runtime.machine import describe_machine
 
 # Of all compiled models together; each is as large as its weights.
 _MAX_BYTES = 2 << 30

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.encoder import cuda_session
-from es_sbert.encoder.cuda_session import (
+from es_sbert.runtime import cuda_session
+from es_sbert.runtime.cuda_session import (
     CudaLibrary,
     CudaLibraryStatus,
     device_error,
     error_cause,
     missing_libraries_error,
 )
-from es_sbert.encoder.device import Device
+from es_sbert.runtime.device import Device
 
 CARD = Device("cuda", 1)
 CALL = (

@@ -18,11 +18,11 @@ from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.pair_record import PairRecord
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import shortened_model_folder
+from es_sbert.catalog.model_pair import make_pair, measure_agreement
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelNotFound, ModelsDisagree, UnsupportedArchitecture, UsageError
 from es_sbert.exporters import export
-from es_sbert.exporters.model_pair import make_pair, measure_agreement
 from es_sbert.exporters.parity import row_cosines
 from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import write_checkpoint, write_static_student

@@ -25,7 +25,7 @@ def runtime_error(cause: str) -> UsageError:
     Args:
         cause: Why, in the words of Python or the system's loader.
     """
-    from es_sbert.encoder.device import cuda_devices
+    from es_sbert.runtime.device import cuda_devices
 
     installed, cards = installed_runtimes(), cuda_devices()
     collision = runtime_collision(cards)

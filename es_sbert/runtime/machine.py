@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 
 from es_sbert import __version__
-from es_sbert.encoder.device import processor_flags, processor_name, thread_counts
+from es_sbert.runtime.device import processor_flags, processor_name, thread_counts
 
 # How Linux names instructions for many numbers at once, on x86 and on ARM.
 _MATRIX_INSTRUCTIONS = ("avx", "amx", "asimd", "sve", "i8mm", "bf16")

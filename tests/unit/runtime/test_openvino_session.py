@@ -13,14 +13,15 @@ import pytest
 from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder import model_loading, openvino_session, variant_choice
-from es_sbert.encoder.device import Device, has_bf16_products
+from es_sbert.encoder import model_loading
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
-from es_sbert.encoder.onnx_session import open_session
-from es_sbert.encoder.variant_choice import variant_order
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.runtime import openvino_session, variant_choice
+from es_sbert.runtime.device import Device, has_bf16_products
+from es_sbert.runtime.onnx_session import open_session
+from es_sbert.runtime.variant_choice import variant_order
 from tests.tiny import WORDS, write_tiny_bert
 
 CPU = Device("cpu")
@@ -149,7 +150,7 @@ def test_first_batches_of_a_process_may_run_in_several_threads() -> None:
     """Without what is done when OpenVINO is loaded, most processes that do this wait forever."""
     code = """
 import sys, threading
-from es_sbert.encoder.openvino_session import _load_core
+from es_sbert.runtime.openvino_session import _load_core
 _load_core()
 import openvino
 sys.setswitchinterval(1e-6)

@@ -18,10 +18,10 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN, read_json
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
-from es_sbert.encoder.batching import mark_unpooled, pad
-from es_sbert.encoder.chunker import Chunker
-from es_sbert.encoder.word_cache import WordCache, reads_words_alone
 from es_sbert.errors import BundleInvalid, EsSbertError, UsageError
+from es_sbert.runtime.batching import mark_unpooled, pad
+from es_sbert.runtime.chunker import Chunker
+from es_sbert.runtime.word_cache import WordCache, reads_words_alone
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from es_sbert.encoder import device
-from es_sbert.encoder.device import Gpu, available_cores, count_cores, has_int8_products, quota_cores
+from es_sbert.runtime import device
+from es_sbert.runtime.device import Gpu, available_cores, count_cores, has_int8_products, quota_cores
 
 
 def _processor(number: int, socket: int, core: int) -> str:

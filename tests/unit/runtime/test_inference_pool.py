@@ -10,10 +10,10 @@ import pytest
 
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.inference_pool import InferencePool
-from es_sbert.encoder.onnx_session import OnnxCpuModel
 from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.runtime.inference_pool import InferencePool
+from es_sbert.runtime.onnx_session import OnnxCpuModel
 from tests.tiny import write_tiny_bert
 
 

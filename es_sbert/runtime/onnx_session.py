@@ -9,12 +9,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import LENGTH_MULTIPLE, BatchLimits
-from es_sbert.encoder.compiled_model import CompiledModel, Session
-from es_sbert.encoder.cuda_session import device_error, open_cuda_session
-from es_sbert.encoder.device import Device, available_cores
-from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, error_summary
+from es_sbert.runtime.batching import LENGTH_MULTIPLE, BatchLimits
+from es_sbert.runtime.compiled_model import CompiledModel, Session
+from es_sbert.runtime.cuda_session import device_error, open_cuda_session
+from es_sbert.runtime.device import Device, available_cores
+from es_sbert.runtime.onnx_runtime import onnxruntime
 
 # Concurrent batches on CUDA: while one is copied and the host prepares the next, the other is computed.
 CUDA_WORKERS = 2

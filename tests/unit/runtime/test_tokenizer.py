@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-import es_sbert.encoder.tokenizer as tokenizer_module
+import es_sbert.runtime.tokenizer as tokenizer_module
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
-from es_sbert.encoder.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer, truncate_ids
 from es_sbert.errors import BundleInvalid, UsageError
+from es_sbert.runtime.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer, truncate_ids
 from tests.tiny import WORDS, write_tiny_bert
 
 

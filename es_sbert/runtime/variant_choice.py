@@ -6,11 +6,11 @@ import os
 
 from es_sbert.bundle.modules import STATIC_ARCHITECTURE
 from es_sbert.bundle.variants import Precision, Runtime, Variant
-from es_sbert.encoder.device import Device, has_amx, has_bf16_products, has_int8_products
-from es_sbert.encoder.openvino_session import has_openvino, openvino_problem
 from es_sbert.errors import UsageError
 from es_sbert.installation import install_command
 from es_sbert.messages import setting_text
+from es_sbert.runtime.device import Device, has_amx, has_bf16_products, has_int8_products
+from es_sbert.runtime.openvino_session import has_openvino, openvino_problem
 
 # `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
 TUNING_VARIABLE = "ES_SBERT_TUNING"

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import POOLING_MASK, InputBuilder
-from es_sbert.encoder.device import Device, compute_capability
-from es_sbert.encoder.onnx_runtime import onnxruntime
 from es_sbert.errors import DeviceError
 from es_sbert.installation import CUDA_EXTRA, install_command, install_extra_command
+from es_sbert.runtime.batching import POOLING_MASK, InputBuilder
+from es_sbert.runtime.device import Device, compute_capability
+from es_sbert.runtime.onnx_runtime import onnxruntime
 
 _EXTRA_MAJOR = 13  # the CUDA that the extra brings
 _LINK_MAP = 2  # RTLD_DI_LINKMAP of dlinfo(3)
@@ -349,7 +349,7 @@ def open_cuda_session(
 
     Args:
         options: Of the session, changed here.
-        short: As for `es_sbert.encoder.onnx_session.open_session`.
+        short: As for `es_sbert.runtime.onnx_session.open_session`.
 
     Raises:
         DeviceError: the graph does not run on the card, or a part of it would run on the CPU.

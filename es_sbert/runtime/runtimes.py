@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from es_sbert.bundle.variants import Precision, Runtime
-from es_sbert.encoder.compiled_model import CompiledModel
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import OnnxCpuModel, OnnxCudaModel
+from es_sbert.runtime.compiled_model import CompiledModel
+from es_sbert.runtime.device import Device
+from es_sbert.runtime.onnx_session import OnnxCpuModel, OnnxCudaModel
 
 
 def compile_model(
@@ -29,7 +29,7 @@ def compile_model(
         return OnnxCudaModel(path, device, threads)
     if runtime == Runtime.OPENVINO:
         # Imported here: it need not be installed.
-        from es_sbert.encoder.openvino_session import OpenVinoModel
+        from es_sbert.runtime.openvino_session import OpenVinoModel
 
         return OpenVinoModel(path, Precision(precision), threads)
     return OnnxCpuModel(path, threads)

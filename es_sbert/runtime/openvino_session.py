@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.variants import Precision
-from es_sbert.encoder.batching import POOLING_MASK
-from es_sbert.encoder.compiled_cache import compiled_path, keep_compiled, read_compiled
-from es_sbert.encoder.compiled_model import CompiledModel, Session
-from es_sbert.encoder.device import Device, available_cores, has_bf16_products, has_int8_products
-from es_sbert.encoder.onnx_runtime import onnxruntime
-from es_sbert.encoder.onnx_session import open_session as open_onnx_session
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, error_summary
 from es_sbert.installation import install_command
+from es_sbert.runtime.batching import POOLING_MASK
+from es_sbert.runtime.compiled_cache import compiled_path, keep_compiled, read_compiled
+from es_sbert.runtime.compiled_model import CompiledModel, Session
+from es_sbert.runtime.device import Device, available_cores, has_bf16_products, has_int8_products
+from es_sbert.runtime.onnx_runtime import onnxruntime
+from es_sbert.runtime.onnx_session import open_session as open_onnx_session
 
 # OpenVINO's names of the number formats, as the option takes them and as a compiled model reports them.
 # What the graph has in int8 stays so. The rest is then in float32: with bf16, long texts would be faster, but a vector

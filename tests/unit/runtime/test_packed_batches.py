@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import LENGTH_MULTIPLE, pack, pad, round_up
+from es_sbert.runtime.batching import LENGTH_MULTIPLE, pack, pad, round_up
 
 PADDING_ID = 1
 ROWS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=20), min_size=1, max_size=30)

@@ -15,10 +15,10 @@ import pytest
 from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder import compiled_cache, machine, openvino_session
-from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.runtime import compiled_cache, machine, openvino_session
+from es_sbert.runtime.device import Device
 from tests.tiny import WORDS, write_tiny_bert
 
 pytestmark = pytest.mark.skipif(not openvino_session.has_openvino(), reason="openvino is not installed")
@@ -162,7 +162,7 @@ _ENCODE = """
 import sys
 from pathlib import Path
 from es_sbert.bundle.bundle import open_encoder_bundle
-from es_sbert.encoder.device import Device
+from es_sbert.runtime.device import Device
 from es_sbert.encoder.encoder import Encoder
 
 bundle = open_encoder_bundle(Path(sys.argv[1]))

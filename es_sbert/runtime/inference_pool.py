@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from es_sbert.encoder.compiled_model import CompiledModel, Session
 from es_sbert.errors import UsageError
+from es_sbert.runtime.compiled_model import CompiledModel, Session
 
 T = TypeVar("T")
 
