@@ -245,7 +245,8 @@ def _check_migration(engine: Engine, settings: AdaptSettings, retrying: Retrier,
             engine, MigrationRequest(settings.index, settings.vector_field, replace_index=replace_index), retrying
         )
     except (IndexMismatch, UsageError) as error:
-        raise type(error)(error.message, f"{error.remedy} Or leave --migrate out.") from None
+        error.remedy = f"{error.remedy} Or leave --migrate out."
+        raise
 
 
 # What `es-sbert index migrate` gets of the options; its other options have their defaults.

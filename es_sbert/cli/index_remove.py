@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
+from click.core import ParameterSource
 from cloup import option_group
 
 from es_sbert.cli import options as shared
@@ -57,8 +58,11 @@ def remove(name: str, yes: bool, **options: Any) -> int:
     from es_sbert.index.vector_field import require_index
     from es_sbert.migration.remove_vectors import removable_fields
 
-    if not options["reindex"] and (options["new_name"] or options["replace_index"]):
-        raise UsageError("--name and --replace-index apply to a copy only", "Add --reindex, or leave them out.")
+    has_max_hold = click.get_current_context().get_parameter_source("max_hold") is ParameterSource.COMMANDLINE
+    if not options["reindex"] and (options["new_name"] or options["replace_index"] or has_max_hold):
+        raise UsageError(
+            "--name, --replace-index and --max-hold apply to a copy only", "Add --reindex, or leave them out."
+        )
     if not yes:
         require_terminal("vectors would be removed")
     with shared.open_engine(options) as engine:
