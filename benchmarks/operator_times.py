@@ -50,7 +50,7 @@ from es_sbert.runtime.batching import InputBuilder, ModelInputs
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import session_options
 from es_sbert.runtime.runtimes import compile_model
-from es_sbert.runtime.variant_choice import default_exports
+from es_sbert.runtime.variant_candidates import default_exports
 
 RESULTS = ROOT / "benchmarks/results/operators"
 PAGE = ROOT / "docs/results.md"

@@ -57,7 +57,7 @@ def export(
     from es_sbert.bundle.variants import Variant
     from es_sbert.errors import UsageError
     from es_sbert.exporters.export_bundle import export_bundle, export_reranker
-    from es_sbert.runtime.variant_choice import default_exports
+    from es_sbert.runtime.variant_candidates import default_exports
 
     if isinstance(variants, str) or any(name not in set(Variant) for name in variants or ()):
         raise UsageError(f"{variants!r} is not a list of variants", f"Choose from {', '.join(Variant)}.")

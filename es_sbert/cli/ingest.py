@@ -96,21 +96,21 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         # Until the load begins, Ctrl-C ends these waits as it ends any command.
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
         engine = stack.enter_context(closing(wait(lambda: connect(where))))
-        wanted = wait(lambda: plan_load(engine, settings, sources))
-        if settings.replace_text_template and not yes and not _confirm_replace(engine, wanted):
+        plan = wait(lambda: plan_load(engine, settings, sources))
+        if settings.replace_text_template and not yes and not _confirm_replace(engine, plan):
             return 0
         if report_index is not None:
             wait(lambda: prepare_report_index(engine, report_index))
         if ray is None:
-            run = partial(run_load, engine, stack.enter_context(_load_encoder(wanted, encoder)))
+            run = partial(run_load, engine, stack.enter_context(_load_encoder(plan, encoder)))
         else:
             encoder |= {"count": options["ray_workers"], "part_bytes": options["ray_part_bytes"]}
-            run = partial(stack.enter_context(_ray_runner(ray, wanted, where, **encoder)).run_load, engine)
+            run = partial(stack.enter_context(_ray_runner(ray, plan, where, **encoder)).run_load, engine)
         stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
             confirm = (lambda gone: True) if yes else _confirm_prune
-            summary = run(wanted, control, meter, confirm, observer)
+            report = run(plan, control, meter, confirm, observer)
         except (EngineError, ClusterError) as error:
             if not control.interrupted:
                 raise
@@ -119,10 +119,10 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             log_event("interrupted", said, logging.WARNING, text=f"Interrupted: {said}")
             return EXIT_INTERRUPTED
         if report_index is not None:
-            write_report(engine, report_index, summary)
+            write_report(engine, report_index, report)
     if as_json:
-        print_report(summary.model_dump(mode="json"), (), as_json=True)
-    return summary.exit_code
+        print_report(report.model_dump(mode="json"), (), as_json=True)
+    return report.exit_code
 
 
 def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
@@ -134,9 +134,9 @@ def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str,
     assert settings.dry_run is not None
     sources = resolve_sources(settings)
     with closing(connect(where)) as engine:
-        wanted = plan_load(engine, settings, sources)
-        with _load_encoder(wanted, encoder) as opened:
-            result = dry_run(engine, opened, wanted, settings.dry_run)
+        plan = plan_load(engine, settings, sources)
+        with _load_encoder(plan, encoder) as opened:
+            result = dry_run(engine, opened, plan, settings.dry_run)
     # Only the problems: the texts are the documents' own.
     shown = [
         each if each.problem is None else each.model_copy(update={"problem": as_options(each.problem)})
@@ -147,19 +147,19 @@ def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str,
     return 0
 
 
-def _confirm_replace(engine: Engine, wanted: LoadPlan) -> bool:
+def _confirm_replace(engine: Engine, plan: LoadPlan) -> bool:
     """Whether the user wants the vectors of another text replaced; True where there are none."""
     from es_sbert.index.mapping import has_vector_query
     from es_sbert.messages import escape_unprintable
 
-    assert wanted.state is not None, "--replace-text-template is for documents of an index"
-    for field in wanted.fields:
+    assert plan.state is not None, "--replace-text-template is for documents of an index"
+    for field in plan.fields:
         new = field.template.template
         if field.stored is None or field.stored.text in (None, new):
             continue
-        count = engine.count(wanted.state.name, has_vector_query(field.field, field.stored))
+        count = engine.count(plan.state.name, has_vector_query(field.field, field.stored))
         question = (
-            f"The vectors of {pluralize(count, 'document')} in {wanted.state.name}.{field.field} were made "
+            f"The vectors of {pluralize(count, 'document')} in {plan.state.name}.{field.field} were made "
             "from the text "
             f"{escape_unprintable(repr(field.stored.text))}. Replace them by vectors of "
             f"{escape_unprintable(repr(new))}? Until the "
@@ -170,21 +170,21 @@ def _confirm_replace(engine: Engine, wanted: LoadPlan) -> bool:
     return True
 
 
-def _load_encoder(wanted: LoadPlan, encoder: dict[str, Any]) -> Encoder:
+def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
     """The encoder that the user has named, or else that of the index, or else the default one."""
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.messages import log_message
 
-    stored = wanted.stored
+    stored = plan.stored
     if stored is None:
         return Encoder(kind="document", report=log_message, **encoder)
     return Encoder.for_index(
-        wanted.settings.index, stored.model, stored.fingerprint, kind="document", report=log_message, **encoder
+        plan.settings.index, stored.model, stored.fingerprint, kind="document", report=log_message, **encoder
     )
 
 
 def _ray_runner(
-    address: str, wanted: LoadPlan, engine: EngineSettings, *, model: str | None, **options: Any
+    address: str, plan: LoadPlan, engine: EngineSettings, *, model: str | None, **options: Any
 ) -> AbstractContextManager[RayRunner]:
     """A runner on a Ray cluster.
 
@@ -198,9 +198,9 @@ def _ray_runner(
     require_extra("ray", "ray")
     from es_sbert.ingest.ray_runner import open_ray_runner
 
-    stored = wanted.stored
+    stored = plan.stored
     if model is None and stored is not None:
-        found = find_index_model(wanted.settings.index, stored.model, stored.fingerprint)
+        found = find_index_model(plan.settings.index, stored.model, stored.fingerprint)
         # The folders of packages and of the hub's cache differ between machines.
         model = found.name if found.is_public else str(found.folder)
     return open_ray_runner(address, DEFAULT_MODEL if model is None else model, engine, **options)

@@ -304,7 +304,7 @@ def tune(name: str, as_json: bool) -> None:
     from es_sbert.encoder.tuning import tune as measure
     from es_sbert.messages import log_message
     from es_sbert.runtime.device import Device
-    from es_sbert.runtime.variant_choice import contenders, variant_order
+    from es_sbert.runtime.variant_candidates import contenders, variant_order
 
     device = Device("cpu")
     source = find_encoder(name)

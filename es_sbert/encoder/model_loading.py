@@ -32,7 +32,7 @@ from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.machine import describe_machine
 from es_sbert.runtime.onnx_session import available_providers
 from es_sbert.runtime.runtimes import compile_model
-from es_sbert.runtime.variant_choice import contenders, openvino_warnings, variant_order
+from es_sbert.runtime.variant_candidates import contenders, openvino_warnings, variant_order
 
 StatusCallback = Callable[[str], None]
 BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)

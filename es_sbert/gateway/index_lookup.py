@@ -336,8 +336,8 @@ class IndexLookup:
     async def _resolve_local(self, local: str, options: dict[str, str], names: IndexExpression) -> ResolvedIndices:
         parts = split_expression(local or "_all")
         credentials = self.lookup_credentials(names.headers)
-        # Permissions first: a caller without any costs the engine one request. Without credentials, the caller's
-        # permissions are those that the mappings are read with.
+        # Permissions first, so that a caller who has none costs the engine one request. Without credentials there is
+        # nothing to check: the mappings are read with the caller's permissions.
         restricted = not names.listed and bool(credentials)
         allowed = await self._permissions.searchable_indices(parts, options, names.headers) if restricted else None
         if restricted and allowed is None:

@@ -66,7 +66,7 @@ class SearchRecord:
             been.
         status: HTTP status of the response to the caller.
         milliseconds: From the request to the end of the response.
-        embedding_milliseconds: Time until its texts were embedded; None without semantic queries.
+        embedding_milliseconds: Time until its semantic queries were replaced; None without semantic queries.
         upstream_milliseconds: Time that the engine took; None if no request was sent.
         texts: Texts of its semantic queries.
         rewrites: Rewritten syntaxes: `virtual_field`, `text_embedding`, `semantic`, `neural`, `match`, ….
@@ -458,7 +458,7 @@ class SearchTrace:
         lacks_query: Whether it matches all documents.
         is_semantic: Whether it has a semantic query, even an invalid one.
         queries: Its semantic queries; empty if it was refused before they were known.
-        seconds: Time until their texts were embedded.
+        seconds: Time until they were replaced by native queries.
         status: Status of its part of the response, if the gateway itself answered; None for that of the response.
     """
 

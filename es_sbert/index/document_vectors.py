@@ -304,7 +304,7 @@ class HasBody(Protocol):
 _Body = TypeVar("_Body", bound=HasBody)
 
 
-def bulk_bodies(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body]]:
+def group_actions(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body]]:
     """Actions in groups of at most `max_bytes`; a larger action goes alone."""
     return slice_by_size(actions, lambda action: len(action.body), max_bytes)
 

@@ -11,7 +11,7 @@ from es_sbert.engines.engine import BulkItemResult, Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.document_vectors import HasBody, bulk_bodies
+from es_sbert.index.document_vectors import HasBody, group_actions
 from es_sbert.messages import pluralize
 
 BODY_BYTES = 5 << 20
@@ -64,7 +64,7 @@ class VersionedUpdates:
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine did not take an update within the policy's budget. Acknowledged updates are kept.
         """
-        for group in bulk_bodies(actions, BODY_BYTES):
+        for group in group_actions(actions, BODY_BYTES):
             yield from self._send_group(group)
 
     def _send_group(self, group: Sequence[A]) -> Iterator[tuple[A, BulkItemResult]]:

@@ -228,12 +228,12 @@ class IndexReader:
                         # A request whose answer was lost; the conflict has counted it as not embedded.
                         self._outcomes.ledger.add_embedded(1)
                         self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].passages)])
-                        self._outcomes.record_acknowledged([(key, hit_version(hit))], writes=1)
+                        self._outcomes.record_in_index([(key, hit_version(hit))], writes=1)
                     else:
                         yield from self._stale(hit)
         except EngineError as error:
             if not self._control.stop_embedding.is_set():
-                self._control.mark_unreachable(f"reading the index failed: {error.message}")
+                self._control.stop_sending(f"reading the index failed: {error.message}")
         self._outcomes.add(DocumentOutcome.LEFT, left)
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:

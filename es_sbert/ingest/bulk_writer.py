@@ -148,7 +148,7 @@ class BulkWriter:
 
     def _leave_if_stopped(self, group: Sequence[DocumentAction]) -> bool:
         """Whether nothing is sent any more; the group is then left for the next run."""
-        if not (self._control.unreachable or self._given_up.is_set()):
+        if not (self._control.engine_lost or self._given_up.is_set()):
             return False
         self._outcomes.add(DocumentOutcome.LEFT, len(group))
         return True
@@ -159,7 +159,7 @@ class BulkWriter:
         self._control.engine_wait.begin(attempt.reason)
         moved = self._context.moved_alias_reason() if attempt.reason.startswith(_BLOCKED_REASON) else None
         if moved is not None:
-            self._control.mark_unreachable(moved)
+            self._control.stop_sending(moved)
         elif backoff.wait():
             self._outcomes.ledger.add_retries(len(actions))
             message = f"{pluralize(len(actions), 'document')} {be(len(actions))} sent again: {attempt.reason}"
@@ -174,7 +174,7 @@ class BulkWriter:
                 self._record_failure(action, f"the engine fails on it, for {seconds:g} s: {attempt.reason}")
             return ()
         else:
-            self._control.mark_unreachable(f"{attempt.reason} (tried again for {seconds:g} s)")
+            self._control.stop_sending(f"{attempt.reason} (tried again for {seconds:g} s)")
         if attempt.disconnected and len(actions) > 1:
             # The body may be the cause: a proxy limits its size, or it keeps the server too busy to answer.
             return split_in_half(actions)
@@ -202,8 +202,8 @@ class BulkWriter:
                 others.append((action, result))
         # An update that changes nothing gets no sequence number.
         writes = sum(result.ok and result.index == self._index and result.result != "noop" for result in results)
-        self._outcomes.record_acknowledged([(action.document.key, version) for action, version in acknowledged], writes)
-        self._record_acknowledged([action for action, _ in acknowledged])
+        self._outcomes.record_in_index([(action.document.key, version) for action, version in acknowledged], writes)
+        self._record_outcomes([action for action, _ in acknowledged])
         attempt = _Attempt(answered=True, server_errors=True)
         for action, result in others:
             if _is_retryable_item(result):
@@ -231,11 +231,11 @@ class BulkWriter:
             self._record_failure(group[0], error.message)
         else:
             remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
-            self._control.mark_unreachable(error.message + remedy)
+            self._control.stop_sending(error.message + remedy)
             self._outcomes.add(DocumentOutcome.LEFT, len(group))
         return _Attempt()
 
-    def _record_acknowledged(self, actions: Sequence[DocumentAction]) -> None:
+    def _record_outcomes(self, actions: Sequence[DocumentAction]) -> None:
         """Record the outcomes of documents that the index holds as they were sent."""
         indexed = [action for action in actions if action.outcome is DocumentOutcome.INDEXED]
         self._outcomes.ledger.add_indexed([(action.lost_tokens, action.passages) for action in indexed])
@@ -252,9 +252,9 @@ class BulkWriter:
             self._record_failure(action, misrouted)
         elif reason.startswith((_DENIED_REASON, _CLOSED_REASON, _DELETED_REASON)):
             if reason.startswith(_DENIED_REASON):
-                self._control.mark_unreachable(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
+                self._control.stop_sending(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
             elif reason.startswith(_CLOSED_REASON):
-                self._control.mark_unreachable(f"the index {self._index} is closed: open it")
+                self._control.stop_sending(f"the index {self._index} is closed: open it")
             self._outcomes.add(DocumentOutcome.LEFT)
         elif document.version is not None and result.status == 409:
             self._uncount_embedded(action)

@@ -288,7 +288,7 @@ class ChangeDetection:
             for document, made in zip(documents, decisions, strict=True)
             if made.decision is Decision.UNCHANGED
         ]
-        self._outcomes.record_acknowledged(unchanged)
+        self._outcomes.record_in_index(unchanged)
         kinds = [made.decision for made in decisions]
         for decision in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
             self._outcomes.add(DocumentOutcome[decision.name], kinds.count(decision))

@@ -114,7 +114,10 @@ def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Pa
 
 
 class LoadCheckpoint:
-    """The records that a load has seen and the engine has acknowledged, in an open state file. Thread-safe.
+    """The open state file of a load. Thread-safe.
+
+    It keeps what a later process needs to resume: what the load is, when it began, which dead letters are written. The
+    records seen and acknowledged so far are in a scratch table, which is discarded when the process ends.
 
     The file is locked against other processes while it is open. All methods raise OutputError if it cannot be read or
     written.

@@ -1,4 +1,4 @@
-"""The first records of a source: the documents that a load would make of them, and why it would make none.
+"""Why a load would make no documents of the first records of a source.
 
 A known wrong format is recognized, and the remedy is a command where there is one.
 """
@@ -7,100 +7,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress, islice
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from es_sbert.index.text_template import MISSING, document_field_names, fields_hint, find_field, text_problem
+from es_sbert.index.text_template import MISSING, fields_hint, find_field, text_problem
+from es_sbert.ingest.first_records import FirstRecords, is_bulk_action
 from es_sbert.ingest.ledger import ErrorReasons
-from es_sbert.ingest.read_documents import Document, DocumentRules, to_document
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.messages import pluralize, setting_text
 
-_BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
-_BULK_PARAMETERS = frozenset({
-    "_id", "_index", "_routing", "_source", "_type", "_version", "dynamic_templates", "if_primary_term", "if_seq_no",
-    "list_executed_pipelines", "op_type", "parent", "pipeline", "require_alias", "require_data_stream",
-    "retry_on_conflict", "routing", "version", "version_type",
-})  # fmt: skip
 DOCUMENTS_HAVE = "The documents have"
 _PYTHON_HITS = "Give the documents, each with its id: ({{'_id': hit['_id'], **hit['_source']}} for hit in {hits})."
-# Documents whose fields are read for a message.
-_NAMED_DOCUMENTS = 100
-
-
-@dataclass
-class FirstRecords:
-    """The first records of a source, and the documents that a load would make of them.
-
-    Attributes:
-        rules: How records become documents.
-        records: The records.
-        documents: Those that can be loaded, or have no text.
-        rejects: Those that cannot be loaded, with the reason.
-    """
-
-    rules: DocumentRules
-    records: list[Record | RejectedRecord] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
-    rejects: list[RejectedRecord] = field(default_factory=list)
-    _present: set[str] = field(default_factory=set)
-    _has_routing: bool = False
-
-    def add(self, record: Record | RejectedRecord) -> None:
-        """Examine the next record."""
-        self.records.append(record)
-        if isinstance(record, RejectedRecord):
-            self.rejects.append(record)
-            return
-        self._present |= {name for name in self.missing if find_field(record.fields, name) is not MISSING}
-        routing_field = self.rules.routing_field
-        self._has_routing |= routing_field is not None and find_field(record.fields, routing_field) is not MISSING
-        document = to_document(record, self.rules)
-        if isinstance(document, RejectedRecord):
-            self.rejects.append(document)
-        else:
-            self.documents.append(document)
-
-    @property
-    def missing(self) -> list[str]:
-        """Fields of the texts that no record has; null counts as present."""
-        return [name for name in self.rules.text_fields if name not in self._present]
-
-    @property
-    def may_lack_routing(self) -> bool:
-        """Whether later records may be children in a join field, whose routing is not given."""
-        rules = self.rules
-        return bool(rules.join_fields) and rules.routing is None and rules.routing_field is None
-
-    @property
-    def lacks_routing(self) -> bool:
-        """Whether there is a field of the routing that no record has; null counts as present."""
-        return self.rules.routing_field is not None and not self._has_routing
-
-    @property
-    def has_text(self) -> bool:
-        """Whether one of the documents has a text to embed."""
-        filled = [target.filled for target in self.rules.targets]
-        return any(any(compress(document.texts, filled)) for document in self.documents)
-
-    def documents_as_json(self) -> Iterator[dict[str, Any]]:
-        """The fields of the records that are objects."""
-        return (record.fields for record in self.records if isinstance(record, Record))
-
-    def field_names(self) -> list[str]:
-        """Names of the fields that the first documents have, in their order."""
-        documents = islice(self.documents_as_json(), _NAMED_DOCUMENTS)
-        return list(dict.fromkeys(name for fields in documents for name in document_field_names(fields)))
-
-
-def is_bulk_action(fields: Mapping[str, Any]) -> bool:
-    """Whether an object is the action of a `_bulk` body, such as `{"index": {"_id": "1"}}`."""
-    if len(fields) != 1:
-        return False
-    [(action, parameters)] = fields.items()
-    return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
 
 
 def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:

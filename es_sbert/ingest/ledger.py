@@ -327,7 +327,7 @@ class OutcomeRecorder:
         if self._errors is not None:
             self._errors.check(self.ledger.read, self.ledger.dead, reasons)
 
-    def record_acknowledged(self, documents: Sequence[tuple[DocumentKey, Version | None]], writes: int = 0) -> None:
+    def record_in_index(self, documents: Sequence[tuple[DocumentKey, Version | None]], writes: int = 0) -> None:
         """The index holds these documents as the source has them, or with the vectors of this load.
 
         Args:

@@ -20,10 +20,10 @@ from es_sbert.index.load_checks import check_created_index, delete_unused_index
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import embed_index
+from es_sbert.ingest.check_first_records import check_first_records
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.concurrent_changes import WriteState, read_write_state
 from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time, quarantine_path
-from es_sbert.ingest.first_records import check_first_records
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, OutcomeRecorder
 from es_sbert.ingest.load_context import IndexRef, LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
@@ -98,7 +98,7 @@ class OpenLoad:
         began_at: When it began, by the clock of the load: before its first vector.
         write_state: How far the writes of the index were then.
         notes: For the report.
-        timer: Seconds of a monotonic clock when it began.
+        started: When the load began, in seconds of a monotonic clock.
     """
 
     context: LoadContext
@@ -108,7 +108,7 @@ class OpenLoad:
     began_at: str
     write_state: WriteState
     notes: list[str]
-    timer: float
+    started: float
 
 
 @contextmanager
@@ -133,14 +133,14 @@ def open_load(
         EsSbertError: see `run_load`.
     """
     fields = _ensure_fields(engine, plan, model, control)
-    timer = time.monotonic()
+    started = time.monotonic()
     created = any(field.outcome is FieldOutcome.CREATED for field in fields)
     with closing(meter), ExitStack() as stack:
         index = _read_index(engine, plan, control)
         targets = _load_targets(plan, fields, index)
         if created:
             _check_created_index(engine, plan, fields, targets, index, stream)
-        notes = _added_field_notes(plan, fields)
+        notes = _rollover_notes(plan, fields)
         checkpoint: LoadCheckpoint | None = None
         if plan.state_file is not None:
             checkpoint = stack.enter_context(closing(open_checkpoint(plan.state_file, _identity(plan, index, targets))))
@@ -168,7 +168,9 @@ def open_load(
         settings = TemporarySettings(context, change=change)
         try:
             settings.apply()
-            load = OpenLoad(context, settings, created, versions, clock.now(), read_write_state(context), notes, timer)
+            load = OpenLoad(
+                context, settings, created, versions, clock.now(), read_write_state(context), notes, started
+            )
             if plan.sources:
                 _advance_clock(context)
             yield load
@@ -201,7 +203,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
     control, plan, checkpoint = context.control, context.plan, context.checkpoint
     missing, pruned, concurrent = 0, 0, ConcurrentChanges()
     # After an interrupt the next run does the rest: a refresh may have to build a graph first.
-    if not control.unreachable and not _is_interrupted(context):
+    if not control.engine_lost and not _is_interrupted(context):
         is_visible = context.refresh_index()
         index = context.check_index_unchanged()
         if is_visible:
@@ -232,7 +234,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
         engine=context.engine.info.label,
         source=plan.source,
         dead_letters=plan.dead_letters_place,
-        seconds=time.monotonic() - load.timer,
+        seconds=time.monotonic() - load.started,
         interrupted=_is_interrupted(context),
         stopped=_stop_reason(context),
         resumed=checkpoint is not None and checkpoint.resumed,
@@ -296,7 +298,7 @@ def _check_created_index(
     check_created_index(engine, index, plan.settings.index, meta_fields, first, routing_field=routing_field)
 
 
-def _added_field_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
+def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
     """Notes on the vector fields that the write index of an alias lacked, as after a rollover."""
     return [
         f"{field.index} had no vector field {field.name}, which {planned.similar.index} of the alias {plan.alias} has, "
@@ -358,7 +360,7 @@ def _delete_unused_index(context: LoadContext) -> bool:
     """Delete the index that this load has created, if no document could be loaded; whether it was deleted."""
     control = context.control
     # An empty source is not a failure.
-    if control.unreachable or control.stop_reading.is_set() or not context.outcomes.ledger.dead:
+    if control.engine_lost or control.stop_reading.is_set() or not context.outcomes.ledger.dead:
         return False
     return context.retrying(delete_unused_index, context.engine, context.index.state)
 

@@ -21,7 +21,7 @@ from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     VectorFieldValue,
     build_field_value,
-    bulk_bodies,
+    group_actions,
     targets_to_fill,
     to_wire_order,
 )
@@ -171,7 +171,7 @@ class LoadPipeline:
             except EngineError as error:
                 if not self._control.stop_embedding.is_set():
                     # The lookup has been retried: the engine is unreachable.
-                    self._control.mark_unreachable(error.message)
+                    self._control.stop_sending(error.message)
                 self._outcomes.add(DocumentOutcome.LEFT, left)
             else:
                 yield tokenized
@@ -208,7 +208,7 @@ class LoadPipeline:
     def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:
         ledger = self._outcomes.ledger
         for window in windows:
-            if self._control.unreachable:
+            if self._control.engine_lost:
                 self._outcomes.add(DocumentOutcome.LEFT, window.plan.size)
                 continue
             documents = len(window.plan.embed)
@@ -223,7 +223,7 @@ class LoadPipeline:
 
     def _pack(self, windows: Iterable[_EmbeddedWindow]) -> Iterator[list[DocumentAction]]:
         for window in windows:
-            yield from bulk_bodies(self._actions(*window), self._context.throttle.body_bytes)
+            yield from group_actions(self._actions(*window), self._context.throttle.body_bytes)
 
     def _write(self, groups: Iterable[list[DocumentAction]]) -> None:
         for group in groups:

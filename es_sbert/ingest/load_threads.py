@@ -68,11 +68,12 @@ class LoadControl:
 
     Attributes:
         stop_reading: Level 1: no more is read; what was read is finished. (A source failed.)
-        stop_embedding: Level 2: nothing more is compared, tokenized or embedded; vectors that exist are sent, and the
-            rest is left for the next run. (The engine takes no more documents.)
-        stop_retrying: Level 3: failed requests are not retried. (Ctrl-C, or a thread failed.)
+        stop_embedding: Level 2: nothing more is compared, tokenized or embedded, and no bulk request is sent again;
+            what is not written is left for the next run. (The engine takes no more documents.)
+        stop_retrying: Level 3: no failed request is retried. (Ctrl-C, or a thread failed.)
         reason: Why the load ends before its source; None if it does not, or because the user interrupted it.
-        unreachable: Whether the reason is that the engine takes no more documents.
+        engine_lost: Whether the engine cannot be reached or refuses all further documents, as without a privilege, in
+            a closed index, or once an alias has moved. Not even vectors that exist are sent then.
         interrupted: Whether the user stopped the load.
         engine_wait: Whether requests are being retried.
         exit_warning: What the user must know if the process ends at once, as a sentence; empty for nothing.
@@ -83,7 +84,7 @@ class LoadControl:
         self.stop_embedding = threading.Event()
         self.stop_retrying = threading.Event()
         self.reason: str | None = None
-        self.unreachable = False
+        self.engine_lost = False
         self.interrupted = False
         self.engine_wait = EngineWait()
         self.exit_warning = ""
@@ -95,10 +96,10 @@ class LoadControl:
             self.reason = self.reason or reason
         self.stop_reading.set()
 
-    def mark_unreachable(self, reason: str) -> None:
+    def stop_sending(self, reason: str) -> None:
         """The engine takes no more documents: those not sent are left for the next run. The first reason counts."""
         with self._lock:
-            first, self.unreachable = not self.unreachable, True
+            first, self.engine_lost = not self.engine_lost, True
             if first:
                 self.reason = reason  # it outweighs that of a source
         if first:
@@ -129,7 +130,7 @@ class LoadControl:
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[TimeLimit]:
         """Abort the loads of the block after some seconds. Unlike an interrupt, this does not outlast the block."""
-        before = self.reason, self.unreachable
+        before = self.reason, self.engine_lost
         limit = TimeLimit()
 
         def expire() -> None:
@@ -146,7 +147,7 @@ class LoadControl:
             timer.join()
             if limit.expired:
                 # Requests that were not retried any more may have ended a load as if the engine had failed.
-                self.reason, self.unreachable = before
+                self.reason, self.engine_lost = before
                 for event in (self.stop_retrying, self.stop_embedding, self.stop_reading):
                     event.clear()
                 if self.interrupted:  # perhaps a moment ago

@@ -246,7 +246,7 @@ class PartitionReport:
         dead_letters: Its dead letters, not written yet.
         rejected: Records that are not documents.
         dropped, rerouted: See `OutcomeRecorder`.
-        stop_reason, unreachable: See `LoadControl.reason` and `unreachable`.
+        stop_reason, engine_lost: See `LoadControl.reason` and `engine_lost`.
         error: The error that ended it; Ray would keep only its text, not its class.
     """
 
@@ -257,7 +257,7 @@ class PartitionReport:
     dropped: Counter[str] = field(default_factory=Counter)
     rerouted: int = 0
     stop_reason: str | None = None
-    unreachable: bool = False
+    engine_lost: bool = False
     error: EsSbertError | None = None
 
 
@@ -314,7 +314,7 @@ class PartitionLoader:
             dropped=outcomes.dropped,
             rerouted=outcomes.rerouted,
             stop_reason=control.reason,
-            unreachable=control.unreachable,
+            engine_lost=control.engine_lost,
             error=failure,
         )
 

@@ -22,8 +22,8 @@ from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
+from es_sbert.ingest.check_first_records import check_first_records
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
-from es_sbert.ingest.first_records import check_first_records
 from es_sbert.ingest.load import OpenLoad, finish_load, open_load
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
@@ -232,7 +232,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     # Workers have no error limit: a partition is not the whole source.
     outcomes.check_errors(letter.reason for letter in report.dead_letters)
     if report.stop_reason is not None:
-        (control.mark_unreachable if report.unreachable else control.end_early)(report.stop_reason)
+        (control.stop_sending if report.engine_lost else control.end_early)(report.stop_reason)
 
 
 @contextmanager

@@ -122,7 +122,7 @@ class ReadBackCheck:
             yield
 
     def check_first_request(self, taken: Sequence[WrittenAction]) -> None:
-        """Read back some documents of the first request of which the engine takes any.
+        """Read back a few documents of the first bulk request in which the engine accepted any.
 
         Where they differ, the vectors of all documents of the request are removed: they count as not embedded.
 
@@ -154,7 +154,7 @@ class ReadBackCheck:
         Raises:
             DocumentsAltered: a document differs from what was sent.
         """
-        if self._context.control.unreachable:
+        if self._context.control.engine_lost:
             return
         try:
             self._context.retrying(self._check, self._sample)

@@ -30,7 +30,7 @@ from es_sbert.messages import be, log_event, pluralize
 def report_concurrent_changes(
     context: LoadContext, index: IndexState, versions: WrittenVersions, began: str, start: WriteState
 ) -> tuple[int, ConcurrentChanges, list[str]]:
-    """Restore what other programs, or a failure of the engine, have changed in the index, and report the rest.
+    """Restore overwritten `_meta` entries of the load's fields; report what else others changed or the engine lost.
 
     Args:
         index: As it is now, refreshed.
@@ -49,7 +49,7 @@ def report_concurrent_changes(
     if context.control.stop_reading.is_set() or context.plan.settings.watch_seconds is not None:
         return 0, ConcurrentChanges(), []
     missing, changes = count_concurrent_changes(context, versions, began, start)
-    notes = _added_field_notes(context, index)
+    notes = _new_field_notes(context, index)
     if missing:
         notes.append(_missing_documents_note(context, missing))
     return missing, changes, notes + _change_notes(context, changes)
@@ -77,7 +77,7 @@ def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
         log_event("mapping_restored", message, fields=names)
 
 
-def _added_field_notes(context: LoadContext, index: IndexState) -> list[str]:
+def _new_field_notes(context: LoadContext, index: IndexState) -> list[str]:
     """Notes on vector fields added during a load from files, which writes only the fields known at its start."""
     if not context.plan.sources:
         return []

@@ -27,7 +27,7 @@ from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.messages import pluralize
-from es_sbert.runtime.variant_choice import default_exports
+from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.training.objective_settings import ObjectiveSpec, VectorDistillationSpec
 from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DataSpec, DenseSpec, DevSpec, ModelSpec, Recipe, StageSpec

@@ -27,7 +27,7 @@ from es_sbert.errors import ModelNotFound
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, TrainingRecord, model_card
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
-from es_sbert.runtime.variant_choice import default_exports
+from es_sbert.runtime.variant_candidates import default_exports
 from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbour_pairs
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files

@@ -118,8 +118,8 @@ def test_backoff_is_logged_at_start_and_end(caplog: pytest.LogCaptureFixture) ->
     now = 21.0
     control.engine_wait.end()
     control.engine_wait.end()
-    control.mark_unreachable("gone")
-    control.mark_unreachable("gone again")
+    control.stop_sending("gone")
+    control.stop_sending("gone again")
     begins, ends, lost = events(caplog)
     assert begins == ("waiting_began", {"reason": "503"})
     assert ends == ("waiting_ended", {"seconds": 17.0})

@@ -108,7 +108,7 @@ class BatchingEmbedder:
         missing = [number for number, entry in enumerate(cached) if entry is None]
         self._metrics.cache_hits.inc(len(texts) - len(missing))
         if missing:
-            fresh = await self._run([texts[number] for number in missing], kind)
+            fresh = await self._enqueue([texts[number] for number in missing], kind)
             for row, number in enumerate(missing):
                 # A copy: a view would keep the whole batch in memory.
                 entry = select_rows(fresh, [row])
@@ -135,7 +135,7 @@ class BatchingEmbedder:
         if self._running:  # batches of cancelled requests
             await asyncio.wait(self._running)
 
-    async def _run(self, texts: list[str], kind: PromptKind | None) -> EncodeResult:
+    async def _enqueue(self, texts: list[str], kind: PromptKind | None) -> EncodeResult:
         limit = self._settings.waiting_texts
         if len(texts) > limit:
             raise UsageError(
@@ -190,7 +190,7 @@ class BatchingEmbedder:
             if not batch:
                 break
             self._oldest_first = not self._oldest_first
-            task = asyncio.create_task(self._answer(batch))
+            task = asyncio.create_task(self._embed_batch(batch))
             self._running.add(task)
             task.add_done_callback(self._batch_done)
 
@@ -202,7 +202,7 @@ class BatchingEmbedder:
                 self._pending.pop().future.cancel()
         self._start_batches()
 
-    async def _answer(self, batch: Sequence[BatchSlice]) -> None:
+    async def _embed_batch(self, batch: Sequence[BatchSlice]) -> None:
         start = time.perf_counter()
         try:
             parts = await self.run_in_thread(_encode_batch, batch, self._encoder)
@@ -212,7 +212,7 @@ class BatchingEmbedder:
                 return
             # Retry each request alone, so that only the request that caused the error fails.
             for share in batch:
-                await self._answer([share])
+                await self._embed_batch([share])
             return
         except BaseException:
             for share in batch:

@@ -81,7 +81,7 @@ class ResponseHooks:
     Attributes:
         on_chunk: Called with each chunk of the body, as the engine sent it.
         rewrite_error: Replaces an error response; gets it uncompressed.
-        still_valid: Awaited before a successful response is sent. If false, `forward` raises `StaleRewriteError`.
+        confirm_valid: Awaited before a successful response is sent. If false, `forward` raises `StaleRewriteError`.
         enlarged: Whether the gateway has made the request larger. If it is refused for that, `forward` raises
             `RefusedAsTooLargeError`.
         headers: Added to a successful response (200).
@@ -89,7 +89,7 @@ class ResponseHooks:
 
     on_chunk: Callable[[bytes], None] | None = None
     rewrite_error: Callable[[BufferedResponse], BufferedResponse] | None = None
-    still_valid: Awaitable[bool] | None = None
+    confirm_valid: Awaitable[bool] | None = None
     enlarged: bool = False
     headers: Sequence[tuple[bytes, bytes]] = ()
 
@@ -110,7 +110,7 @@ async def forward(
 
     Raises:
         EngineUnreachable: the engine did not respond. Nothing was sent to the client.
-        StaleRewriteError: `hooks.still_valid` is false. Nothing was sent to the client.
+        StaleRewriteError: `hooks.confirm_valid` is false. Nothing was sent to the client.
         RefusedAsTooLargeError: see `hooks.enlarged`. Nothing was sent to the client.
         RequestTooLarge, BadRequest: see `IncomingRequest.stream`.
     """
@@ -138,7 +138,7 @@ async def _exchange(
             if not 200 <= reply.status <= 599:
                 raise upstream.malformed_response(f"the status {reply.status} is not final")
             upstream.detect_engine_type(reply)
-            if hooks.still_valid is not None and reply.status == 200 and not await hooks.still_valid:
+            if hooks.confirm_valid is not None and reply.status == 200 and not await hooks.confirm_valid:
                 raise StaleRewriteError
             if hooks.enlarged and reply.status == TOO_LARGE:
                 raise RefusedAsTooLargeError

@@ -151,7 +151,7 @@ def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tup
     for spec in fields:
         boosted = _BOOSTED.match(spec)
         field, boost = (boosted["field"], float(boosted["boost"])) if boosted else (spec, 1.0)
-        if parser.names.virtual(field) is None:
+        if parser.fields.virtual(field) is None:
             others.append(spec)
         else:
             virtual.append((field, boost))
@@ -189,7 +189,7 @@ def query_string_as_bool(node: Json, body: Json, parser: SemanticQueryParser) ->
     try:
         tree = _parse_lucene(text, "query_string", parser)
     except BadRequest:
-        if parser.names.virtual(parser.settings.virtual_field) is None:
+        if parser.fields.virtual(parser.settings.virtual_field) is None:
             return node
         raise
     if not _names_virtual(tree, parser):
@@ -237,7 +237,7 @@ def _replace_symbol(match: re.Match[str]) -> str:
 
 
 def _names_virtual(tree: lucene.Item, parser: SemanticQueryParser) -> bool:
-    if isinstance(tree, lucene.SearchField) and parser.names.virtual(_searched_field(tree)) is not None:
+    if isinstance(tree, lucene.SearchField) and parser.fields.virtual(_searched_field(tree)) is not None:
         return True
     return any(_names_virtual(child, parser) for child in tree.children)
 
@@ -267,7 +267,7 @@ class _TreeConverter:
             return self._query_string(tree, boost)
         if isinstance(tree, lucene.Boost):
             return self.convert(tree.expr, boost * float(tree.force))
-        if isinstance(tree, lucene.SearchField) and self._parser.names.virtual(_searched_field(tree)) is not None:
+        if isinstance(tree, lucene.SearchField) and self._parser.fields.virtual(_searched_field(tree)) is not None:
             return _semantic_match(tree, boost)
         if isinstance(tree, lucene.Group | lucene.Plus):
             return self.convert(tree.children[0], boost)
@@ -435,7 +435,7 @@ class HybridDetector:
 
     def _target(self, pattern: str) -> SearchScope | None:
         """The vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
-        names = self._parser.names
+        names = self._parser.fields
         if "*" in pattern:
             field = next((field for field in names.texts() if fnmatchcase(field, pattern)), None)
             return None if field is None else names.for_text(field)

@@ -108,7 +108,7 @@ class VectorHider:
         if not self.applies(api, context.options):
             return body, params
         hide = partial(offload_if_large, context.size, hide_in_search, body, params)
-        # Most searches that are parsed for this name what they return: no index is looked up for them.
+        # Most searches that have to be parsed say which fields they want: no index is looked up for them.
         if (await hide(_ANY_FIELD))[0] is body:
             return body, params
         fields = await self.fields(context)

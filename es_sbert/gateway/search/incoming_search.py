@@ -59,7 +59,7 @@ class RewriteContext(IndexExpression):
     Attributes:
         mode: What is rewritten.
         size: Bytes of the request body.
-        budget: The remaining limits of the request; None if nothing is embedded.
+        budget: Limits that all searches of the request share; None gives this search a budget of its own.
         trace: Filled in for the log; None if nothing is logged.
     """
 

@@ -210,8 +210,8 @@ def _native_parameters(engine_type: EngineType, semantic: SemanticQuery) -> Json
 def exceeds_k_by_candidates(semantic: SemanticQuery) -> bool:
     """Whether a query has more than k candidates, on an engine that matches all of them.
 
-    The engine's own queries have k, unless they name more. They also have k if a minimum cosine would change more than
-    their number: it drops passages of a document, and compares with the cosines of float32 vectors.
+    Native queries use k candidates unless the client asks for more. They also use k where a minimum cosine would do
+    more than limit the number of hits: it drops passages of a document, and compares with unquantized cosines.
     """
     if semantic.syntax not in NATIVE_SYNTAXES:
         return True

@@ -89,7 +89,7 @@ def find_queries(
         UsageError: see `query_without_vector`.
     """
     finder = _QueryFinder(body, engine_type, parser, hybrid, matches_candidates=knn_matches_candidates)
-    found = FoundQueries(_BodyFinder(finder).find(body), finder.placeholders)
+    found = FoundQueries(_BodyFinder(finder).with_placeholders(body), finder.placeholders)
     reject_unresolved(found.body, found.placeholders, parser)
     return found
 
@@ -129,8 +129,10 @@ class _BodyFinder:
     def __init__(self, queries: _QueryFinder) -> None:
         self._queries = queries
 
-    def find(self, body: Json) -> Json:
-        query = self._queries.find(body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body)))
+    def with_placeholders(self, body: Json) -> Json:
+        query = self._queries.with_placeholders(
+            body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body))
+        )
         # With a section `knn`, hits need not match the query.
         filters = () if "knn" in body else self._queries.required(body.get("query"))
         aggregations = partial(self._aggregations, filters)
@@ -149,7 +151,7 @@ class _BodyFinder:
     def _unscored(self, filters: tuple[Json, ...]) -> Callable[[Any], Any]:
         """A function that finds semantic queries in a query whose score does not count."""
         position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
-        return partial(self._queries.find, position=position)
+        return partial(self._queries.with_placeholders, position=position)
 
     def _aggregations(self, filters: tuple[Json, ...], aggregations: Any) -> Any:
         return map_objects(aggregations, partial(self._aggregation, filters))
@@ -178,14 +180,14 @@ class _BodyFinder:
 
     def _rescore(self, filters: tuple[Json, ...], rescore: Any) -> Any:
         position = QueryPosition(filters=filters, with_inner_hits=False)
-        query = partial(self._queries.find, position=position)
+        query = partial(self._queries.with_placeholders, position=position)
         functions = {"query": lambda body: map_members(body, {"rescore_query": query})}
         return map_clauses(rescore, lambda window: map_members(window, functions))
 
     def _highlight(self, highlight: Any) -> Any:
         position = QueryPosition(scores=False, with_inner_hits=False, words=True)
         functions: MemberFunctions = {
-            "highlight_query": partial(self._queries.find, position=position),
+            "highlight_query": partial(self._queries.with_placeholders, position=position),
             # By field, or as a list to keep their order.
             "fields": lambda fields: map_clauses(fields, lambda field: map_objects(field, self._highlight)),
         }
@@ -211,7 +213,7 @@ class _BodyFinder:
         retriever = partial(self._retriever, filters)
         functions: MemberFunctions = {
             "filter": lambda queries: map_clauses(queries, unscored),
-            "query": partial(self._queries.find, position=position),
+            "query": partial(self._queries.with_placeholders, position=position),
             "retriever": retriever,
             "rescore": partial(self._rescore, filters),
             "retrievers": lambda retrievers: map_clauses(retrievers, retriever),
@@ -247,7 +249,7 @@ class _QueryFinder:
         self._involved_cache = ContainsCache()
         self._virtual_cache = ContainsCache()
 
-    def find(self, node: Any, position: QueryPosition) -> Any:
+    def with_placeholders(self, node: Any, position: QueryPosition) -> Any:
         """A query with placeholders; the identical object if it contains no semantic query, or is not a query.
 
         Raises:
@@ -274,7 +276,9 @@ class _QueryFinder:
         if kind == "hybrid" and isinstance(body.get("filter"), dict):
             # OpenSearch applies it to each query, after kNN has chosen its k documents.
             position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
-        return map_inner_queries(node, lambda inner, member: self.find(inner, _inner_position(position, member)))
+        return map_inner_queries(
+            node, lambda inner, member: self.with_placeholders(inner, _inner_position(position, member))
+        )
 
     def required(self, node: Any) -> tuple[Json, ...]:
         """The parts of a query that every hit must match and that are not semantic: filters for semantic queries."""
@@ -377,7 +381,7 @@ class _QueryFinder:
     def _exists(self, node: Json, body: Json) -> Json:
         """An `exists` query, such as KQL's `semantic: *`."""
         field = body.get("field")
-        target = self._parser.names.virtual(field) if isinstance(field, str) else None
+        target = self._parser.fields.virtual(field) if isinstance(field, str) else None
         if target is None:
             return node
         [(kind, query)] = has_vector_query(target.name, target.meta).items()
@@ -396,7 +400,7 @@ class _QueryFinder:
         for name, parts in clauses.items():
             for clause in parts:
                 new_name, inner = self._clause_position(clause, name, id(clause) in involved, position)
-                new = self.find(clause, inner)
+                new = self.with_placeholders(clause, inner)
                 if inner.scores and position.only_semantic_scores and id(clause) not in involved:
                     new = {"bool": {"filter": [new]}}
                 found[new_name].append(new)

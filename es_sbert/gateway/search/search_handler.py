@@ -68,24 +68,24 @@ class SearchHandler:
             trace = replace(as_sent)
             recorder.searches[:] = [trace]
             outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
-            rewrite_error = still_valid = None
+            rewrite_error = confirm_valid = None
             if result is not None and result.confirm is not None:
-                still_valid = asyncio.ensure_future(result.confirm())
-                still_valid.add_done_callback(_consume_exception)
+                confirm_valid = asyncio.ensure_future(result.confirm())
+                confirm_valid.add_done_callback(_consume_exception)
             elif result is not None and result.hint is not None and may_need_hint(outgoing):
                 rewrite_error = partial(add_hint, hint=result.hint)
             is_enlarged = result is not None and result.is_changed
             try:
                 added = recorder.response_headers()
-                hooks = ResponseHooks(recorder.watch().part, rewrite_error, still_valid, is_enlarged, added)
+                hooks = ResponseHooks(recorder.watch().part, rewrite_error, confirm_valid, is_enlarged, added)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:
                 continue
             except RefusedAsTooLargeError:
                 raise enlarged_error("the search", len(outgoing.body or b"")) from None
             finally:
-                if still_valid is not None:
-                    still_valid.cancel()
+                if confirm_valid is not None:
+                    confirm_valid.cancel()
 
     async def _rewrite(
         self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, trace: SearchTrace
@@ -158,10 +158,10 @@ class SearchHandler:
         return OutgoingRequest.with_body(incoming, await offload_if_large(size, write_object, body), target, method)
 
 
-def _consume_exception(still_valid: asyncio.Future[bool]) -> None:
+def _consume_exception(confirming: asyncio.Future[bool]) -> None:
     """Ignore the error of a check whose result is no longer needed."""
-    if not still_valid.cancelled():
-        still_valid.exception()
+    if not confirming.cancelled():
+        confirming.exception()
 
 
 def may_need_hint(outgoing: OutgoingRequest) -> bool:

@@ -113,7 +113,7 @@ class SemanticQueryParser:
     """Parses the semantic queries of one search body.
 
     Args:
-        names: Resolves the field names of the request.
+        fields: Resolves the field names of the request.
         settings: Defaults of semantic queries.
         max_text_characters: Maximum length of a query text.
         check: Called with the number of semantic queries each time another one is found; may reject them.
@@ -123,14 +123,14 @@ class SemanticQueryParser:
 
     def __init__(
         self,
-        names: FieldResolver,
+        fields: FieldResolver,
         settings: SemanticSettings,
         max_text_characters: int,
         check: Callable[[int], None] | None = None,
         pairs: Collection[str] = (),
     ) -> None:
         self._pairs = pairs
-        self.names = names
+        self.fields = fields
         self.settings = settings
         self.max_text_characters = max_text_characters
         self._check = check
@@ -177,7 +177,7 @@ class SemanticQueryParser:
         if len(body) != 1:
             return None
         [(field, options)] = body.items()
-        target = self.names.virtual(field)
+        target = self.fields.virtual(field)
         if target is None:
             return None
         return self._on_virtual_field(target, kind, field, options if isinstance(options, dict) else {"query": options})
@@ -188,7 +188,7 @@ class SemanticQueryParser:
         if len(fields) != 1:
             return None
         [(field, value)] = fields.items()
-        target = self.names.virtual_only(field)
+        target = self.fields.virtual_only(field)
         if target is None:
             return None
         options = value if isinstance(value, dict) else {"value": value}
@@ -290,7 +290,8 @@ class SemanticQueryParser:
         text = parse_query_text(text, where, self.max_text_characters)
         k = positive_integer(options.get("k", self.settings.k), f"k of {where}")
         boost = number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
-        # The request's own value and the gateway's replace those of the mappings; native queries have no default.
+        # A minimum cosine of the request or of the gateway's settings replaces the one in the mapping; the engines' own
+        # queries never use the one in the mapping.
         by_default = syntax in (SemanticSyntax.VIRTUAL_FIELD, SemanticSyntax.SEMANTIC) and "min_cosine" not in options
         calibrated = by_default and self.is_calibrated(target)
         return SemanticQuery(
@@ -318,7 +319,7 @@ class SemanticQueryParser:
         """
         if not isinstance(name, str):
             return None
-        target = self.names.named(name) or self.names.virtual(name) or self.names.for_text(name)
+        target = self.fields.named(name) or self.fields.virtual(name) or self.fields.for_text(name)
         if target is not None:
             meta = target.meta
             if model not in {meta.model, meta.fingerprint, meta.model.rstrip("/").rpartition("/")[2], None}:

@@ -40,7 +40,7 @@ def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: S
     """
     for part, node in _objects(body, placeholders):
         for where, name in _named_fields(part, node, parser):
-            target = parser.names.virtual_only(name)
+            target = parser.fields.virtual_only(name)
             if target is not None:
                 raise BadRequest(
                     f"{where} on {name} is not supported: {name} is a semantic field",

@@ -25,7 +25,7 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import BulkItem
-from es_sbert.index.document_vectors import bulk_bodies
+from es_sbert.index.document_vectors import group_actions
 
 # Approximate bytes of an item's result.
 _RESULT_BYTES = 200
@@ -94,7 +94,7 @@ class BulkSender:
             rejected: Number of an item that is not sent → its error.
         """
         sent = [item for number, item in enumerate(items) if number not in rejected]
-        return await offload_if_large(_source_bytes(sent), list, bulk_bodies(sent, self._limit.bytes))
+        return await offload_if_large(_source_bytes(sent), list, group_actions(sent, self._limit.bytes))
 
     async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Send the next items. A part that is refused as too large is sent in two halves.

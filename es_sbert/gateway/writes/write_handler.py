@@ -113,7 +113,6 @@ class WriteHandler:
 
         Raises:
             EsSbertError: the engine is not available, or a single document cannot be embedded.
-            CallerGone: the caller did not wait until the request was sent.
         """
         unread = _unread_reason(incoming)
         if unread is not None:

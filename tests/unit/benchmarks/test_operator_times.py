@@ -12,7 +12,7 @@ from benchmarks import operator_times
 from benchmarks.operator_times import OperatorRun, OperatorTimes, large_product, measure, operations_per_token, section
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.model_loading import find_encoder, open_or_export
-from es_sbert.runtime.variant_choice import default_exports
+from es_sbert.runtime.variant_candidates import default_exports
 from tests.tiny import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_bert
 
 _RUNNABLE = [variant for variant in default_exports() if variant.precision.device == "cpu"]

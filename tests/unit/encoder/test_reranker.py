@@ -25,7 +25,7 @@ from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.exporters.export_bundle import export_reranker
-from es_sbert.runtime import openvino_session, variant_choice
+from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.compiled_model import CompiledModel
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import OnnxCpuModel
@@ -239,8 +239,8 @@ def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
 def test_auto_selects_the_best_variant(
     native: bool, present: list[str], kind: str, chosen: str, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variant_choice, "has_int8_products", lambda: native)
-    for module in (variant_choice, openvino_session):
+    monkeypatch.setattr(variant_candidates, "has_int8_products", lambda: native)
+    for module in (variant_candidates, openvino_session):
         monkeypatch.setattr(module, "has_openvino", lambda: False)
     selected = choose_reranker_variant(with_variants(bert, present), Device(kind), "auto")
     assert selected.variant == chosen

@@ -30,7 +30,7 @@ from es_sbert.runtime.device import Device
 from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import SentenceTokenizer
-from es_sbert.runtime.variant_choice import contenders
+from es_sbert.runtime.variant_candidates import contenders
 
 CPU = Device("cpu")
 # Least times torch fp32, by kind of processor: about 60 % of what was seen. Others have not been met.

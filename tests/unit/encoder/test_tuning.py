@@ -24,7 +24,7 @@ from es_sbert.errors import ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.runtime import machine
 from es_sbert.runtime.device import Device
-from es_sbert.runtime.variant_choice import TUNING_VARIABLE
+from es_sbert.runtime.variant_candidates import TUNING_VARIABLE
 from tests.tiny import write_tiny_bert
 
 CPU = Device("cpu")

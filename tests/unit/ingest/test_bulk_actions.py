@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.index.document_vectors import DocumentMeta, VectorFieldValue, bulk_bodies, chunk_values, vector_value
+from es_sbert.index.document_vectors import DocumentMeta, VectorFieldValue, chunk_values, group_actions, vector_value
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.read_documents import Document
@@ -84,7 +84,7 @@ def actions(sizes: list[int]) -> list[DocumentAction]:
 @given(st.lists(st.integers(1, 50)), st.integers(1, 120))
 def test_bulk_bodies_respect_byte_limit_and_keep_all_actions(sizes: list[int], limit: int) -> None:
     whole = actions(sizes)
-    groups = list(bulk_bodies(whole, limit))
+    groups = list(group_actions(whole, limit))
     assert [action for group in groups for action in group] == whole
     for group in groups:
         assert len(group) == 1 or sum(len(action.body) for action in group) <= limit

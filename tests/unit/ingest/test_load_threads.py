@@ -117,11 +117,11 @@ def test_error_in_the_waiting_thread_stops_all_stages() -> None:
 def test_first_unreachable_reason_outweighs_a_source_that_failed() -> None:
     control = LoadControl()
     control.end_early("the source failed")
-    assert (control.reason, control.unreachable) == ("the source failed", False)
-    control.mark_unreachable("first")
-    control.mark_unreachable("second")
+    assert (control.reason, control.engine_lost) == ("the source failed", False)
+    control.stop_sending("first")
+    control.stop_sending("second")
     control.end_early("the source failed again")
-    assert (control.reason, control.unreachable) == ("first", True)
+    assert (control.reason, control.engine_lost) == ("first", True)
     assert control.stop_reading.is_set()
     assert not control.stop_retrying.is_set()
 

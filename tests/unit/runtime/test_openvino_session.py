@@ -18,10 +18,10 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError
 from es_sbert.exporters.export_bundle import export_bundle
-from es_sbert.runtime import openvino_session, variant_choice
+from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.device import Device, has_bf16_products
 from es_sbert.runtime.onnx_session import open_session
-from es_sbert.runtime.variant_choice import variant_order
+from es_sbert.runtime.variant_candidates import variant_order
 from tests.tiny import WORDS, write_tiny_bert
 
 CPU = Device("cpu")
@@ -179,7 +179,7 @@ def test_broken_openvino_is_left_out_with_one_line(
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
         monkeypatch.delitem(sys.modules, name)
-    for module in (variant_choice, openvino_session):  # elsewhere it is loaded only if it is asked for
+    for module in (variant_candidates, openvino_session):  # elsewhere it is loaded only if it is asked for
         monkeypatch.setattr(module, "has_bf16_products", lambda: True)
     assert not any(variant.startswith("openvino") for variant in variant_order(CPU))
     selected = select_encoder_variant(find_encoder(bundle.folder), CPU, report=lambda message: None)
@@ -195,7 +195,7 @@ def test_broken_openvino_is_left_out_with_one_line(
 def test_missing_openvino_is_recommended_on_processors_that_gain(
     bf16: bool, bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (variant_choice, openvino_session):
+    for module in (variant_candidates, openvino_session):
         monkeypatch.setattr(module, "has_openvino", lambda: False)
         monkeypatch.setattr(module, "has_bf16_products", lambda: bf16)
     selected = select_encoder_variant(find_encoder(bundle.folder), CPU, report=lambda message: None)

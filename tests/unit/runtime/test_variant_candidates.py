@@ -3,9 +3,9 @@
 import pytest
 
 from es_sbert.errors import DeviceError, UsageError
-from es_sbert.runtime import openvino_session, variant_choice
+from es_sbert.runtime import openvino_session, variant_candidates
 from es_sbert.runtime.device import Device
-from es_sbert.runtime.variant_choice import contenders, default_exports, variant_order
+from es_sbert.runtime.variant_candidates import contenders, default_exports, variant_order
 
 CPU, CUDA = Device("cpu"), Device("cuda")
 
@@ -14,15 +14,15 @@ CPU, CUDA = Device("cpu"), Device("cuda")
 def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """A processor with some of `amx`, `bf16` and `int8` products, and `openvino` if that is installed."""
     features = request.param.split()
-    monkeypatch.delenv(variant_choice.TUNING_VARIABLE, raising=False)
-    monkeypatch.setattr(variant_choice, "has_amx", lambda: "amx" in features)
-    for module in (variant_choice, openvino_session):
+    monkeypatch.delenv(variant_candidates.TUNING_VARIABLE, raising=False)
+    monkeypatch.setattr(variant_candidates, "has_amx", lambda: "amx" in features)
+    for module in (variant_candidates, openvino_session):
         monkeypatch.setattr(module, "has_bf16_products", lambda: "bf16" in features)
         monkeypatch.setattr(module, "has_openvino", lambda: "openvino" in features)
     openvino_session._load_core.cache_clear()
     if "openvino" in features:
         monkeypatch.setattr(openvino_session, "_load_core", lambda: (None, "2026.4.1"))
-    for module in (variant_choice, openvino_session):
+    for module in (variant_candidates, openvino_session):
         monkeypatch.setattr(module, "has_int8_products", lambda: "int8" in features)
 
 
@@ -54,7 +54,7 @@ def test_several_variants_are_measured_unless_tuning_is_off(
     processor: None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(contenders(CPU)) == count
-    monkeypatch.setenv(variant_choice.TUNING_VARIABLE, "off")
+    monkeypatch.setenv(variant_candidates.TUNING_VARIABLE, "off")
     assert contenders(CPU) == variant_order(CPU)[:1]
 
 
