@@ -287,13 +287,19 @@ class _QueryFinder:
         if query is None or query[0] in _NEVER_FILTERS:
             return ()
         if not self._is_involved(node):
-            return (strip_inner_hits(node),)
+            return (self._as_filter(node),)
         kind, body = query
         if kind != "bool":
             return ()
         clauses = [clause for name in ("must", "filter") for clause in clause_list(body.get(name))]
-        excluded = [clause for clause in clause_list(body.get("must_not")) if not self._is_involved(clause)]
+        excluded = [
+            self._as_filter(clause) for clause in clause_list(body.get("must_not")) if not self._is_involved(clause)
+        ]
         return (*(part for clause in clauses for part in self.required(clause)), *must_not_match(excluded))
+
+    def _as_filter(self, node: Json) -> Json:
+        """A query that is not semantic, as a filter of one that is. It may still ask whether a vector exists."""
+        return strip_inner_hits(self.with_placeholders(node, QueryPosition(scores=False)))
 
     def contains_semantic(self, node: Any) -> bool:
         """Whether a query, or one inside it, is semantic."""
@@ -391,10 +397,13 @@ class _QueryFinder:
         clauses = {name: clause_list(body.get(name)) for name in BOOL_CLAUSES}
         involved = {id(clause) for parts in clauses.values() for clause in parts if self._is_involved(clause)}
         if involved:
-            plain = {name: [part for part in parts if id(part) not in involved] for name, parts in clauses.items()}
-            filters = map(strip_inner_hits, plain["must"] + plain["filter"])
-            excluded = plain["must_not"]
-            position = replace(position, filters=(*position.filters, *filters, *must_not_match(excluded)))
+            plain = {
+                name: [self._as_filter(part) for part in parts if id(part) not in involved]
+                for name, parts in clauses.items()
+                if name != "should"
+            }
+            filters = (*plain["must"], *plain["filter"], *must_not_match(plain["must_not"]))
+            position = replace(position, filters=(*position.filters, *filters))
         found: dict[str, list[Json]] = {name: [] for name in BOOL_CLAUSES}
         is_changed = False
         for name, parts in clauses.items():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -264,6 +265,23 @@ def test_semantic_query_in_nested_context_requires_chunk_field() -> None:
 
 def test_exists_on_semantic_field_checks_the_vector() -> None:
     assert Rewriting().query({"exists": {"field": "semantic"}}) == {"exists": {"field": "embedding"}}
+
+
+@pytest.mark.parametrize("engine_type", list(EngineType))
+@pytest.mark.parametrize("clause", ["filter", "must", "must_not"])
+@pytest.mark.parametrize("wrap", [lambda query: query, lambda query: {"bool": {"should": [query, EN]}}])
+def test_exists_on_semantic_field_filters_a_semantic_query(
+    engine_type: EngineType, clause: str, wrap: Callable[[Json], Json]
+) -> None:
+    def query(field: str) -> Json:
+        clauses = {"must": [SEMANTIC], "filter": [EN]}
+        return {"bool": clauses | {clause: [*clauses.get(clause, []), wrap({"exists": {"field": field}})]}}
+
+    rewriting = Rewriting(engine_type=engine_type)
+    assert rewriting.query(query("semantic")) == rewriting.query(query("embedding"))
+    assert rewriting({"query": SEMANTIC, "post_filter": {"exists": {"field": "semantic"}}}) == rewriting(
+        {"query": SEMANTIC, "post_filter": {"exists": {"field": "embedding"}}}
+    )
 
 
 def test_semantic_field_selects_one_of_several_vector_fields() -> None:
