@@ -196,3 +196,23 @@ def _required(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
         match node:
             case ast.Call(func=ast.Name("require_extra"), args=[ast.Constant(str(extra)), *modules]):
                 yield extra, [ast.literal_eval(module) for module in modules]
+
+
+def test_page_of_a_release_has_no_relative_links(tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml", "scripts/absolute-links"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run([sys.executable, "scripts/absolute-links", "v1.2.3"], cwd=tmp_path, check=True)
+    before, after = (folder / "README.md" for folder in (ROOT, tmp_path))
+    source = PYPROJECT["project"]["urls"]["Source"]
+    relative = [link for link in _links(before.read_text()) if not link.startswith(("http", "#"))]
+    assert len(relative) > 20
+    for link in relative:
+        assert (ROOT / link.partition("#")[0]).is_file()
+    assert [link for link in _links(after.read_text()) if not link.startswith(("http", "#"))] == []
+    assert f"{source}/raw/v1.2.3/docs/images/search-page-1280-light.png" in after.read_text()
+    assert f"]({source}/blob/v1.2.3/docs/results.md#encoding)" in after.read_text()
+
+
+def _links(text: str) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", text)
