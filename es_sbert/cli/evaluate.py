@@ -270,7 +270,7 @@ def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Repor
 def _print_comparison(first: EvaluationReport, second: EvaluationReport, names: tuple[str, str], as_json: bool) -> None:
     import orjson
 
-    from es_sbert.evaluation.comparison import compare_reports, comparison_lines
+    from es_sbert.evaluation.significance import compare_reports, comparison_lines
 
     comparison = compare_reports(first, second, names)
     if as_json:

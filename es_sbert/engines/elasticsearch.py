@@ -27,7 +27,7 @@ from elastic_transport import ConnectionError as TransportConnectionError
 
 from es_sbert import __version__
 from es_sbert.engines.address import Address
-from es_sbert.engines.answer_form import checks_answers
+from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from es_sbert.engines.answer_form import checks_answers
-from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error
+from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, checks_answers, missing_shards_error
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, Segment, ShardCopy, ShardState

@@ -13,7 +13,7 @@ from opensearchpy.exceptions import SerializationError, TransportError
 from opensearchpy.serializer import JSONSerializer
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
-from es_sbert.engines.answer_form import checks_answers
+from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
