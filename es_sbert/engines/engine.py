@@ -9,7 +9,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, checks_answers, missing_shards_error
@@ -39,6 +40,9 @@ from es_sbert.errors import (
     RequestFailed,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from es_sbert.engines.node_watch import NodeWatch
 
 # JSON, or lines of JSON that are encoded already.
 RequestBody = Json | bytes | None
@@ -124,22 +128,37 @@ class Engine(ABC):
         info: What answers at the address.
         client: Used with its own settings; `close` closes it.
         timeout: Seconds that the client waits for an answer; None where it alone knows.
+        watch: Watches the client's nodes; None with one address.
     """
 
-    def __init__(self, info: EngineInfo, client: EngineClient, timeout: float | None) -> None:
+    def __init__(
+        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
+    ) -> None:
         self.info = info
         self._client = client
         self._timeout = timeout
+        self._watch = watch
 
-    @abstractmethod
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
     ) -> EngineResponse:
-        """Send one request, without retries; every status is returned.
+        """Send one request, without retries but to other nodes; every status is returned.
 
         Raises:
             EngineUnreachable: no response, or none in JSON.
         """
+        call = partial(self._send_once, method, path, params, body, ndjson=ndjson)
+        return call() if self._watch is None else self._watch.send(call, method, path)
+
+    @abstractmethod
+    def _send_once(
+        self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
+    ) -> EngineResponse: ...
+
+    @property
+    def _asked_url(self) -> str:
+        """Address of the node to which this thread sent its last request."""
+        return self.info.url if self._watch is None else self._watch.last_url
 
     @abstractmethod
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
@@ -162,6 +181,8 @@ class Engine(ABC):
 
     def close(self) -> None:
         self._client.close()
+        if self._watch is not None:
+            self._watch.close()
 
     def _request(
         self,
