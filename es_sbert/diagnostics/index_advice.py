@@ -54,7 +54,6 @@ from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
 K = 10
-MAX_SAMPLE = 9_000  # with the queries, what one search returns (index.max_result_window)
 # Fewer documents say nothing: of some dozens, every search finds nearly all.
 _MIN_DOCUMENTS = 200
 _QUERY_SHARE = 5  # at most one in so many sampled documents is a query

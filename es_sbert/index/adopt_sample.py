@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations
@@ -17,8 +17,9 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
+from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_vector, row_cosines
-from es_sbert.index.mapping import ElementType, document_meta_field, random_order_query
+from es_sbert.index.mapping import ElementType, document_meta_field
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, field_text, find_field
 from es_sbert.vectors import Vectors
 
@@ -143,7 +144,7 @@ class TextPage:
     unreadable: int = 0
 
     @classmethod
-    def from_hits(cls, hits: Sequence[Json], template: TextTemplate) -> TextPage:
+    def from_hits(cls, hits: Iterable[Json], template: TextTemplate) -> TextPage:
         """Take the text of each hit."""
         page = cls()
         for hit in hits:
@@ -177,22 +178,10 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
     Raises:
         EngineError: the engine failed.
     """
-    query = random_order_query(query, seed)
     source = engine.info.source_with_vectors([adoptable.name, *adoptable.template.fields])
-    # By key: where somebody writes to the index, a document may come in two pages.
-    found: dict[DocumentKey, Json] = {}
     most = min(count, adoptable.state.result_window)
-    for begin in range(0, most, PAGE):
-        body: Json = {
-            "query": query, "from": begin, "size": min(PAGE, most - begin), "_source": source,
-            "seq_no_primary_term": True,
-        }  # fmt: skip
-        hits = engine.search(adoptable.state.name, body)["hits"]["hits"]
-        for hit in hits:
-            found.setdefault(document_key(hit), hit)
-        if len(hits) < body["size"]:
-            break
-    return TextPage.from_hits(list(found.values()), adoptable.template)
+    hits = random_hits(engine, adoptable.state.name, query, most, seed, source=source)
+    return TextPage.from_hits(hits, adoptable.template)
 
 
 def read_hit_vector(hit: Json, vector_field: str, element_type: ElementType) -> Vectors:
