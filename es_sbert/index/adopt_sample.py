@@ -184,21 +184,24 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
     return TextPage.from_hits(hits, adoptable.template)
 
 
-def read_hit_vector(hit: Json, vector_field: str, element_type: ElementType) -> Vectors:
-    """The stored vector of a hit. *Shape:* ``(dimensions,)``.
+def _stored_vectors(documents: Sequence[TextDocument], vector_field: str, element_type: ElementType) -> Vectors:
+    """The vectors that the documents have. *Shape:* ``(documents, dimensions)``.
 
     Raises:
-        IndexMismatch: the engine finds a vector in the document and does not give it back.
+        IndexMismatch: the engine finds a vector in a document and does not give it back.
     """
-    value = find_field(hit["_source"], vector_field)
-    if not isinstance(value, str | list):
-        raise IndexMismatch(
-            f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that `_source` does not "
-            "hold, so that it cannot be compared",
-            f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
-            "OTHER --text-field FIELD`.",
-        )
-    return read_vector(value, element_type)
+    vectors = []
+    for hit in (document.hit for document in documents):
+        value = find_field(hit["_source"], vector_field)
+        if not isinstance(value, str | list):
+            raise IndexMismatch(
+                f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that `_source` does "
+                "not hold, so that it cannot be compared",
+                f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
+                "OTHER --text-field FIELD`.",
+            )
+        vectors.append(read_vector(value, element_type))
+    return np.stack(vectors)
 
 
 def compare_vectors(
@@ -212,8 +215,7 @@ def compare_vectors(
     if not documents:
         return
     encoded = encoder.encode_details([document.text for document in documents], "document")
-    stored = np.stack([read_hit_vector(document.hit, vector_field, element_type) for document in documents])
-    cosines = row_cosines(stored, encoded.vectors)
+    cosines = row_cosines(_stored_vectors(documents, vector_field, element_type), encoded.vectors)
     for document, cosine, truncated in zip(documents, cosines.tolist(), encoded.truncated.tolist(), strict=True):
         yield ComparedDocument(document.key, cosine, truncated)
 
@@ -268,9 +270,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
         if 2 * len(documents) < len(hits) or not documents:
             continue
         made = encoder.encode([document.text for document in documents], kind)
-        stored = np.stack(
-            [read_hit_vector(document.hit, adoptable.name, adoptable.element_type) for document in documents]
-        )
+        stored = _stored_vectors(documents, adoptable.name, adoptable.element_type)
         median = float(np.median(row_cosines(stored, made)))
         if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
             best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)

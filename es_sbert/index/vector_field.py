@@ -18,7 +18,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.earlier_segments import drop_earlier_segments, note_earlier_segments, settled_segments
@@ -371,9 +371,7 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
 
 
 def _has_vectors(engine: Engine, field: VectorField) -> bool:
-    with suppress(AccessDenied):
-        # Documents that were written since the last refresh count too.
-        engine.refresh(field.index)
+    engine.refresh_if_allowed(field.index)
     return engine.count(field.index, has_vector_query(field.name, field.meta)) > 0
 
 
