@@ -88,8 +88,7 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
             torch.onnx.export(module, arguments, str(path), opset_version=OPSET, dynamo=False, **names)
         except Exception as error:  # networks that want other inputs, and translations of operators: of every type
             raise UnsupportedArchitecture(
-                f"{name}: torch cannot export this network to ONNX: {error_summary(error)}",
-                USE_ANOTHER_LIBRARY,
+                f"{name}: torch cannot export this network to ONNX: {error_summary(error)}", USE_ANOTHER_LIBRARY
             ) from error
         graph = onnx.load(str(path))  # with the weights that torch writes next to graphs of more than 2 GB
     graph.graph.name = name

@@ -73,13 +73,7 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
       es-sbert index recall docs
       es-sbert index recall docs --queries queries.txt --k 20 --target 0.98
     """
-    from es_sbert.diagnostics.recall import (
-        RecallQueries,
-        measure_recall,
-        recall_lines,
-        recall_settings,
-        sample_queries,
-    )
+    from es_sbert.diagnostics.recall import RecallQueries, measure_recall, recall_lines, recall_settings, sample_queries
     from es_sbert.index.mapping import IndexType
     from es_sbert.index.vector_field import read_vector_field
 
@@ -116,9 +110,7 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
     ),
     shared.seed_option,
     click.option(
-        "--keep",
-        type=_SHARE,
-        help="Share of the relevant documents that the recommended value keeps.  [default: 0.95]",
+        "--keep", type=_SHARE, help="Share of the relevant documents that the recommended value keeps.  [default: 0.95]"
     ),
     click.option(
         "--max-unrelated",

@@ -31,12 +31,7 @@ from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.node_watch import (
-    FIRST_BACKOFF_SECONDS,
-    MAX_BACKOFF_SECONDS,
-    NodeWatch,
-    WatchedTransportNode,
-)
+from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch, WatchedTransportNode
 from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, point_in_time_params, quote_index_name
 from es_sbert.messages import log_event
 

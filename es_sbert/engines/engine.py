@@ -531,8 +531,7 @@ class Engine(ABC):
         state = self.get_index(name)
         if state is None:
             raise IndexMissing(
-                f"there is no index {name} ({self._label})",
-                "Check the name: `GET _cat/indices` lists them.",
+                f"there is no index {name} ({self._label})", "Check the name: `GET _cat/indices` lists them."
             )
         if not state.has_search_routing(name):
             return list(range(state.shards))
