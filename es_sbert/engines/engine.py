@@ -794,9 +794,14 @@ class Engine(ABC):
         Raises:
             IndexMissing: there is no such name.
         """
-        params = {"filter_path": "*.settings.index.number_of_shards"}
-        answer = self._request("GET", f"/{quote_index_name(name)}", params)
-        return {index: int(state["settings"]["index"]["number_of_shards"]) for index, state in answer.items()}
+        counts = self._index_setting(name, "number_of_shards", missing_ok=False)
+        return {index: int(count) for index, count in counts.items()}
+
+    def _index_setting(self, name: str, setting: str, *, missing_ok: bool = True) -> dict[str, str]:
+        """Concrete index → a setting, where it is not the default; empty if there is no such name and `missing_ok`."""
+        params = {"filter_path": f"*.settings.index.{setting}"}
+        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=missing_ok) or {}
+        return {index: state["settings"]["index"][setting] for index, state in answer.items()}
 
     def index_uuids(self, name: str) -> dict[str, str]:
         """Concrete index → UUID, which a new index of the same name does not share; empty if there is no such name.
@@ -804,16 +809,12 @@ class Engine(ABC):
         Args:
             name: Of an index, an alias or a data stream.
         """
-        params = {"filter_path": "*.settings.index.uuid"}
-        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
-        return {index: state["settings"]["index"]["uuid"] for index, state in answer.items()}
+        return self._index_setting(name, "uuid")
 
     def result_window(self, name: str) -> int:
         """Hits that one search of an index, or an alias of one, may return; see `IndexState.result_window`."""
-        params = {"filter_path": "*.settings.index.max_result_window"}
-        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
-        windows = [int(state["settings"]["index"]["max_result_window"]) for state in answer.values()]
-        return min(windows, default=DEFAULT_RESULT_WINDOW)
+        windows = self._index_setting(name, "max_result_window")
+        return min(map(int, windows.values()), default=DEFAULT_RESULT_WINDOW)
 
     def primary_terms(self, name: str) -> dict[int, int] | None:
         """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.
