@@ -356,7 +356,7 @@ class IndexCalibrator:
         hits = random_hits(self._engine, self.field.index, self._has_vector, most, seed, source=self._source())
         return list(self._read(hits, left_out))
 
-    def _source(self) -> Json:
+    def _source(self) -> Json | bool:
         """What is read of a document."""
         name, texts = self.field.name, () if self._template is None else self._template.fields
         path = vector_path(name, self.field.meta)

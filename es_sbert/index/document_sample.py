@@ -101,7 +101,7 @@ def read_documents(
 
 
 def random_hits(
-    engine: Engine, index: str, query: Json, count: int, seed: int, *, source: Json, page: int = _PAGE
+    engine: Engine, index: str, query: Json, count: int, seed: int, *, source: Json | bool, page: int = _PAGE
 ) -> Iterator[Json]:
     """Hits of a query in random order, each once; the same ones for a seed as long as the index is at rest.
 
