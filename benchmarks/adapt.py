@@ -34,9 +34,8 @@ from es_sbert.adaptation.model_comparison import ModelComparison
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.evaluation.beir_files import read_beir_folder
-from es_sbert.evaluation.comparison import compare_reports
 from es_sbert.evaluation.evaluated_models import close_model, open_model
-from es_sbert.evaluation.significance import shown_difference
+from es_sbert.evaluation.significance import compare_reports, shown_difference
 from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection
 from es_sbert.evaluation.task_runner import run_task
 

@@ -58,7 +58,6 @@ from es_sbert.errors import (
     UsageError,
     require_extra,
 )
-from es_sbert.exporters.calibration import sample_batches
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import GoldPairs, ParityCheck, describe_parity, read_gold_pairs
@@ -66,7 +65,7 @@ from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_r
 from es_sbert.exporters.rotary_graph import build_rotary_graph
 from es_sbert.exporters.rotary_weights import EncoderWeights
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
-from es_sbert.exporters.static_quantization import quantize_statically
+from es_sbert.exporters.static_quantization import quantize_statically, sample_batches
 from es_sbert.exporters.transformer_weights import (
     StaticWeights,
     TransformerWeights,

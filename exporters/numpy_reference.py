@@ -133,10 +133,7 @@ class NumpyReference:
     """
 
     def __init__(
-        self,
-        model: SentenceModel,
-        transformer: EncoderWeights,
-        observe: ValueHook = lambda name, value: value,
+        self, model: SentenceModel, transformer: EncoderWeights, observe: ValueHook = lambda name, value: value
     ) -> None:
         self._model = model
         self._transformer = transformer

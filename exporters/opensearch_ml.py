@@ -109,6 +109,8 @@ def _gelu_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     ]
 
 
+_REMEDY = "Let the gateway make its vectors: `es-sbert serve`."
+
 ML_COMMONS_OPSET = 19  # the newest that onnxruntime 1.16 reads
 ZIP_NAME = "model.zip"
 REQUEST_NAME = "register.json"
@@ -146,41 +148,14 @@ def export_opensearch_ml(
         ParityFailed: the graph fails the parity check.
     """
     is_previous_export(output, REQUEST_NAME)
-    if model.lowercase:
-        raise UsageError(
-            f"{model.name} lower-cases texts before its tokenizer sees them, which ml-commons does not",
-            "Let the gateway make its vectors: `es-sbert serve`.",
-        )
-    if not model.adds_special_tokens:
-        raise UsageError(
-            f"{model.name} reads texts without special tokens, which ml-commons adds",
-            "Let the gateway make its vectors: `es-sbert serve`.",
-        )
-    if model.max_tokens_by_kind:
-        raise UsageError(
-            f"{model.name} cuts queries and documents at different lengths, which ml-commons does not",
-            "Let the gateway make its vectors: `es-sbert serve`.",
-        )
-    if model.routes:
-        raise UsageError(
-            f"{model.name} embeds queries and documents by different networks (Router), which ml-commons does not",
-            "Let the gateway make its vectors: `es-sbert serve`.",
-        )
-    if not model.include_prompt:
-        raise UsageError(
-            f"{model.name} leaves prompts out of its pooling, which ml-commons does not",
-            "Let the gateway make its vectors: `es-sbert serve`.",
-        )
+    _check_model(model)
     build, transformer = choose_graph_source(model)
     with staged_folder(output) as folder:
         graph = folder / "model.onnx"
         on_progress(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
         save_graph(lower_opset(build(Precision.FP32), ML_COMMONS_OPSET), graph)
         if graph.with_name(f"{graph.name}.data").exists():
-            raise UsageError(
-                f"the weights of {model.name} do not fit into one file, and ml-commons takes one",
-                "Let the gateway make its vectors: `es-sbert serve`.",
-            )
+            raise UsageError(f"the weights of {model.name} do not fit into one file, and ml-commons takes one", _REMEDY)
         on_progress("Comparing it with the reference")
         report = ParityCheck(model, transformer, reference, None).run(graph, Variant.FP32)
         if not report.passed:
@@ -196,6 +171,24 @@ def export_opensearch_ml(
         request = registration_request(model, hash_file(package), (output.resolve() / ZIP_NAME).as_uri())
         write_json(folder / REQUEST_NAME, request)
     return output / REQUEST_NAME
+
+
+def _check_model(model: SentenceModel) -> None:
+    """Refuse a model that ml-commons would run otherwise than its libraries do.
+
+    Raises:
+        UsageError: see above.
+    """
+    differences = {
+        "lower-cases texts before its tokenizer sees them, which ml-commons does not": model.lowercase,
+        "reads texts without special tokens, which ml-commons adds": not model.adds_special_tokens,
+        "cuts queries and documents at different lengths, which ml-commons does not": model.max_tokens_by_kind,
+        "embeds queries and documents by different networks (Router), which ml-commons does not": model.routes,
+        "leaves prompts out of its pooling, which ml-commons does not": not model.include_prompt,
+    }
+    for difference, is_there in differences.items():
+        if is_there:
+            raise UsageError(f"{model.name} {difference}", _REMEDY)
 
 
 def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[str, Any]:

@@ -18,22 +18,10 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
 from es_sbert.bundle.sentence_model import KINDS, PromptKind, SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.errors import (
-    DeviceError,
-    EsSbertError,
-    ModelError,
-    SourceError,
-    UnsupportedArchitecture,
-    error_summary,
-)
+from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16
 from es_sbert.exporters.graph_builder import save_graph
-from es_sbert.exporters.numpy_reference import (
-    EncodeFunction,
-    Reference,
-    ReferenceKind,
-    choose_reference,
-)
+from es_sbert.exporters.numpy_reference import EncodeFunction, Reference, ReferenceKind, choose_reference
 from es_sbert.exporters.rotary_weights import EncoderWeights
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
@@ -367,11 +355,7 @@ class ParityCheck:
     """
 
     def __init__(
-        self,
-        model: SentenceModel,
-        transformer: EncoderWeights | None,
-        reference: ReferenceKind,
-        gold: GoldPairs | None,
+        self, model: SentenceModel, transformer: EncoderWeights | None, reference: ReferenceKind, gold: GoldPairs | None
     ) -> None:
         self._model = model
         self._transformer = transformer

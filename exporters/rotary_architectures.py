@@ -95,8 +95,6 @@ def _read_modernbert(reader: RotaryReader) -> RotaryWeights:
 
     return RotaryWeights(
         words=words,
-        embedding_scale=1.0,
-        token_type=None,
         embedding_norm=reader.layer_norm("embeddings.norm", epsilon, bias=norm_bias),
         final_norm=reader.layer_norm("final_norm", epsilon, bias=norm_bias),
         layers=tuple(map(read_layer, reader.layer_numbers)),
@@ -104,7 +102,6 @@ def _read_modernbert(reader: RotaryReader) -> RotaryWeights:
         key_heads=reader.heads,
         head_size=size,
         score_scale=size**-0.5,
-        is_causal=False,
         activation=reader.activation("hidden_activation", "gelu"),
     )
 
@@ -191,16 +188,13 @@ def _read_post_norm(
 
     return RotaryWeights(
         words=words,
-        embedding_scale=1.0,
         token_type=reader.tensors.get("embeddings.token_type_embeddings.weight")[0] if has_types else None,
         embedding_norm=reader.layer_norm(names.embedding_norm, epsilon),
-        final_norm=None,
         layers=tuple(map(read_layer, reader.layer_numbers)),
         heads=reader.heads,
         key_heads=reader.heads,
         head_size=size,
         score_scale=size**-0.5,
-        is_causal=False,
         activation=reader.activation("hidden_act", activation),
     )
 
@@ -271,9 +265,6 @@ def _read_llama(
 
     return RotaryWeights(
         words=words,
-        embedding_scale=1.0,
-        token_type=None,
-        embedding_norm=None,
         final_norm=reader.rms_norm("norm", epsilon),
         layers=tuple(map(read_layer, reader.layer_numbers)),
         heads=reader.heads,
@@ -331,8 +322,6 @@ def _read_gemma3(reader: RotaryReader) -> RotaryWeights:
     return RotaryWeights(
         words=words,
         embedding_scale=reader.tensors.round_to_type("embed_tokens.weight", reader.hidden**0.5),
-        token_type=None,
-        embedding_norm=None,
         final_norm=rms_norm("norm"),
         layers=tuple(map(read_layer, reader.layer_numbers)),
         heads=reader.heads,

@@ -87,29 +87,29 @@ class RotaryWeights:
 
     Attributes:
         words: *Shape:* ``(vocabulary, hidden)``.
-        embedding_scale: What token embeddings are multiplied by.
-        token_type: *Shape:* ``(hidden,)``, the row of type 0, or None. Sentence encoders read one segment.
-        embedding_norm, final_norm: Normalizations before the first layer and after the last one, or None.
         layers: From the first to the last.
         heads, key_heads: Heads of the queries, and of the keys and values.
         head_size: Coordinates of a head, an even number.
         score_scale: What products of queries and keys are multiplied by.
-        is_causal: Whether tokens attend only to themselves and those before them.
         activation: Of the gate.
+        embedding_scale: What token embeddings are multiplied by.
+        token_type: *Shape:* ``(hidden,)``, the row of type 0, or None. Sentence encoders read one segment.
+        embedding_norm, final_norm: Normalizations before the first layer and after the last one, or None.
+        is_causal: Whether tokens attend only to themselves and those before them.
     """
 
     words: Floats
-    embedding_scale: float
-    token_type: Floats | None
-    embedding_norm: NormWeights | None
-    final_norm: NormWeights | None
     layers: tuple[RotaryLayer, ...]
     heads: int
     key_heads: int
     head_size: int
     score_scale: float
-    is_causal: bool
     activation: HiddenActivation
+    embedding_scale: float = 1.0
+    token_type: Floats | None = None
+    embedding_norm: NormWeights | None = None
+    final_norm: NormWeights | None = None
+    is_causal: bool = False
 
     @property
     def hidden(self) -> int:

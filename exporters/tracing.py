@@ -28,13 +28,13 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, error_summary
-from es_sbert.exporters.calibration import equal_length_batches, sample_texts
 from es_sbert.exporters.fp16 import fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET
 from es_sbert.exporters.numpy_reference import reference_batch_size
 from es_sbert.exporters.parity import compare_scores, fp16_graph, max_padding_batches, parity_pairs
 from es_sbert.exporters.pooling import TOKEN_VECTORS, finish_padded_graph, pool_fp16_network
 from es_sbert.exporters.quantization import graph_from_trace
+from es_sbert.exporters.static_quantization import equal_length_batches, sample_texts
 from es_sbert.exporters.trace_check import (
     LONGEST_TRIED,
     OTHER_RESULT,
@@ -88,8 +88,7 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
             torch.onnx.export(module, arguments, str(path), opset_version=OPSET, dynamo=False, **names)
         except Exception as error:  # networks that want other inputs, and translations of operators: of every type
             raise UnsupportedArchitecture(
-                f"{name}: torch cannot export this network to ONNX: {error_summary(error)}",
-                USE_ANOTHER_LIBRARY,
+                f"{name}: torch cannot export this network to ONNX: {error_summary(error)}", USE_ANOTHER_LIBRARY
             ) from error
         graph = onnx.load(str(path))  # with the weights that torch writes next to graphs of more than 2 GB
     graph.graph.name = name

@@ -12,7 +12,7 @@ from typing import Literal
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.diagnostics.index_calibration import first_sentence_end
 from es_sbert.index.document_sample import SampledDocument
-from es_sbert.index.text_template import TextFieldError, TextTemplate, field_text
+from es_sbert.index.text_template import TextTemplate, field_text
 from es_sbert.runtime.chunker import Span
 from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.passage_pairs import choose_neighbours
@@ -123,10 +123,7 @@ def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> Pai
 
 def document_text(template: TextTemplate, document: SampledDocument) -> str:
     """The text of a document by a template; empty if it has none."""
-    try:
-        return (template.text_of(document.source) or "").strip()
-    except TextFieldError:
-        return ""
+    return template.readable_text(document.source).strip()
 
 
 def _titled(title: str | None, text: str) -> tuple[str | None, str, str]:

@@ -7,7 +7,6 @@ and skipped if its text changed. Every update ends in exactly one outcome.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -30,7 +29,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
-from es_sbert.errors import AccessDenied, IndexMismatch, UsageError
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import and_query, document_meta_field, read_meta_entry, vector_fields, with_meta_entry
 from es_sbert.index.text_template import TextTemplate
@@ -364,9 +363,7 @@ def declare_written_field(
         )
     if name in written_fields(state):
         return None
-    with suppress(AccessDenied):
-        # Documents that were written since the last refresh count too, where this user may refresh.
-        engine.refresh(state.name)
+    engine.refresh_if_allowed(state.name)
     query: Json = {"exists": {"field": name}}
     hits = engine.search(state.name, {"query": query, "size": 3, "_source": [name]})["hits"]["hits"]
     examples = [str(pick_fields(hit.get("_source") or {}, [name]).get(name)) for hit in hits]

@@ -391,10 +391,7 @@ class TextCollectionBuilder:
 
     def text_of(self, hit: Json) -> str:
         """The text of a hit that was embedded; empty if the mapping does not say."""
-        try:
-            return "" if self._template is None else self._template.text_of(hit.get("_source") or {}) or ""
-        except TextFieldError:
-            return ""
+        return "" if self._template is None else self._template.readable_text(hit.get("_source") or {})
 
     def collection(self) -> TextCollection:
         """What was added."""

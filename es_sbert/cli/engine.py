@@ -61,10 +61,7 @@ def engine() -> None: ...
     help=f"HTTP port.  [default: {', '.join(f'{b.port} for {b.name}' for b in ENGINES.values())}]",
 )
 @click.option(
-    "--nodes",
-    type=click.IntRange(1, 9),
-    default=1,
-    help="Number of nodes of the cluster. Each has the next HTTP port.",
+    "--nodes", type=click.IntRange(1, 9), default=1, help="Number of nodes of the cluster. Each has the next HTTP port."
 )
 @click.option(
     "--heap",

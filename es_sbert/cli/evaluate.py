@@ -12,7 +12,7 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.output import check_output_file, write_output_file
+from es_sbert.cli.output import check_output_file, print_report, write_output_file
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
 
@@ -151,6 +151,7 @@ def evaluate(
         text_table,
         write_card,
     )
+    from es_sbert.evaluation.significance import compare_reports, comparison_lines
 
     _check_options(model, tasks, files, options)
     if card is not None or options["judgements"] is None:
@@ -165,7 +166,8 @@ def evaluate(
     for result in reports + others:
         click.echo(result.as_json().decode() if as_json else text_table(result))
     for first, second in zip(reports, others, strict=False):
-        _print_comparison(first, second, names, as_json)
+        comparison = compare_reports(first, second, names)
+        print_report({"comparison": comparison.as_json()}, comparison_lines(comparison), as_json=as_json)
     if options["scores"] is not None:
         systems = list(zip(names, (*reports, *others), strict=True)) if others else [(reports[0].model, reports[0])]
         write_output_file(options["scores"], score_lines(systems), "Choose another --scores.")
@@ -265,19 +267,6 @@ def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Repor
         for index in indices
     ]
     return reports[:1], reports[1:], (indices[0], indices[-1])
-
-
-def _print_comparison(first: EvaluationReport, second: EvaluationReport, names: tuple[str, str], as_json: bool) -> None:
-    import orjson
-
-    from es_sbert.evaluation.comparison import compare_reports, comparison_lines
-
-    comparison = compare_reports(first, second, names)
-    if as_json:
-        click.echo(orjson.dumps({"comparison": comparison.as_json()}))
-        return
-    for line in comparison_lines(comparison):
-        click.echo(line)
 
 
 def _parse_columns(given: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:

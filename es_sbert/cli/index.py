@@ -12,13 +12,12 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
-from es_sbert.cli.index_advise import advise
 from es_sbert.cli.index_change_type import change_type
 from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements, tune_hybrid
 from es_sbert.cli.index_migrate import migrate
 from es_sbert.cli.index_remove import remove
-from es_sbert.cli.index_tuning import calibrate, estimate, recall
+from es_sbert.cli.index_tuning import advise, calibrate, estimate, recall
 from es_sbert.cli.output import print_message, print_report, require_terminal
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
@@ -122,8 +121,7 @@ def _count_without_vector(engine: Engine, field: VectorField) -> int:
     from es_sbert.errors import AccessDenied
     from es_sbert.index.mapping import has_vector_query
 
-    with suppress(AccessDenied):
-        engine.refresh(field.index)
+    engine.refresh_if_allowed(field.index)
     with suppress(AccessDenied):
         return engine.count(field.index) - engine.count(field.index, has_vector_query(field.name, field.meta))
     return 0

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from es_sbert.cli.output import wrap_for
 from es_sbert.cli.setting_names import as_options
-from es_sbert.cli.wrapping import wrap_for
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
 

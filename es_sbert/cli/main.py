@@ -16,7 +16,7 @@ import cloup
 
 from es_sbert import __version__
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error
-from es_sbert.cli.wrapping import wrap_for
+from es_sbert.cli.output import wrap_for
 from es_sbert.errors import EsSbertError, OutputError, SourceError
 from es_sbert.messages import log_event
 

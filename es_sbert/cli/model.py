@@ -59,8 +59,7 @@ def list_models(as_json: bool) -> None:
     shown += [
         (escape_unprintable(name), mark[:12], state, escape_unprintable(folder)) for name, mark, folder, state in rows
     ]
-    for line in align_columns(shown):
-        click.echo(line)
+    click.echo("\n".join(align_columns(shown)))
 
 
 @model.command()
@@ -131,8 +130,7 @@ def fetch(
     if name is None:
         rows = [("name", "MB", "license", "")]
         rows += [(one.name, str(one.megabytes), one.license, one.summary) for one in MODELS.values()]
-        for line in align_columns(rows):
-            click.echo(line)
+        click.echo("\n".join(align_columns(rows)))
         return
     installed = installed_model_folder(name) if output is None else None
     if installed is not None:
@@ -326,8 +324,7 @@ def tune(name: str, as_json: bool) -> None:
         click.echo(json.dumps(dumped if source.model.routes else dumped[""], indent=2))
         return
     click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
-    for line in align_columns(rows):
-        click.echo(line)
+    click.echo("\n".join(align_columns(rows)))
 
 
 model.add_command(rotate)

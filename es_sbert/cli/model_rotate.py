@@ -29,10 +29,7 @@ if TYPE_CHECKING:
         "--output", "-o", type=shared.FILE_TYPE, required=True, metavar="FOLDER", help="New folder of the model."
     ),
     click.option(
-        "--sample",
-        type=click.IntRange(min=100),
-        default=20_000,
-        help="Most texts to use, chosen at random from all.",
+        "--sample", type=click.IntRange(min=100), default=20_000, help="Most texts to use, chosen at random from all."
     ),
     shared.seed_option,
     click.option(

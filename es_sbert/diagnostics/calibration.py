@@ -178,21 +178,18 @@ def calibrate(sample: CosineSample, keep: float, max_unrelated: float | None = N
     if max_unrelated is not None:
         most = max_unrelated + _ROUNDING
         best = _first_place(rows, lambda row: row.unrelated.mean <= most)
-        recommended = CosineRecommendation(
-            rows[best],
-            low=rows[_first_place(rows, lambda row: row.unrelated.low <= most)].min_cosine,
-            high=rows[_first_place(rows, lambda row: row.unrelated.high <= most)].min_cosine,
-            overlaps=rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
-        )
-        return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)
-    least = keep - _ROUNDING
-    best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
-    low = max((place for place in range(best + 1) if rows[place].recall.low >= least), default=None)
-    beyond = next((place for place in range(best + 1, len(rows)) if rows[place].recall.high < least), len(rows))
+        low: int | None = _first_place(rows, lambda row: row.unrelated.low <= most)
+        high = _first_place(rows, lambda row: row.unrelated.high <= most)
+    else:
+        least = keep - _ROUNDING
+        best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
+        low = max((place for place in range(best + 1) if rows[place].recall.low >= least), default=None)
+        end = len(rows)
+        high = next((place for place in range(best + 1, end) if rows[place].recall.high < least), end) - 1
     recommended = CosineRecommendation(
         rows[best],
         low=None if low is None else rows[low].min_cosine,
-        high=rows[beyond - 1].min_cosine,
+        high=rows[high].min_cosine,
         overlaps=rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
     )
     return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)

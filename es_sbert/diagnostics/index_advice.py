@@ -12,7 +12,6 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_in
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.errors import AccessDenied, IndexMismatch, UsageError
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values, read_stored_vectors
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
@@ -54,7 +53,6 @@ from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
 K = 10
-MAX_SAMPLE = 9_000  # with the queries, what one search returns (index.max_result_window)
 # Fewer documents say nothing: of some dozens, every search finds nearly all.
 _MIN_DOCUMENTS = 200
 _QUERY_SHARE = 5  # at most one in so many sampled documents is a query
@@ -385,9 +383,7 @@ def advise(
     require_privileges(engine, f"{PREFIX}*", ADVISE)
     for leftover in leftover_indices(engine):
         report(f"{leftover} is a temporary index of another run. If none is under way, delete it: `DELETE /{leftover}`")
-    with suppress(AccessDenied):
-        # Documents that were written since the last refresh count too.
-        engine.refresh(field.index)
+    engine.refresh_if_allowed(field.index)
     total = count_vectors(engine, field.index, field)
     layouts = layouts_to_measure(info, meta.dimensions, total, request)
     sample = read_sample(engine, field, request, queries)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,10 +33,11 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.byte_vectors import to_element_type
+from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors, text_hash
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
-from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
-from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, format_vector_field_option
+from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
+from es_sbert.index.text_template import TextTemplate, find_field, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
 from es_sbert.io.tables import read_table
 from es_sbert.messages import pluralize
@@ -351,36 +352,33 @@ class IndexCalibrator:
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
         """Documents at random, the same ones for a seed as long as the index is at rest."""
-        random = random_order_query(self._has_vector, seed)
         most = min(count, self._state.result_window)
-        pages = ({"query": random, "from": begin, "size": min(_PAGE, most - begin)} for begin in range(0, most, _PAGE))
-        return list(self._read(pages, left_out))
+        hits = random_hits(self._engine, self.field.index, self._has_vector, most, seed, source=self._source())
+        return list(self._read(hits, left_out))
 
-    def _read(self, bodies: Iterator[Json], left_out: Counter[str]) -> Iterator[CalibrationDocument]:
-        """The hits of searches for documents with vectors, each once."""
+    def _source(self) -> Json | bool:
+        """What is read of a document."""
+        name, texts = self.field.name, () if self._template is None else self._template.fields
+        path = vector_path(name, self.field.meta)
+        return self._engine.info.source_with_vectors([name, path, document_meta_field(name), *texts])
+
+    def _read(self, hits: Iterable[Json], left_out: Counter[str]) -> Iterator[CalibrationDocument]:
+        """The documents of hits, with vectors of the field's model."""
         name, meta = self.field.name, self.field.meta
-        meta_field = document_meta_field(name)
-        texts = () if self._template is None else self._template.fields
-        source = self._engine.info.source_with_vectors([name, vector_path(name, meta), meta_field, *texts])
-        seen: set[tuple[str, str | None]] = set()
-        for body in bodies:
-            for hit in self._engine.search(self.field.index, body | {"_source": source})["hits"]["hits"]:
-                key = hit["_id"], hit.get("_routing")
-                if key in seen:
-                    continue
-                seen.add(key)
-                found: Json = hit["_source"]
-                made_by = (raw_document_meta(found, meta_field) or {}).get("fingerprint", meta.fingerprint)
-                if made_by != meta.fingerprint:
-                    left_out["documents whose vector is of another model"] += 1
-                    continue
-                stored = read_stored_vectors(find_field(found, name), 0, meta.element_type)
-                vectors = np.stack([vector for _, _, vector in stored])
-                if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
-                    left_out["documents whose vector is zero or not finite"] += 1
-                    continue
-                spans = [(start, end) for start, end, _ in stored]
-                yield CalibrationDocument(hit["_id"], found, self._text(found), spans, vectors)
+        for hit in hits:
+            found: Json = hit["_source"]
+            made_by = (raw_document_meta(found, document_meta_field(name)) or {}).get("fingerprint", meta.fingerprint)
+            if made_by != meta.fingerprint:
+                left_out["documents whose vector is of another model"] += 1
+                continue
+            stored = read_stored_vectors(find_field(found, name), 0, meta.element_type)
+            vectors = np.stack([vector for _, _, vector in stored])
+            if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
+                left_out["documents whose vector is zero or not finite"] += 1
+                continue
+            text = "" if self._template is None else self._template.readable_text(found)
+            spans = [(start, end) for start, end, _ in stored]
+            yield CalibrationDocument(hit["_id"], found, text, spans, vectors)
 
     def _pseudo_queries(
         self, encoder: Encoder, sampled: Sequence[CalibrationDocument], left_out: Counter[str]
@@ -435,20 +433,19 @@ class IndexCalibrator:
         query = make_pseudo_query(self._template, document.source, document.text)
         return query or "documents whose text is too short for a query"
 
-    def _text(self, source: Json) -> str:
-        try:
-            return "" if self._template is None else self._template.text_of(source) or ""
-        except TextFieldError:
-            return ""
-
     def _labelled(self, queries: Sequence[LabelledQuery], left_out: Counter[str]) -> CalibrationQueries:
         ids = list(dict.fromkeys(id for query in queries for id in query.ids))
         size = max(1, min(_PAGE, self._state.result_window) // 2)  # documents of several routings may share an id
-        bodies = (
-            {"query": and_query({"ids": {"values": part}}, self._has_vector), "size": 2 * size}
+        bodies: Iterator[Json] = (
+            {
+                "query": and_query({"ids": {"values": part}}, self._has_vector),
+                "size": 2 * size,
+                "_source": self._source(),
+            }
             for part in batched(ids, size)
         )
-        found = {document.id: document for document in self._read(bodies, left_out)}
+        hits = (hit for body in bodies for hit in self._engine.search(self.field.index, body)["hits"]["hits"])
+        found = {document.id: document for document in self._read(hits, left_out)}
         kept = [
             LabelledQuery(query.text, own) for query in queries if (own := tuple(id for id in query.ids if id in found))
         ]

@@ -12,9 +12,10 @@ from es_sbert.diagnostics.drift import DriftReport, DriftSample, TokenCounts, co
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import ModelError
+from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_stored_vectors
-from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
-from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field
+from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
+from es_sbert.index.text_template import TextTemplate, find_field
 from es_sbert.index.vector_field import VectorField, read_vector_field
 from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 
@@ -77,32 +78,17 @@ def _draw(engine: Engine, field: VectorField, index: str, query: Json, count: in
     matching = and_query(has_vector_query(field.name, field.meta), query)
     template = None if field.meta.text is None else TextTemplate.parse(field.meta.text)
     fields = [field.name, vector_path(field.name, field.meta), *(() if template is None else template.fields)]
-    body: Json = {
-        "query": random_order_query(matching, seed),
-        "_source": engine.info.source_with_vectors(list(dict.fromkeys(fields))),
-    }
+    source = engine.info.source_with_vectors(list(dict.fromkeys(fields)))
     ids, texts, vectors = [], [], []
-    for begin in range(0, count, _PAGE):
-        page = engine.search(index, body | {"from": begin, "size": min(_PAGE, count - begin)})["hits"]["hits"]
-        for hit in page:
-            ids.append(hit["_id"])
-            texts.append(_text_of(template, hit["_source"]))
-            stored = find_field(hit["_source"], field.name)
-            vectors.append(read_stored_vectors(stored, 0, field.meta.element_type)[0][2])
-        if len(page) < _PAGE:
-            break
+    for hit in random_hits(engine, index, matching, count, seed, source=source, page=_PAGE):
+        ids.append(hit["_id"])
+        texts.append("" if template is None else template.readable_text(hit["_source"]))
+        stored = find_field(hit["_source"], field.name)
+        vectors.append(read_stored_vectors(stored, 0, field.meta.element_type)[0][2])
     found = np.array(vectors, dtype=np.float32).reshape(len(vectors), field.meta.dimensions)  # (documents, dimensions)
     lengths = np.linalg.norm(found, axis=1, keepdims=True)
     unit = np.divide(found, lengths, out=np.zeros_like(found), where=lengths > 0)
     return DriftSample(ids, texts, unit, engine.count(index, matching))
-
-
-def _text_of(template: TextTemplate | None, source: Json) -> str:
-    """The embedded text; empty if it is not known."""
-    try:
-        return "" if template is None else template.text_of(source) or ""
-    except TextFieldError:
-        return ""
 
 
 def _count_tokens(

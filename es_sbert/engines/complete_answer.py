@@ -1,19 +1,25 @@
-"""Tell complete answers of an engine from partial ones.
+"""Tell complete answers of an engine from partial ones, and from those that no engine gives.
 
 An engine answers 200 although shards, nodes or remote clusters are missing, and says so in the answer only. What reads
 such an answer as if it were complete takes documents for missing, or shard 1 for shard 0. Therefore every answer is
-checked here, unless the caller has asked for partial ones.
+checked here, unless the caller has asked for partial ones. A web server that answers every path alike is found out by
+what cannot be read in its answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, root_cause
-from es_sbert.errors import RequestFailed
+from es_sbert.errors import RequestFailed, UsageError
 
 Json = dict[str, Any]
+Class = TypeVar("Class", bound=type)
+
+_BAD_GATEWAY = 502
 
 _UNAVAILABLE = 503
 _BAD_REQUEST = 400
@@ -162,3 +168,32 @@ def _missing_clusters(clusters: Json) -> str:
 def _first_reason(part: Json) -> str:
     failures = part.get("failures") or []
     return root_cause(failures[0].get("reason", failures[0]))[1] if failures else ""
+
+
+def checks_answers(cls: Class) -> Class:
+    """Class decorator: a method that cannot read the answer of the server raises `RequestFailed`.
+
+    All public methods do nothing but send requests and read their answers. `info` of the class names the server.
+    """
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and not inspect.isgeneratorfunction(method):
+            setattr(cls, name, _checked(method))
+    return cls
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except UsageError:  # a ValueError that is not about the answer
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise RequestFailed(
+                f"{self.info.url} sent an answer that {self.info.label} does not give ({method.__name__}: "
+                f"{type(error).__name__})",
+                "Check the address, and any proxy in between: it must pass on all paths of the engine.",
+                _BAD_GATEWAY,
+            ) from error
+
+    return checked

@@ -160,8 +160,7 @@ def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> 
     for url, uuid in known:
         if uuid != known[0][1]:
             raise UsageError(
-                f"{known[0][0]} and {url} belong to different clusters",
-                "Give only addresses of nodes of one cluster.",
+                f"{known[0][0]} and {url} belong to different clusters", "Give only addresses of nodes of one cluster."
             )
 
 

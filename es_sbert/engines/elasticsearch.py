@@ -27,17 +27,11 @@ from elastic_transport import ConnectionError as TransportConnectionError
 
 from es_sbert import __version__
 from es_sbert.engines.address import Address
-from es_sbert.engines.answer_form import checks_answers
+from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.node_watch import (
-    FIRST_BACKOFF_SECONDS,
-    MAX_BACKOFF_SECONDS,
-    NodeWatch,
-    WatchedTransportNode,
-    send_with_failover,
-)
+from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch, WatchedTransportNode
 from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, point_in_time_params, quote_index_name
 from es_sbert.messages import log_event
 
@@ -92,8 +86,7 @@ class ElasticsearchEngine(Engine):
     def __init__(
         self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
     ) -> None:
-        super().__init__(info, client, timeout)
-        self._watch = watch
+        super().__init__(info, client, timeout, watch)
         self._warned: set[str] = set()
         # A caller's client warns. Logged below; as Python warnings they would show a line of this file.
         warnings.filterwarnings("ignore", category=TransportWarning, module=re.escape(__name__))
@@ -103,18 +96,6 @@ class ElasticsearchEngine(Engine):
         """Open a client for one node or several."""
         watch = NodeWatch() if len(addresses) > 1 else None
         return cls(info, _TransportClient(addresses, watch), addresses[0].timeout, watch)
-
-    def close(self) -> None:
-        super().close()
-        if self._watch is not None:
-            self._watch.close()
-
-    def send(
-        self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
-    ) -> EngineResponse:
-        return send_with_failover(
-            lambda: self._send_once(method, path, params, body, ndjson=ndjson), self._watch, method, path
-        )
 
     def _send_once(
         self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
@@ -136,11 +117,6 @@ class ElasticsearchEngine(Engine):
             raise not_json(self._asked_url) from error
         self._log_warnings(response.meta.headers.get("warning") or "")
         return EngineResponse(response.meta.status, response.meta.headers, response.body)
-
-    @property
-    def _asked_url(self) -> str:
-        """Address of the node to which this thread sent its last request."""
-        return self.info.url if self._watch is None else self._watch.last_url
 
     def _log_warnings(self, header: str) -> None:
         """Log the engine's deprecation warnings, each once."""

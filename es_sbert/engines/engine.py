@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from es_sbert.engines.answer_form import checks_answers
-from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error
+from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, checks_answers, missing_shards_error
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, Segment, ShardCopy, ShardState
@@ -40,6 +41,9 @@ from es_sbert.errors import (
     RequestFailed,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from es_sbert.engines.node_watch import NodeWatch
 
 # JSON, or lines of JSON that are encoded already.
 RequestBody = Json | bytes | None
@@ -125,22 +129,37 @@ class Engine(ABC):
         info: What answers at the address.
         client: Used with its own settings; `close` closes it.
         timeout: Seconds that the client waits for an answer; None where it alone knows.
+        watch: Watches the client's nodes; None with one address.
     """
 
-    def __init__(self, info: EngineInfo, client: EngineClient, timeout: float | None) -> None:
+    def __init__(
+        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
+    ) -> None:
         self.info = info
         self._client = client
         self._timeout = timeout
+        self._watch = watch
 
-    @abstractmethod
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
     ) -> EngineResponse:
-        """Send one request, without retries; every status is returned.
+        """Send one request, without retries but to other nodes; every status is returned.
 
         Raises:
             EngineUnreachable: no response, or none in JSON.
         """
+        call = partial(self._send_once, method, path, params, body, ndjson=ndjson)
+        return call() if self._watch is None else self._watch.send(call, method, path)
+
+    @abstractmethod
+    def _send_once(
+        self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
+    ) -> EngineResponse: ...
+
+    @property
+    def _asked_url(self) -> str:
+        """Address of the node to which this thread sent its last request."""
+        return self.info.url if self._watch is None else self._watch.last_url
 
     @abstractmethod
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
@@ -163,6 +182,8 @@ class Engine(ABC):
 
     def close(self) -> None:
         self._client.close()
+        if self._watch is not None:
+            self._watch.close()
 
     def _request(
         self,
@@ -510,8 +531,7 @@ class Engine(ABC):
         state = self.get_index(name)
         if state is None:
             raise IndexMissing(
-                f"there is no index {name} ({self._label})",
-                "Check the name: `GET _cat/indices` lists them.",
+                f"there is no index {name} ({self._label})", "Check the name: `GET _cat/indices` lists them."
             )
         if not state.has_search_routing(name):
             return list(range(state.shards))
@@ -633,6 +653,11 @@ class Engine(ABC):
             RequestFailed: a shard was not refreshed: searches would miss its documents.
         """
         self._broadcast(name, "_refresh")
+
+    def refresh_if_allowed(self, name: str) -> None:
+        """As `refresh`; a user who may not do it gets the counts and hits of the last refresh."""
+        with suppress(AccessDenied):
+            self.refresh(name)
 
     def _broadcast(self, name: str, operation: str) -> None:
         """Carry out an operation on all copies of all shards.
@@ -769,9 +794,14 @@ class Engine(ABC):
         Raises:
             IndexMissing: there is no such name.
         """
-        params = {"filter_path": "*.settings.index.number_of_shards"}
-        answer = self._request("GET", f"/{quote_index_name(name)}", params)
-        return {index: int(state["settings"]["index"]["number_of_shards"]) for index, state in answer.items()}
+        counts = self._index_setting(name, "number_of_shards", missing_ok=False)
+        return {index: int(count) for index, count in counts.items()}
+
+    def _index_setting(self, name: str, setting: str, *, missing_ok: bool = True) -> dict[str, str]:
+        """Concrete index → a setting, where it is not the default; empty if there is no such name and `missing_ok`."""
+        params = {"filter_path": f"*.settings.index.{setting}"}
+        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=missing_ok) or {}
+        return {index: state["settings"]["index"][setting] for index, state in answer.items()}
 
     def index_uuids(self, name: str) -> dict[str, str]:
         """Concrete index → UUID, which a new index of the same name does not share; empty if there is no such name.
@@ -779,16 +809,12 @@ class Engine(ABC):
         Args:
             name: Of an index, an alias or a data stream.
         """
-        params = {"filter_path": "*.settings.index.uuid"}
-        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
-        return {index: state["settings"]["index"]["uuid"] for index, state in answer.items()}
+        return self._index_setting(name, "uuid")
 
     def result_window(self, name: str) -> int:
         """Hits that one search of an index, or an alias of one, may return; see `IndexState.result_window`."""
-        params = {"filter_path": "*.settings.index.max_result_window"}
-        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
-        windows = [int(state["settings"]["index"]["max_result_window"]) for state in answer.values()]
-        return min(windows, default=DEFAULT_RESULT_WINDOW)
+        windows = self._index_setting(name, "max_result_window")
+        return min(map(int, windows.values()), default=DEFAULT_RESULT_WINDOW)
 
     def primary_terms(self, name: str) -> dict[int, int] | None:
         """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.

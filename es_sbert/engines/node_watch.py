@@ -155,6 +155,21 @@ class NodeWatch:
         pool.ConnectionCls = type(base.__name__, (_WatchedConnection, base), {"watch": self})
         return node
 
+    def send(self, call: Callable[[], T], method: str, path: str) -> T:
+        """The result of a call that sends one request; sent again to other nodes where `may_repeat` allows it.
+
+        Args:
+            call: Sends the request to the node that the client's pool chooses next.
+        """
+        left = len(self.nodes)
+        while True:
+            left -= 1
+            try:
+                return call()
+            except EngineUnreachable as error:
+                if not left or not may_repeat(error, method, path):
+                    raise
+
     @property
     def last_url(self) -> str:
         """Address of the node to which this thread sent its last request; empty before the first."""
@@ -255,23 +270,6 @@ class _WatchedConnection:
         self.flight = self.watch.current
         if self.flight is not None:
             self.flight.connection = self
-
-
-def send_with_failover(call: Callable[[], T], watch: NodeWatch | None, method: str, path: str) -> T:
-    """The result of a call that sends one request; sent again to other nodes where `may_repeat` allows it.
-
-    Args:
-        call: Sends the request to the node that the client's pool chooses next.
-        watch: None with one address: nothing is sent again.
-    """
-    left = 1 if watch is None else len(watch.nodes)
-    while True:
-        left -= 1
-        try:
-            return call()
-        except EngineUnreachable as error:
-            if not left or not may_repeat(error, method, path):
-                raise
 
 
 class WatchedTransportNode(Urllib3HttpNode):

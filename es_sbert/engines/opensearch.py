@@ -13,11 +13,11 @@ from opensearchpy.exceptions import SerializationError, TransportError
 from opensearchpy.serializer import JSONSerializer
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
-from es_sbert.engines.answer_form import checks_answers
-from es_sbert.engines.engine import Engine, EngineClient
+from es_sbert.engines.complete_answer import checks_answers
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
-from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch, send_with_failover
+from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch
 from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, point_in_time_params, quote_index_name
 
 # Lucene's files of vectors, quantized vectors and graphs, with their headers.
@@ -63,12 +63,6 @@ class _WatchedConnection(Urllib3HttpConnection):
 class OpenSearchEngine(Engine):
     """OpenSearch, by the transport of a client."""
 
-    def __init__(
-        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
-    ) -> None:
-        super().__init__(info, client, timeout)
-        self._watch = watch
-
     @classmethod
     def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> OpenSearchEngine:
         """Open a client for one node or several."""
@@ -102,18 +96,6 @@ class OpenSearchEngine(Engine):
         )
         return cls(info, client.transport, first.timeout, watch)
 
-    def close(self) -> None:
-        super().close()
-        if self._watch is not None:
-            self._watch.close()
-
-    def send(
-        self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
-    ) -> EngineResponse:
-        return send_with_failover(
-            lambda: self._send_once(method, path, params, body, ndjson=ndjson), self._watch, method, path
-        )
-
     def _send_once(
         self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
     ) -> EngineResponse:
@@ -132,11 +114,6 @@ class OpenSearchEngine(Engine):
             raise not_json(self._asked_url) from error
         # The client returns only the parsed body of a 2xx response, without headers; any 2xx means success here.
         return EngineResponse(200, {}, response)
-
-    @property
-    def _asked_url(self) -> str:
-        """Address of the node to which this thread sent its last request."""
-        return self.info.url if self._watch is None else self._watch.last_url
 
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
         # By default, shards without an active copy would be left out of it.

@@ -2,8 +2,8 @@
 
 `evaluate` is the entry point. evaluated_models.py opens a model, task_data.py and task_files.py read the data,
 task_runner.py computes the figures of a task, and evaluation_report.py holds and prints them. `evaluate_judgements`
-(index_retrieval.py) evaluates an index by a judgement list, and `compare_reports` (comparison.py) compares two reports
-of retrieval.
+(index_retrieval.py) evaluates an index by a judgement list, and `compare_reports` (significance.py) compares two
+reports of retrieval.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, SourceError
-from es_sbert.index.text_template import TextFieldError, TextTemplate
+from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.io.text_formats import format_csv_line
 from es_sbert.messages import pluralize
@@ -164,17 +164,9 @@ def training_pairs(
         for (id, _), hit in multi_get(engine, index, some, source={"includes": list(template.fields)}).items()
     }
     for each in chosen:
-        text = _text_of(template, hits.get(each.document))
-        if text:
+        hit = hits.get(each.document, {})
+        if text := template.readable_text(hit.get("_source") or {}):
             yield orjson.dumps({"anchor": each.query, "positive": text}) + b"\n"
-
-
-def _text_of(template: TextTemplate, hit: Json | None) -> str:
-    """The embedded text of a hit; empty if there is none."""
-    try:
-        return "" if hit is None else template.text_of(hit.get("_source") or {}) or ""
-    except TextFieldError:
-        return ""
 
 
 def read_click_log(

@@ -18,9 +18,12 @@ from pydantic import BaseModel, ValidationError
 
 from es_sbert import __version__
 from es_sbert.errors import BundleInvalid, OutputError
-from es_sbert.evaluation.task_data import TASKS, EvaluationTask
+from es_sbert.evaluation.ranking_metrics import METRICS, Run, mean_scores, measure_queries
+from es_sbert.evaluation.task_data import TASKS, EvaluationTask, RetrievalCollection
 from es_sbert.io.text_formats import format_csv_line
+from es_sbert.messages import pluralize
 
+AVERAGE = "average"
 # Packages that the figures depend on.
 _REPORTED_PACKAGES = (
     "numpy", "scipy", "scikit-learn", "onnxruntime", "onnxruntime-gpu", "torch", "transformers",
@@ -324,3 +327,15 @@ def _stage_cells(stage: StageRecord) -> list[str]:
 def _markdown_table(columns: list[str], rows: list[list[str]], rules: list[str]) -> str:
     lines = [columns, rules, *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def retrieval_row(data: RetrievalCollection, run: Run, part: str) -> ReportRow:
+    """Metrics of a ranking of a collection."""
+    scores = measure_queries(run, data.judgements)
+    return ReportRow(data.name, part, len(data.queries), "queries", mean_scores(scores), scores)
+
+
+def average_row(rows: Sequence[ReportRow]) -> ReportRow:
+    """Means over several collections, each of which counts the same, as BEIR and NanoBEIR average."""
+    figures = {name: sum(row.figures[name] for row in rows) / len(rows) for name in METRICS}
+    return ReportRow(AVERAGE, pluralize(len(rows), "collection"), sum(row.size for row in rows), "queries", figures)

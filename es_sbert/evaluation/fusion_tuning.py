@@ -57,10 +57,7 @@ class FusionSetting:
 
     def options(self) -> HybridOptions:
         """The setting as options of a hybrid search."""
-        options: HybridOptions = {
-            "fusion": str(self.fusion),
-            "weights": (self.weights.semantic, self.weights.lexical),
-        }
+        options: HybridOptions = {"fusion": str(self.fusion), "weights": (self.weights.semantic, self.weights.lexical)}
         return options if self.rank_constant is None else options | {"rank_constant": self.rank_constant}
 
     def command_options(self) -> str:

@@ -17,9 +17,8 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import EngineError, IndexMismatch, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder
-from es_sbert.evaluation.evaluation_report import EvaluationReport
+from es_sbert.evaluation.evaluation_report import EvaluationReport, retrieval_row
 from es_sbert.evaluation.ranking_metrics import DEPTH, Run, ranked_run
-from es_sbert.evaluation.retrieval import retrieval_row
 from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection, TaskData
 from es_sbert.index.mapping import has_vector_query
 from es_sbert.index.vector_field import read_vector_field

@@ -12,7 +12,7 @@ from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation import probing
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
-from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
+from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow, average_row, retrieval_row
 from es_sbert.evaluation.exact_search import search_exact
 from es_sbert.evaluation.pair_metrics import (
     ALL,
@@ -27,7 +27,6 @@ from es_sbert.evaluation.pair_metrics import (
 )
 from es_sbert.evaluation.probing import FOLDS, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
 from es_sbert.evaluation.ranking_metrics import DEPTH, Run
-from es_sbert.evaluation.retrieval import average_row, retrieval_row
 from es_sbert.evaluation.task_data import (
     ArgumentPairs,
     ClassificationData,

@@ -22,10 +22,10 @@ from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
 from es_sbert.gateway.clicks import SEARCH_ID_HEADER, ClickApi, ClickRecord
 from es_sbert.gateway.concurrency import cancel_on_disconnect
-from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import RequestTimeout, UpstreamTimeout, error_body, http_status, response_headers
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.openai_api import OpenAIApi
 from es_sbert.gateway.proxy.engine_routes import (
     BY_QUERY_APIS,

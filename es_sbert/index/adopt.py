@@ -7,7 +7,6 @@ document the metadata of its vector, by partial updates that change nothing else
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -21,7 +20,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryingEngine, RetryPolicy, make_retrier
-from es_sbert.errors import AccessDenied, IndexMismatch
+from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.adopt_report import AdoptionReport, MetadataCounts
 from es_sbert.index.adopt_sample import (
@@ -117,9 +116,7 @@ def adopt_vectors(
     engine = cast(Engine, RetryingEngine(plain, retrying))
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
     name = adoptable.state.name
-    with suppress(AccessDenied):
-        # Documents that were written since the last refresh count too, where this user may refresh.
-        engine.refresh(name)
+    engine.refresh_if_allowed(name)
     documents = engine.count(name)
     has_vector: Json = {"exists": {"field": adoptable.name}}
     sampled = without_metadata_query(adoptable.name)

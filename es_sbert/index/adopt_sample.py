@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations
@@ -17,8 +17,9 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
+from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_vector, row_cosines
-from es_sbert.index.mapping import ElementType, document_meta_field, random_order_query
+from es_sbert.index.mapping import ElementType, document_meta_field
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, field_text, find_field
 from es_sbert.vectors import Vectors
 
@@ -143,7 +144,7 @@ class TextPage:
     unreadable: int = 0
 
     @classmethod
-    def from_hits(cls, hits: Sequence[Json], template: TextTemplate) -> TextPage:
+    def from_hits(cls, hits: Iterable[Json], template: TextTemplate) -> TextPage:
         """Take the text of each hit."""
         page = cls()
         for hit in hits:
@@ -177,39 +178,30 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
     Raises:
         EngineError: the engine failed.
     """
-    query = random_order_query(query, seed)
     source = engine.info.source_with_vectors([adoptable.name, *adoptable.template.fields])
-    # By key: where somebody writes to the index, a document may come in two pages.
-    found: dict[DocumentKey, Json] = {}
     most = min(count, adoptable.state.result_window)
-    for begin in range(0, most, PAGE):
-        body: Json = {
-            "query": query, "from": begin, "size": min(PAGE, most - begin), "_source": source,
-            "seq_no_primary_term": True,
-        }  # fmt: skip
-        hits = engine.search(adoptable.state.name, body)["hits"]["hits"]
-        for hit in hits:
-            found.setdefault(document_key(hit), hit)
-        if len(hits) < body["size"]:
-            break
-    return TextPage.from_hits(list(found.values()), adoptable.template)
+    hits = random_hits(engine, adoptable.state.name, query, most, seed, source=source)
+    return TextPage.from_hits(hits, adoptable.template)
 
 
-def read_hit_vector(hit: Json, vector_field: str, element_type: ElementType) -> Vectors:
-    """The stored vector of a hit. *Shape:* ``(dimensions,)``.
+def _stored_vectors(documents: Sequence[TextDocument], vector_field: str, element_type: ElementType) -> Vectors:
+    """The vectors that the documents have. *Shape:* ``(documents, dimensions)``.
 
     Raises:
-        IndexMismatch: the engine finds a vector in the document and does not give it back.
+        IndexMismatch: the engine finds a vector in a document and does not give it back.
     """
-    value = find_field(hit["_source"], vector_field)
-    if not isinstance(value, str | list):
-        raise IndexMismatch(
-            f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that `_source` does not "
-            "hold, so that it cannot be compared",
-            f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
-            "OTHER --text-field FIELD`.",
-        )
-    return read_vector(value, element_type)
+    vectors = []
+    for hit in (document.hit for document in documents):
+        value = find_field(hit["_source"], vector_field)
+        if not isinstance(value, str | list):
+            raise IndexMismatch(
+                f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that `_source` does "
+                "not hold, so that it cannot be compared",
+                f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
+                "OTHER --text-field FIELD`.",
+            )
+        vectors.append(read_vector(value, element_type))
+    return np.stack(vectors)
 
 
 def compare_vectors(
@@ -223,8 +215,7 @@ def compare_vectors(
     if not documents:
         return
     encoded = encoder.encode_details([document.text for document in documents], "document")
-    stored = np.stack([read_hit_vector(document.hit, vector_field, element_type) for document in documents])
-    cosines = row_cosines(stored, encoded.vectors)
+    cosines = row_cosines(_stored_vectors(documents, vector_field, element_type), encoded.vectors)
     for document, cosine, truncated in zip(documents, cosines.tolist(), encoded.truncated.tolist(), strict=True):
         yield ComparedDocument(document.key, cosine, truncated)
 
@@ -279,9 +270,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
         if 2 * len(documents) < len(hits) or not documents:
             continue
         made = encoder.encode([document.text for document in documents], kind)
-        stored = np.stack(
-            [read_hit_vector(document.hit, adoptable.name, adoptable.element_type) for document in documents]
-        )
+        stored = _stored_vectors(documents, adoptable.name, adoptable.element_type)
         median = float(np.median(row_cosines(stored, made)))
         if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
             best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)

@@ -1,10 +1,10 @@
-"""Read fields of all documents of an index that match a query, or of a random sample of them that a seed decides."""
+"""Read documents of an index that match a query, all of them or a random sample that a seed decides."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -98,6 +98,33 @@ def read_documents(
         on_progress(len(found), max(len(found), total))
     ordered = sorted(found, key=lambda key: draw_order(key, selection.seed))
     return [SampledDocument(key, found[key]) for key in ordered[: selection.sample]]
+
+
+def random_hits(
+    engine: Engine, index: str, query: Json, count: int, seed: int, *, source: Json | bool, page: int = _PAGE
+) -> Iterator[Json]:
+    """Hits of a query in random order, each once; the same ones for a seed as long as the index is at rest.
+
+    Args:
+        count: How many at most; no more than the index's `index.max_result_window`.
+        source: `_source` of the search.
+        page: Hits of one request.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    body: Json = {"query": random_order_query(query, seed), "_source": source}
+    # Where somebody writes to the index, a document may come in two pages.
+    seen: set[DocumentKey] = set()
+    for begin in range(0, count, page):
+        size = min(page, count - begin)
+        hits: list[Json] = engine.search(index, body | {"from": begin, "size": size})["hits"]["hits"]
+        for hit in hits:
+            if document_key(hit) not in seen:
+                seen.add(document_key(hit))
+                yield hit
+        if len(hits) < size:
+            return
 
 
 def _engine_share(sample: int, total: int) -> float:

@@ -408,12 +408,9 @@ def absent_fields(fields: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _target_text(fields: Mapping[str, Any], target: EmbeddingTarget) -> str:
-    try:
+    if target.filled:
         return target.template.text_of(fields) or ""
-    except TextFieldError:
-        if target.filled:
-            raise
-        return ""  # its vector, if it has one, was made from something else
+    return target.template.readable_text(fields)  # of an unreadable text, a vector was made from something else
 
 
 class VectorFieldValue(NamedTuple):

@@ -21,13 +21,7 @@ from es_sbert.engines.index_state import IndexState, Segment, ShardCopy
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.mapping import (
-    EARLIER_SEGMENTS,
-    mapped_index_type,
-    read_meta_entry,
-    vector_fields,
-    with_meta_entry,
-)
+from es_sbert.index.mapping import EARLIER_SEGMENTS, mapped_index_type, read_meta_entry, vector_fields, with_meta_entry
 from es_sbert.index.text_template import format_vector_field_option
 
 # Merges that began before the change may still write the earlier type.

@@ -112,8 +112,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         EngineError: the engine failed.
     """
     state = require_index(engine, index) if isinstance(index, str) else index
-    with suppress(AccessDenied):
-        engine.refresh(state.name)
+    engine.refresh_if_allowed(state.name)
     count = partial(engine.count, state.name)
     fields = []
     properties = state.mappings.get("properties", {})

@@ -366,6 +366,13 @@ class TextTemplate:
             return present[0][0]
         return self._join(values, is_complete=len(present) == len(values))
 
+    def readable_text(self, document: Mapping[str, Any]) -> str:
+        """As `text_of`; empty where there is no text, or a field holds something else than strings."""
+        try:
+            return self.text_of(document) or ""
+        except TextFieldError:
+            return ""
+
     def field_texts(self, document: Mapping[str, Any]) -> list[str]:
         """The text of each field that has one, as it is embedded; fields that hold something else are left out."""
         texts: list[str] = []

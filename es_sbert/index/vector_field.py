@@ -18,7 +18,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
-from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.earlier_segments import drop_earlier_segments, note_earlier_segments, settled_segments
@@ -355,16 +355,13 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
             f"{where} has vectors of {meta.dimensions} dimensions, the model makes {request.dimensions}",
             _OTHER_FIELD_REMEDY,
         )
-    if request.index_type not in (None, meta.index_type):
-        raise IndexMismatch(
-            f"{where} has the index type {meta.index_type}, not {request.index_type}",
-            "The type is chosen with the field: omit `index_type`, or use another `vector_field` or index.",
-        )
-    if request.element_type not in (None, meta.element_type):
-        raise IndexMismatch(
-            f"{where} has the element type {meta.element_type}, not {request.element_type}",
-            "The type is chosen with the field: omit `element_type`, or use another `vector_field` or index.",
-        )
+    for kind in ("index_type", "element_type"):
+        wanted, stored = getattr(request, kind), getattr(meta, kind)
+        if wanted not in (None, stored):
+            raise IndexMismatch(
+                f"{where} has the {kind.replace('_', ' ')} {stored}, not {wanted}",
+                f"The type is chosen with the field: omit `{kind}`, or use another `vector_field` or index.",
+            )
     if request.passages is not None and request.passages != meta.passages:
         raise IndexMismatch(
             f"{where} has {meta.passages or 'one vector a document'}, not {request.passages}",
@@ -374,9 +371,7 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
 
 
 def _has_vectors(engine: Engine, field: VectorField) -> bool:
-    with suppress(AccessDenied):
-        # Documents that were written since the last refresh count too.
-        engine.refresh(field.index)
+    engine.refresh_if_allowed(field.index)
     return engine.count(field.index, has_vector_query(field.name, field.meta)) > 0
 
 
@@ -481,30 +476,21 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             f"{state.name}.{vector_field} compares vectors by {similarity}, es-sbert by their cosine",
             _OTHER_FIELD_REMEDY,
         )
-    if dimensions != meta.dimensions:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} is mapped with {dimensions} dimensions, but its _meta says "
-            f"{meta.dimensions}: one of them was edited by hand",
-            "Load the documents into a new index.",
-        )
+    where, problem = f"{state.name}.{vector_field}", None
     element_type = mapped_element_type(engine_type, field)
-    if element_type != meta.element_type:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} is mapped with numbers of {element_type}, but its _meta says "
-            f"{meta.element_type}: one of them was edited by hand",
-            "Load the documents into a new index.",
-        )
-    if (meta.passages is not None) != (field.get("type") == "nested"):
-        raise IndexMismatch(
-            f"the mapping and the _meta of {state.name}.{vector_field} do not agree about passages: one of them was "
-            "edited by hand",
-            "Load the documents into a new index.",
-        )
     index_type = mapped_index_type(engine_type, state.settings, field)
+    if dimensions != meta.dimensions:
+        problem = f"{where} is mapped with {dimensions} dimensions, but its _meta says {meta.dimensions}"
+    elif element_type != meta.element_type:
+        problem = f"{where} is mapped with numbers of {element_type}, but its _meta says {meta.element_type}"
+    elif (meta.passages is not None) != (field.get("type") == "nested"):
+        problem = f"the mapping and the _meta of {where} do not agree about passages"
+    if problem is not None:
+        raise IndexMismatch(f"{problem}: one of them was edited by hand", "Load the documents into a new index.")
     if not isinstance(index_type, IndexType):
         raise IndexMismatch(
-            f"{state.name}.{vector_field} is mapped with the index type {index_type}, but its _meta says "
-            f"{meta.index_type}: es-sbert does not search it",
+            f"{where} is mapped with the index type {index_type}, but its _meta says {meta.index_type}: es-sbert does "
+            "not search it",
             "Load the documents into a new index.",
         )
     # The type can be changed without es-sbert: Elasticsearch takes some in `PUT /index/_mapping`.

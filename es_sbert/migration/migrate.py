@@ -45,12 +45,7 @@ from es_sbert.migration.document_copy import (
     verify_copy,
     verify_counts,
 )
-from es_sbert.migration.migration_state import (
-    MigrationPhase,
-    migration_lock,
-    put_migration_state,
-    taken_over_error,
-)
+from es_sbert.migration.migration_state import MigrationPhase, migration_lock, put_migration_state, taken_over_error
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
 from es_sbert.migration.prepare_removal import prepare_removal
 from es_sbert.migration.rollback import prepare_rollback

@@ -479,13 +479,8 @@ def check_source_index(
         IndexMismatch, UsageError: see above.
         EngineError: the engine failed.
     """
-    lost = fields_missing_from_source(source.mappings, not_copied)
-    if lost is not None:
-        remedy = "Load the documents from files into a new index."
-        raise IndexMismatch(f"the index {source.name} keeps no {lost}, so its documents cannot be copied", remedy)
-    if unrestored_settings(source) is not None:
-        remedy = f"Let it finish, or end it: `es-sbert index repair {source.name}`."
-        raise IndexMismatch(f"a load is under way in {source.name}, or was killed in it", remedy)
+    check_copied_fields(source, not_copied)
+    check_no_load(source)
     if source.name == wanted.alias and not wanted.replace_index:
         aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
         raise UsageError(
@@ -497,6 +492,32 @@ def check_source_index(
         )
     if source.name != wanted.alias and wanted.replace_index:
         raise UsageError(f"{wanted.alias} is an alias already", "Leave `replace_index` out.")
+
+
+def check_copied_fields(source: IndexState, not_copied: Collection[str]) -> None:
+    """Refuse an index whose documents cannot be copied.
+
+    Args:
+        not_copied: Top-level fields that copies do not have.
+
+    Raises:
+        IndexMismatch: `_source` lacks another field.
+    """
+    lost = fields_missing_from_source(source.mappings, not_copied)
+    if lost is not None:
+        remedy = "Load the documents from files into a new index."
+        raise IndexMismatch(f"the index {source.name} keeps no {lost}, so its documents cannot be copied", remedy)
+
+
+def check_no_load(state: IndexState) -> None:
+    """Refuse an index in which a load is under way.
+
+    Raises:
+        IndexMismatch: it is.
+    """
+    if unrestored_settings(state) is not None:
+        remedy = f"Let it finish, or end it: `es-sbert index repair {state.name}`."
+        raise IndexMismatch(f"a load is under way in {state.name}, or was killed in it", remedy)
 
 
 def _new_vector_fields(

@@ -73,11 +73,7 @@ def removable_fields(index: IndexState) -> tuple[str, ...]:
 
 
 def remove_vectors(
-    engine: Engine,
-    name: str,
-    *,
-    policy: RetryPolicy,
-    report: Callable[[str], None] = lambda message: None,
+    engine: Engine, name: str, *, policy: RetryPolicy, report: Callable[[str], None] = lambda message: None
 ) -> Removal:
     """Remove everything from an index that es-sbert has put into it, or resume that.
 
@@ -153,11 +149,7 @@ def _plan_end(state: IndexState) -> Json | None:
 
 
 def _rewrite_documents(
-    engine: Engine,
-    index: IndexState,
-    fields: Sequence[str],
-    policy: RetryPolicy,
-    report: Callable[[str], None],
+    engine: Engine, index: IndexState, fields: Sequence[str], policy: RetryPolicy, report: Callable[[str], None]
 ) -> int:
     """Write each document that has one of the fields without them; returns how many were written."""
     retrying = make_retrier(policy, report)

@@ -20,8 +20,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.load_checks import fields_missing_from_source
-from es_sbert.index.load_settings import unrestored_settings
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.migration_state import (
@@ -40,7 +38,9 @@ from es_sbert.migration.migration_state import (
 from es_sbert.migration.prepare_migration import (
     MigrationRequest,
     PreparedMigration,
+    check_copied_fields,
     check_migration_privileges,
+    check_no_load,
     resume_migration,
 )
 
@@ -257,13 +257,8 @@ def _check_indices(engine: Engine, index: IndexState, found: RollbackTarget, pre
             f'Allow writes: `PUT {target.name}/_settings` with {{"{WRITE_BLOCK_SETTING}": null}}.',
         )
     for state in (index, target):
-        if unrestored_settings(state) is not None:
-            remedy = f"Let it finish, or end it: `es-sbert index repair {state.name}`."
-            raise IndexMismatch(f"a load is under way in {state.name}, or was killed in it", remedy)
-    lost = fields_missing_from_source(index.mappings, vector_field_names(found.fields))
-    if lost is not None:
-        remedy = "Load the documents from files into a new index."
-        raise IndexMismatch(f"the index {index.name} keeps no {lost}, so its documents cannot be copied", remedy)
+        check_no_load(state)
+    check_copied_fields(index, vector_field_names(found.fields))
     gone = [name for name in found.fields if name not in vector_fields(target.mappings, target.name)]
     if gone:
         raise IndexMismatch(

@@ -11,11 +11,11 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineError, IndexMismatch
-from es_sbert.evaluation.comparison import compare_reports
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
+from es_sbert.evaluation.evaluation_report import retrieval_row
 from es_sbert.evaluation.index_retrieval import evaluate_index, evaluate_judgements
 from es_sbert.evaluation.judgement_files import read_judgements
-from es_sbert.evaluation.retrieval import retrieval_row
+from es_sbert.evaluation.significance import compare_reports
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_runner import memory_run
 from tests.tiny import write_tiny_bert

@@ -210,7 +210,7 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> TellingEncoder:
     """In place of every model: runs when the test lets it."""
     encoder = TellingEncoder()
     encoder.may_run.clear()
-    monkeypatch.setattr("es_sbert.gateway.embedding.model_registry.Encoder", lambda model, **options: encoder)
+    monkeypatch.setattr("es_sbert.gateway.model_registry.Encoder", lambda model, **options: encoder)
     return encoder
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.answer_form import checks_answers
+from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, RequestFailed, UsageError
 from es_sbert.gateway.proxy.upstream import Upstream

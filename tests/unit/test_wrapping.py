@@ -10,7 +10,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.cli.wrapping import wrap
+from es_sbert.cli.output import wrap
 from tests.terminal import Frame, run_in_terminal
 
 COMMAND = [sys.executable, "-m", "es_sbert", "duplicates", "--index", "tickets", "tickets.jsonl"]

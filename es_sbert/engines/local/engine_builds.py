@@ -255,10 +255,7 @@ _PAINLESS = JarModule(
         _jar("org.antlr", "antlr4-runtime", "4.13.1"),
         *(_jar("org.ow2.asm", name, "9.7") for name in ("asm", "asm-util", "asm-tree", "asm-commons", "asm-analysis")),
     ),
-    permissions=(
-        'java.lang.RuntimePermission "createClassLoader"',
-        'java.lang.RuntimePermission "getClassLoader"',
-    ),
+    permissions=('java.lang.RuntimePermission "createClassLoader"', 'java.lang.RuntimePermission "getClassLoader"'),
 )
 _OPENSEARCH2 = EngineBuild(
     name="opensearch2",

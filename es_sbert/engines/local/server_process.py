@@ -362,12 +362,7 @@ def server_environment(
 
 
 def prepare_work_folder(
-    build: EngineBuild,
-    home: Path,
-    port: int,
-    work: Path,
-    account: Account | None,
-    cluster_ports: Sequence[int] = (),
+    build: EngineBuild, home: Path, port: int, work: Path, account: Account | None, cluster_ports: Sequence[int] = ()
 ) -> Path:
     """Recreate a server's folders, except its data and earlier logs.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packaging.version import Version
+
 from es_sbert.engines.local import server_process
 from es_sbert.engines.local.engine_builds import ENGINES, EngineBuild
 from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, down_command, up_command
@@ -115,25 +117,17 @@ def check_data(build: EngineBuild, ports: Sequence[int], layout: EngineHome) -> 
 def _check_data_version(build: EngineBuild, ports: Sequence[int], port: int, layout: EngineHome) -> None:
     work = layout.work(build.name, port)
     found = server_process.data_version(build, work)
-    if found is None or _version_tuple(found) <= _version_tuple(build.version):
+    if found is None or Version(found) <= Version(build.version):
         return
     remedy = f"Remove it: `{down_command(build.name, port)} --purge`"
     # Names of nodes are part of a cluster's data, so that its folders cannot be renamed.
     for other in ENGINES.values() if len(ports) == 1 else ():
         place = layout.work(other.name, port)
-        if (
-            other.product == build.product
-            and _version_tuple(other.version) >= _version_tuple(found)
-            and not place.exists()
-        ):
+        if other.product == build.product and Version(other.version) >= Version(found) and not place.exists():
             keep = f"mv {work} {place} && {up_command(other.name, port)}"
             remedy = f"Keep it, with {other.label}: `{keep}`. Or remove it: `{down_command(build.name, port)} --purge`"
             break
     raise LocalEngineError(f"{work} holds data of {build.product} {found}, which {build.label} cannot open", remedy)
-
-
-def _version_tuple(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
 
 
 def _listed(ports: Sequence[int]) -> str:

@@ -14,10 +14,10 @@ from typing import Any, cast
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
-from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest, ThrottledLog
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8

@@ -17,10 +17,10 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.concurrency import offload_if_large
-from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply

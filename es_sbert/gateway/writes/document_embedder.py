@@ -13,9 +13,9 @@ from es_sbert.batched import batched
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.errors import EsSbertError
-from es_sbert.gateway.embedding.embedder import BatchingEmbedder
-from es_sbert.gateway.embedding.model_registry import ModelRegistry
+from es_sbert.gateway.embedder import BatchingEmbedder
 from es_sbert.gateway.errors import public_model_error
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingProvenance,

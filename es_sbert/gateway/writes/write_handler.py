@@ -13,10 +13,10 @@ from starlette.types import Send
 
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
-from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import (
     OutgoingRequest,

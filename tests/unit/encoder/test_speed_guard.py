@@ -20,10 +20,9 @@ from benchmarks.encode_peers.processor import this_processor
 from benchmarks.gpu_check.random_models import SHAPES, make_texts, whole_words, write_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.exporters.calibration import sample_batches
 from es_sbert.exporters.export_bundle import choose_graph_source
 from es_sbert.exporters.graph_builder import save_graph
-from es_sbert.exporters.static_quantization import quantize_statically
+from es_sbert.exporters.static_quantization import quantize_statically, sample_batches
 from es_sbert.runtime.batching import InputBuilder, plan_batches
 from es_sbert.runtime.compiled_model import Session
 from es_sbert.runtime.device import Device

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from es_sbert.errors import UsageError
-from es_sbert.evaluation.comparison import compare_reports, comparison_lines
-from es_sbert.evaluation.evaluation_report import EvaluationReport
+from es_sbert.evaluation.evaluation_report import EvaluationReport, average_row, retrieval_row
 from es_sbert.evaluation.ranking_metrics import METRICS, Run, ranked_run
-from es_sbert.evaluation.retrieval import average_row, retrieval_row
-from es_sbert.evaluation.significance import Verdict
+from es_sbert.evaluation.significance import Verdict, compare_reports, comparison_lines
 from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection
 
 

@@ -19,10 +19,16 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UnsupportedArchitecture
-from es_sbert.exporters.calibration import equal_length_batches, sample_batches, sample_texts
 from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle, export_reranker
 from es_sbert.exporters.graph_builder import FLOAT, INT64, GraphBuilder
-from es_sbert.exporters.static_quantization import quantization_range, quantize_statically, smoothing_factors
+from es_sbert.exporters.static_quantization import (
+    equal_length_batches,
+    quantization_range,
+    quantize_statically,
+    sample_batches,
+    sample_texts,
+    smoothing_factors,
+)
 from es_sbert.runtime.device import has_int8_products
 from es_sbert.runtime.openvino_session import has_openvino
 from tests.tiny import write_tiny_bert

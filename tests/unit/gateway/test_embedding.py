@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache
+from es_sbert.gateway.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings
 from es_sbert.runtime.tokenizer import TokenizedTexts

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 import es_sbert.bundle.local_registry
-import es_sbert.gateway.embedding.model_registry
+import es_sbert.gateway.model_registry
 from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.local_registry import register_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.catalog.model_pair import make_pair
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, UsageError
-from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings
 from es_sbert.index.mapping import VectorFieldMeta
 from tests.tiny import write_tiny_bert
@@ -48,7 +48,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         loaded.append(model)
         return Encoder(model, **options)
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", counted)
+    monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", counted)
     return loaded
 
 
@@ -172,7 +172,7 @@ def test_index_can_use_a_registered_model(
 ) -> None:
     own = write_tiny_bert(tmp_path / "own", seed=7)
     wanted = read_sentence_model(own).fingerprint
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "_RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(es_sbert.gateway.model_registry, "_RECHECK_SECONDS", 0.0)
 
     async def scenario() -> None:
         served = models(folders[0])
@@ -273,7 +273,7 @@ def test_mapped_model_is_downloaded_only_when_allowed(
         asked.append(model)
         return Encoder(str(folders[1]), **options)  # another model than the mapping claims
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", hub)
+    monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", hub)
 
     async def scenario() -> None:
         served = models(folders[0], download=download)
@@ -295,7 +295,7 @@ def test_close_waits_for_loading_models(folders: list[Path], monkeypatch: pytest
         encoders.append(Encoder(model, **options))
         return encoders[0]
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", slow)
+    monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", slow)
 
     async def scenario() -> None:
         served = models(folders[0])
@@ -367,7 +367,7 @@ def test_encoder_warnings_are_logged(
         def info(self) -> EncoderInfo:
             return replace(super().info, warnings=("CUDA does not run here: no cuBLAS",))
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", WarningEncoder)
+    monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", WarningEncoder)
 
     async def scenario() -> None:
         served = models(folders[0])

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.embedding.request_queue import QueuedRequest, next_batch
+from es_sbert.gateway.request_queue import QueuedRequest, next_batch
 from es_sbert.runtime.tokenizer import TokenizedTexts
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, Overloaded
-from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache
-from es_sbert.gateway.embedding.model_registry import ModelRegistry
+from es_sbert.gateway.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.settings import EmbeddingSettings
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder, EmbeddedText
 from es_sbert.index.mapping import ChunkRules

@@ -22,7 +22,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.shortened_model import split_shortened_name
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DeviceError, EsSbertError, IndexMismatch, ModelError, ModelNotFound
-from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache
+from es_sbert.gateway.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings, public_name

@@ -20,8 +20,8 @@ from cachetools import LRUCache
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.embedding.request_queue import BatchSlice, QueuedRequest, join_results, next_batch, select_rows
 from es_sbert.gateway.metrics import GatewayMetrics
+from es_sbert.gateway.request_queue import BatchSlice, QueuedRequest, join_results, next_batch, select_rows
 from es_sbert.gateway.settings import EmbeddingSettings
 from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.chunker import Chunker

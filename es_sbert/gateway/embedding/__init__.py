@@ -1,1 +1,0 @@
-"""Embed texts of concurrent requests: models on demand, batches, a cache."""
