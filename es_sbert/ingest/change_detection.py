@@ -68,7 +68,7 @@ class Decision(Enum):
     CLEAR = auto()  # its text is gone: it replaces the one in the index, without vectors
     UNCHANGED = auto()
     SUPERSEDED = auto()  # the index holds a newer version
-    EMPTY = auto()  # no text, and the index holds no vector of it
+    EMPTY = auto()  # no text, and no vector in the index
 
 
 # Members of a vector's metadata that change detection reads.
@@ -224,11 +224,11 @@ class ChangeDetection:
         hits: dict[DocumentKey, Json] = {}
         for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):
             self._context.control.check()
-            wanted = [document.id for document in group]
-            hits |= self._context.retrying(look_up, self._engine, self._index, wanted)
-        ids = {document_id for document_id, _ in hits}
+            ids = [document.id for document in group]
+            hits |= self._context.retrying(look_up, self._engine, self._index, ids)
+        found_ids = {document_id for document_id, _ in hits}
         for document in documents:
-            if document.id in ids and document.key not in hits and any(document.texts):
+            if document.id in found_ids and document.key not in hits and any(document.texts):
                 self._outcomes.rerouted += 1
         return hits
 

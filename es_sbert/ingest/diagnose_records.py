@@ -82,12 +82,12 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
         return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
     names, texts = first.field_names(), first.rules.text_fields
     have = fields_hint([], names, DOCUMENTS_HAVE)
-    taken = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
-    if taken:
-        filtered = ", ".join(f".{field}" for field in taken)
+    reserved = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
+    if reserved:
+        filtered = ", ".join(f".{field}" for field in reserved)
         return (
-            f"{problem}, since the documents already have the field {taken[0]}, into which this load would write",
-            f"Leave out the fields {', '.join(taken)}, or create the index with another vector_field."
+            f"{problem}, since the documents already have the field {reserved[0]}, into which this load would write",
+            f"Leave out the fields {', '.join(reserved)}, or create the index with another vector_field."
             if from_python
             else f"Give `vector_field` another name, or leave the fields out: jq -c 'del({filtered})' {name}",
         )

@@ -58,7 +58,7 @@ def ray_connection(address: str) -> Iterator[None]:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # A thread of Ray prints what it hears of lost nodes, and the shutdown what is left of that.
+    # A thread of Ray prints messages about lost nodes; the shutdown prints the remaining ones.
     with redirect_stdout(_RayOutputLogger()):
         try:
             ray.init(
@@ -255,8 +255,8 @@ def node_problem(
     """How a node differs, to be put after its name; None if it does not.
 
     Args:
-        version: Of es-sbert there; None if it is not installed.
-        fingerprint: Of the model there; None if the version is another one.
+        version: Version of es-sbert there; None if it is not installed.
+        fingerprint: Fingerprint of the model there; None if the version differs.
     """
     if version is None:
         return "has no es-sbert in the Python that Ray uses there"

@@ -37,7 +37,7 @@ class Record(NamedTuple):
         id: Its id, if the source has it outside the fields.
         routing: Its routing, if the source has it outside the fields.
         superseded: Whether a later record of the same source replaces it.
-        written: Of a dead letter: when it was written, in UTC, ISO 8601.
+        written: When a dead letter was written, in UTC, ISO 8601; None for other records.
     """
 
     origin: Origin

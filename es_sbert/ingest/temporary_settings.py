@@ -21,11 +21,11 @@ class TemporarySettings:
 
     Args:
         context: The load.
-        change: Whether refreshes and replicas are switched off. Otherwise only those are restored that an earlier load
-            has left switched off.
+        change: Whether to switch refreshes and replicas off. Otherwise, only settings that an earlier load left
+            switched off are restored.
 
     Attributes:
-        notes: What the report tells about them.
+        notes: Notes for the report.
     """
 
     def __init__(self, context: LoadContext, *, change: bool) -> None:
@@ -79,6 +79,6 @@ class TemporarySettings:
     def _unrestored_note(self, reason: str = "") -> str:
         name = self._context.index.alias
         return (
-            f"Refreshes and replicas of {name} are still as they were for the load{reason}: the next load puts them "
-            f"back, or `es-sbert index repair {name}`"
+            f"Refreshes and replicas of {name} are still disabled{reason}: the next load restores them, or run "
+            f"`es-sbert index repair {name}`"
         )

@@ -398,7 +398,7 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
         table = read_parquet_table(path, columns, limit)
     else:
         raise SourceError(
-            f"the name of {path} does not tell its format{_known_kind(path)}",
+            f"the name of {path} does not indicate its format{_known_kind(path)}",
             f"Give a file that ends in {_KNOWN_FORMATS}.",
         )
     if not len(table):

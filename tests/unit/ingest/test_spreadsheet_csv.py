@@ -168,7 +168,7 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
         ("a.csv.gz", gzip.compress(gzip.compress(COMMA.encode())), "it is a gzip file, not CSV"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "its format: it is an old (.xls) or an encrypted"),
         ("a.xls", b"<html><table>", "its format: it is an HTML page"),
-        ("a.gz", gzip.compress(b"x"), 'does not tell its format\n  Add `format="jsonl"`, csv'),
+        ("a.gz", gzip.compress(b"x"), 'does not indicate its format\n  Add `format="jsonl"`, csv'),
         (
             "a.csv",
             b"id;text\r1;a\r2;b\r",
@@ -191,9 +191,9 @@ def test_other_files_are_named_with_the_way_out(tmp_path: Path, name: str, data:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FileOptions(delimiter=";"), "`delimiter` is for CSV files"),
-        (FileOptions(sheet="a"), "`sheet` is for Excel workbooks"),
-        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` is for text files"),
+        (FileOptions(delimiter=";"), "`delimiter` applies to CSV files"),
+        (FileOptions(sheet="a"), "`sheet` applies to Excel workbooks"),
+        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` applies to text files"),
     ],
 )
 def test_options_that_apply_to_no_file_are_refused(tmp_path: Path, options: FileOptions, message: str) -> None:

@@ -100,8 +100,8 @@ def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None
         ("t.tsv", b"", "holds no rows"),
         ("t.tsv", b"a\tb\n", "holds no rows"),
         ("t.jsonl", b"\n \n", "holds no rows"),
-        ("t.txt", b"a\n1\n", "does not tell its format\n  Give a file that ends in .jsonl"),
-        ("t.gz", b"a\n1\n", "does not tell its format"),
+        ("t.txt", b"a\n1\n", "does not indicate its format\n  Give a file that ends in .jsonl"),
+        ("t.gz", b"a\n1\n", "does not indicate its format"),
     ],
 )
 def test_invalid_files_are_rejected(name: str, data: bytes, message: str, tmp_path: Path) -> None:
