@@ -59,7 +59,7 @@ class RewriteContext(IndexExpression):
     Attributes:
         mode: What is rewritten.
         size: Bytes of the request body.
-        budget: Limits that all searches of the request share; None gives this search a budget of its own.
+        budget: Limits that all searches of the request share; None gives this search a separate budget.
         trace: Filled in for the log; None if nothing is logged.
     """
 
@@ -165,7 +165,7 @@ async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes |
     Raises:
         RequestTooLarge, BadRequest: see `decompress_body`.
     """
-    # The size of a compressed body is known only afterwards.
+    # The size of a compressed body is known only after decompression.
     size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
     return await offload_if_large(size, decompress_body, raw, incoming)
 

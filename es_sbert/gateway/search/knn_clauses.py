@@ -1,4 +1,4 @@
-"""Native kNN queries in place of semantic queries: the placeholder of each, and what it is substituted by."""
+"""Native kNN queries in place of semantic queries: their placeholders, and the queries that replace them."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class SectionPlaceholder:
     @property
     def inner_parts(self) -> list[tuple[str, Any]]:
         """See `QueryPlaceholder.inner_parts`."""
-        kept = (item for item in self.section.items() if item[0] != "query_vector_builder")
-        return [(name, part) for name, part in kept if isinstance(part, (dict, list))]
+        members = (item for item in self.section.items() if item[0] != "query_vector_builder")
+        return [(name, part) for name, part in members if isinstance(part, (dict, list))]
 
 
 Placeholder = QueryPlaceholder | SectionPlaceholder
@@ -168,7 +168,7 @@ def query_without_vector(
         inner_hits=inner_hits,
         knn_parameters=_native_parameters(engine_type, semantic),
         nested_parameters={member: value for member, value in nested.items() if member != "_name"},
-        # In a client's `nested` query, the name of the query inside it is one of passages.
+        # In a client's `nested` query, the name of the inner query applies to chunks.
         passage_query_name=None if semantic.nested is None else semantic.name,
         element_type=semantic.element_type,
     )
@@ -179,8 +179,8 @@ def query_without_vector(
     return query
 
 
-# Parameters of a query in one engine's syntax that only that engine has. On OpenSearch a search may or may not return
-# all passages of a hit as inner hits; Elasticsearch always does.
+# Parameters that only one engine has, in its own syntax. On OpenSearch, a search may or may not return all chunks of a
+# hit as inner hits; Elasticsearch always does.
 _NATIVE_PARAMETERS = {
     EngineType.ELASTICSEARCH: frozenset({"visit_percentage"}),
     EngineType.OPENSEARCH: frozenset({"expand_nested_docs"}),
@@ -211,7 +211,7 @@ def exceeds_k_by_candidates(semantic: SemanticQuery) -> bool:
     """Whether a query has more than k candidates, on an engine that matches all of them.
 
     Native queries use k candidates unless the client asks for more. They also use k where a minimum cosine would do
-    more than limit the number of hits: it drops passages of a document, and compares with unquantized cosines.
+    more than limit the number of hits: it drops chunks of a document, and compares unquantized cosines.
     """
     if semantic.syntax not in NATIVE_SYNTAXES:
         return True
@@ -248,7 +248,7 @@ def knn_clause(
     """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias.
 
     Args:
-        oversample: Replaces that of quantized indices; 0 for no rescoring.
+        oversample: Replaces the oversampling of quantized indices; 0 for no rescoring.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
     """
     clauses: list[Json] = []
@@ -301,8 +301,8 @@ def index_filter(indices: Sequence[str]) -> Json:
 
 def combine_filters(*filters: Json | None) -> Json | None:
     """One query that matches what all filters match; None if there are none."""
-    given = [query for query in filters if query is not None]
-    return and_query(*given) if given else None
+    queries = [query for query in filters if query is not None]
+    return and_query(*queries) if queries else None
 
 
 class CandidateCounts:

@@ -53,7 +53,7 @@ class _MsearchEntry:
 
     Attributes:
         header, body: Its two lines.
-        trace: What the log says about it.
+        trace: Its entry in the search log.
         result: The result of rewriting it; None if it is not semantic.
         is_hidden: Whether its body was changed so that its hits lack the vectors.
         error: Why it cannot be rewritten.
@@ -75,7 +75,7 @@ class MsearchHandler:
     Args:
         rewriter: Rewrites search bodies.
         upstream: The engine.
-        hider: Knows which fields the hits lack.
+        hider: Determines which fields the hits lack.
     """
 
     def __init__(self, rewriter: SearchRewriter, upstream: Upstream, hider: VectorHider) -> None:
@@ -138,7 +138,7 @@ class MsearchHandler:
         """Rewrite the searches that may be semantic.
 
         Raises:
-            BadRequest: they are more than the limit of a request.
+            BadRequest: there are more than a request may have.
         """
         template = route.api is EngineApi.MULTI_SEARCH_TEMPLATE
         numbers = [
@@ -269,7 +269,7 @@ def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
 
 
 def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
-    """What the lines of a search say for the log."""
+    """The log entry of a search, from its lines."""
     try:
         members = parse_object(header.strip() or b"{}")
     except UnsupportedJson:

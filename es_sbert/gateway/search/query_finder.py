@@ -102,8 +102,8 @@ class QueryPosition:
         scores: Whether its score counts.
         filters: What every hit must match as well. A semantic query applies them during the search, so that k documents
             remain.
-        scores_from_filters: Whether a query on the virtual field scores even inside a filter: the request sorts by
-            score, and Kibana puts all queries into filters.
+        scores_from_filters: Whether a query on the virtual field scores even inside a filter. Kibana puts all queries
+            into filters, even if the request sorts by score.
         only_semantic_scores: Whether the query was moved from a filter to a scoring position, in which only semantic
             queries may score.
         with_inner_hits: Whether hits may return their nearest passage.
@@ -274,7 +274,7 @@ class _QueryFinder:
         if kind in JOINING_QUERIES:
             return self._joining(node, kind, body, position)
         if kind == "hybrid" and isinstance(body.get("filter"), dict):
-            # OpenSearch applies it to each query, after kNN has chosen its k documents.
+            # OpenSearch applies it to each query after kNN has chosen its k documents.
             position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
         return map_inner_queries(
             node, lambda inner, member: self.with_placeholders(inner, _inner_position(position, member))
@@ -359,7 +359,7 @@ class _QueryFinder:
         return placeholder
 
     def _joining(self, node: Json, kind: str, body: Json, position: QueryPosition) -> Any:
-        """A query on other documents than the hits, which have no vectors except those of passages.
+        """A query on other documents than the hits. These documents have no vectors, unless they are chunks.
 
         Raises:
             BadRequest: it contains a semantic query on other documents, which would silently match nothing.
