@@ -102,8 +102,8 @@ class AdaptInputs:
     """Queries that do not come from the index.
 
     Attributes:
-        evaluated: Labelled queries to compare the models with, instead of held-out titles or sentences.
-        trained: Labelled queries to train on, such as those of a search log with what was opened.
+        evaluated: Labeled queries to compare the models with, instead of held-out titles or sentences.
+        trained: Labeled queries to train on, such as those of a search log with what was opened.
     """
 
     evaluated: Sequence[LabelledQuery] | None = None

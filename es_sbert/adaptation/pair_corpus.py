@@ -15,7 +15,7 @@ from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextFieldError, TextTemplate, field_text
 from es_sbert.runtime.chunker import Span
 from es_sbert.training.hard_negatives import normalized_text
-from es_sbert.training.passage_pairs import choose_neighbours
+from es_sbert.training.passage_pairs import choose_neighbors
 
 # A title of so many words that the text repeats word for word is a copy: finding it needs no understanding. Shorter
 # ones are often names, which texts do repeat, and which people do search for.
@@ -175,7 +175,7 @@ def split_passage(text: str, spans: Sequence[Span], identifier: str) -> tuple[st
         identifier: Of the document: which passage is taken depends on it, so that not all are first ones.
     """
     draw = int.from_bytes(hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).digest()[:8])
-    chosen = choose_neighbours(text, spans, draw)
+    chosen = choose_neighbors(text, spans, draw)
     if chosen is None:
         return None, text
     (start, end), (following, _) = chosen

@@ -1,4 +1,4 @@
-"""Fine-tune and distil sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
+"""Fine-tune and distill sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
 
 `train` and `distill` are the entry points. recipe.py reads a recipe, distillation.py makes one, training_run.py runs
 it, training_stage.py trains one stage, trainer.py extends transformers' Trainer, and bi_encoder_task.py and
@@ -98,9 +98,9 @@ def distill(
     keep_checkpoints: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> Distillation:
-    """Distil a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
+    """Distill a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
 
-    The student's vectors are in the space of the teacher: they have the same length, and are trained towards the
+    The student's vectors are in the space of the teacher: they have the same length, and are trained toward the
     teacher's vectors of the texts. A tenth of the texts, 1,000 at most, is held out to measure that. Without texts, a
     static student is exported untrained. The student is not registered under a name; `es-sbert distill` does that too.
     Needs the extra `train`.

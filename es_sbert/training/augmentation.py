@@ -1,7 +1,7 @@
-"""Examples made by models before training: pairs of nearest neighbours, and labels by a teacher.
+"""Examples made by models before training: pairs of nearest neighbors, and labels by a teacher.
 
 Augmented SBERT (Thakur et al. 2021, arXiv 2010.08240) trains on a few gold pairs and many pairs that a stronger model
-has labelled. Random pairs are nearly all unrelated; neighbours have scores across the whole range.
+has labeled. Random pairs are nearly all unrelated; neighbors have scores across the whole range.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from es_sbert.training.objective_settings import (
     RegressionSpec,
     VectorDistillationSpec,
 )
-from es_sbert.training.recipe import NeighboursSpec
+from es_sbert.training.recipe import NeighborsSpec
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples
 
 # Texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
-_NEIGHBOUR_BLOCK = 512
+_NEIGHBOR_BLOCK = 512
 
 # Between two messages of how many texts the teacher has embedded.
 _REPORT_SECONDS = 30.0
 
 
-def mine_neighbour_pairs(
-    examples: Examples, spec: NeighboursSpec | None, cache: Path, device: str, report: Callable[[str], None]
+def mine_neighbor_pairs(
+    examples: Examples, spec: NeighborsSpec | None, cache: Path, device: str, report: Callable[[str], None]
 ) -> Examples:
-    """Mine pairs of nearest neighbours for a teacher to label; unchanged examples if `spec` is None.
+    """Mine pairs of nearest neighbors for a teacher to label; unchanged examples if `spec` is None.
 
     Args:
         examples: Pairs of texts without labels.
-        spec: The model, and how many neighbours to draw from.
+        spec: The model, and how many neighbors to draw from.
         cache: File (.npy) of the pairs, so that a resumed run has the same.
         device: Device of the model, as torch names it.
         report: Called with progress messages.
@@ -65,13 +65,13 @@ def mine_neighbour_pairs(
         return examples
     texts, lines, known = distinct_texts(examples)
     if not cache.exists():
-        report(f"Mining neighbours of the {pluralize(len(texts), 'text')} of {examples.name} with {spec.model}")
+        report(f"Mining neighbors of the {pluralize(len(texts), 'text')} of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
         save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
     if not len(pairs):
         raise SourceError(
-            f"{examples.path}: every neighbour pair is already a pair of the file", "Raise neighbours.among."
+            f"{examples.path}: every neighbor pair is already a pair of the file", "Raise neighbors.among."
         )
     return replace(
         examples, texts=tuple([texts[row] for row in pairs[:, side]] for side in (0, 1)), lines=lines[pairs[:, 0]]
@@ -105,7 +105,7 @@ def nearest_pairs(
     Args:
         vectors: *Shape:* ``(texts, dimensions)``.
         known: Pairs to leave out, the lower number first.
-        among: Size of the neighbourhood to draw from.
+        among: Size of the neighborhood to draw from.
         seed: Random seed of the draw.
 
     Returns:
@@ -115,10 +115,10 @@ def nearest_pairs(
     among = min(among, len(unit) - 1)
     random = np.random.default_rng(seed)
     pairs: set[tuple[int, int]] = set()
-    for start in range(0, len(unit) if among > 0 else 0, _NEIGHBOUR_BLOCK):
-        cosines = unit[start : start + _NEIGHBOUR_BLOCK] @ unit.T  # (block, texts)
+    for start in range(0, len(unit) if among > 0 else 0, _NEIGHBOR_BLOCK):
+        cosines = unit[start : start + _NEIGHBOR_BLOCK] @ unit.T  # (block, texts)
         rows = np.arange(len(cosines))
-        cosines[rows, start + rows] = -np.inf  # a text is not its own neighbour
+        cosines[rows, start + rows] = -np.inf  # a text is not its own neighbor
         nearest = np.argpartition(-cosines, among - 1, axis=1)[:, :among]  # (block, among)
         # argpartition leaves them in no defined order: sort them, so that the draw depends on the seed alone.
         nearest.sort(axis=1)

@@ -1,6 +1,6 @@
-"""Distil a sentence encoder into a smaller or static student, whose vectors are in the same space.
+"""Distill a sentence encoder into a smaller or static student, whose vectors are in the same space.
 
-The student is trained towards the vectors of its teacher on texts without labels (Hinton et al. 2015, arXiv 1503.02531;
+The student is trained toward the vectors of its teacher on texts without labels (Hinton et al. 2015, arXiv 1503.02531;
 Reimers and Gurevych 2020, arXiv 2004.09813; LEAF, Vujanic and Rueckstiess 2025, arXiv 2509.12539). It is a recipe of
 one stage of vector distillation, whose texts are in memory. A student that starts from another model than its teacher
 has a Dense layer that maps its vectors into the teacher's space, as in LEAF.
@@ -198,7 +198,7 @@ def distillation_recipe(
     texts: int,
     base: SentenceModel | None = None,
 ) -> Recipe:
-    """The recipe that trains a student towards its teacher.
+    """The recipe that trains a student toward its teacher.
 
     Args:
         name: Of the student.

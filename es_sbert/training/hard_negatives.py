@@ -1,6 +1,6 @@
 """Hard negatives: texts that a ranking places near a query although they are not relevant to it.
 
-Most texts that rank high for a query and are not labelled are in fact relevant (Qu et al. 2021, RocketQA, arXiv
+Most texts that rank high for a query and are not labeled are in fact relevant (Qu et al. 2021, RocketQA, arXiv
 2010.08191). A candidate is therefore dropped unless its cosine with the query is lower than that of the positive by a
 margin (de Souza P. Moreira et al. 2024, NV-Retriever, arXiv 2407.15831), and, if there is a reranker, unless its score
 is lower than the positive's as well.

@@ -252,7 +252,7 @@ def check_dimensions(student: int, teacher: int) -> None:
 class VectorDistillationLoss(Objective):
     """Mean over columns, examples and dimensions of (v − t)², t the teacher's vector of the first column's text.
 
-    With translations in the other columns, their vectors are trained towards that of the source: multilingual
+    With translations in the other columns, their vectors are trained toward that of the source: multilingual
     knowledge distillation (Reimers and Gurevych 2020, arXiv 2004.09813, section 2). One column is plain distillation.
     """
 

@@ -1,6 +1,6 @@
 """Pairs of a text's own passages: one passage, and the one that follows it.
 
-Neighbouring passages are about the same thing in other words (as in the inverse cloze task of Lee et al. 2019, arXiv
+Neighboring passages are about the same thing in other words (as in the inverse cloze task of Lee et al. 2019, arXiv
 1906.00300, with passages in place of sentences). Texts need no title and no telling first sentence for it.
 """
 
@@ -28,7 +28,7 @@ from es_sbert.training.training_examples import Examples
 _MIN_WORDS, _MIN_CHARACTERS = 3, 12
 
 
-def choose_neighbours(text: str, spans: Sequence[Span], draw: int) -> tuple[Span, Span] | None:
+def choose_neighbors(text: str, spans: Sequence[Span], draw: int) -> tuple[Span, Span] | None:
     """Two passages of a text, of which the second follows the first.
 
     They share no text: spans do not overlap, and a passage that what follows repeats word for word is not chosen.
@@ -79,7 +79,7 @@ def passage_splitter(folder: Path, name: str, tokens: int) -> Callable[[Sequence
 def add_passage_pairs(
     examples: Examples, spec: PassagesSpec | None, base: str, cache: Path, report: Callable[[str], None]
 ) -> Examples:
-    """Make a pair of neighbouring passages of each text; unchanged examples if `spec` is None.
+    """Make a pair of neighboring passages of each text; unchanged examples if `spec` is None.
 
     Args:
         examples: Texts.
@@ -102,7 +102,7 @@ def add_passage_pairs(
     if not cache.exists():
         draws = np.random.default_rng(spec.seed).integers(2**31, size=len(texts)).tolist()
         split = passage_splitter(resolve_model(base), base, spec.tokens)(texts)
-        chosen = map(choose_neighbours, texts, split, draws)
+        chosen = map(choose_neighbors, texts, split, draws)
         places = [(row, *pair[0], *pair[1]) for row, pair in enumerate(chosen) if pair is not None]
         save_array(cache, np.array(places, dtype=np.int64).reshape(-1, 5))
     places = np.load(cache).tolist()
@@ -112,7 +112,7 @@ def add_passage_pairs(
             "Lower passages.tokens in the recipe, or use longer texts.",
         )
     report(
-        f"Neighbouring passages of {examples.name}: {pluralize(len(places), 'pair')} of {pluralize(len(texts), 'text')}"
+        f"Neighboring passages of {examples.name}: {pluralize(len(places), 'pair')} of {pluralize(len(texts), 'text')}"
     )
     anchors = [texts[row][start:end] for row, start, end, _, _ in places]
     positives = [texts[row][start:end] for row, _, _, start, end in places]

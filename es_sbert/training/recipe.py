@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
@@ -39,11 +39,11 @@ class ModelKind(StrEnum):
     POLY_ENCODER = "poly-encoder"
 
 
-class NeighboursSpec(RecipeSettings):
-    """Replace the pairs of a data set by pairs of nearest neighbours among its texts.
+class NeighborsSpec(RecipeSettings):
+    """Replace the pairs of a data set by pairs of nearest neighbors among its texts.
 
     Attributes:
-        model: Name, folder or hub id of the sentence encoder that finds the neighbours.
+        model: Name, folder or hub id of the sentence encoder that finds the neighbors.
         among: How many nearest texts the partner is drawn from.
         seed: Seed of the draw.
     """
@@ -147,8 +147,8 @@ class DataSpec(SourceSpec):
         score_range: The lowest and highest gold score of the data; a score outside is an error.
         prompts: Role → name of the model's prompt that is put in front of the texts of that column.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
-        neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
-        passages: Make pairs of neighbouring passages of the texts in the column `text`, for objectives that take an
+        neighbors: Mine pairs of nearest neighbors for a `teacher` to score, instead of the pairs of the file.
+        passages: Make pairs of neighboring passages of the texts in the column `text`, for objectives that take an
             anchor and a positive.
         hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet, and for a cross-encoder as
             `teacher` of margin-distillation to label (Wang et al. 2022, GPL, arXiv 2112.07577).
@@ -159,7 +159,8 @@ class DataSpec(SourceSpec):
     score_range: tuple[float, float] | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
     objective: ObjectiveSpec | None = None
-    neighbours: NeighboursSpec | None = None
+    # Recipes of earlier releases have the key `neighbours`.
+    neighbors: NeighborsSpec | None = Field(default=None, validation_alias=AliasChoices("neighbors", "neighbours"))
     passages: PassagesSpec | None = None
     hard_negatives: HardNegativesSpec | None = None
 
@@ -265,8 +266,8 @@ class StageSpec(RecipeSettings):
             raise ValueError("dev.task vectors needs a teacher: use objective vector-distillation for the first data")
         for data in self.data:
             objective = self.objective_of(data)
-            if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
-                raise ValueError(f"{data.source}: neighbours need scores: use objective regression with a teacher")
+            if data.neighbors and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
+                raise ValueError(f"{data.source}: neighbors need scores: use objective regression with a teacher")
             if data.passages:
                 _check_passages(data, objective)
             if data.hard_negatives:

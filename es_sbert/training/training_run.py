@@ -28,7 +28,7 @@ from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, 
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbour_pairs
+from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbor_pairs
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files
 from es_sbert.training.losses import objective_schema
@@ -95,7 +95,7 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
     for stage in recipe.stages:
         for data in stage.data:
             names.add(getattr(stage.objective_of(data), "teacher", None))
-            names.add(data.neighbours.model if data.neighbours else None)
+            names.add(data.neighbors.model if data.neighbors else None)
             names |= {data.hard_negatives.model, data.hard_negatives.reranker} if data.hard_negatives else set()
     folders = {}
     for name in sorted(name for name in names if name is not None):
@@ -299,23 +299,29 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
 
 
 def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
-    """Make pairs of passages, mine neighbours and negatives, and add teachers' labels.
+    """Make pairs of passages, mine neighbors and negatives, and add teachers' labels.
 
     All are kept in the stage's folder for a resumed run.
     """
     folder, examples = run.folder.stage(stage.name), []
     datasets = zip(stage.data, data.examples, data.objectives, strict=True)
     for number, (spec, dataset, objective) in enumerate(datasets):
-        neighbours, labels = folder / f"neighbours-{number}.npy", folder / f"teacher-{number}.npy"
+        neighbors, labels = _neighbors_file(folder, number), folder / f"teacher-{number}.npy"
         negatives = folder / f"negatives-{number}.npy"
         passages = folder / f"passages-{number}.npy"
         made = add_passage_pairs(dataset, spec.passages, run.recipe.model.base, passages, run.report)
-        pairs = mine_neighbour_pairs(made, spec.neighbours, neighbours, run.device, run.report)
+        pairs = mine_neighbor_pairs(made, spec.neighbors, neighbors, run.device, run.report)
         one_each = not isinstance(objective, InBatchSpec)
         mined = add_hard_negatives(pairs, spec.hard_negatives, negatives, run.device, run.report, one_each=one_each)
         examples.append(add_teacher_labels(mined, objective, labels, run.device, run.report))
     dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
     return replace(data, examples=tuple(examples), dev=dev)
+
+
+def _neighbors_file(folder: Path, number: int) -> Path:
+    """The file of mined pairs of a data set; a run of an earlier release keeps its own spelling of the name."""
+    earlier = folder / f"neighbours-{number}.npy"
+    return earlier if earlier.exists() else folder / f"neighbors-{number}.npy"
 
 
 def _measure_test_set(
