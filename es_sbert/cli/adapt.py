@@ -79,12 +79,10 @@ EXIT_NOT_BETTER = 1
         "--queries",
         type=shared.FILE_TYPE,
         metavar="FILE",
-        help="Labelled queries to compare the models with, instead of held-out titles or sentences: JSON Lines of "
+        help="Labeled queries to compare the models with, instead of held-out titles or sentences: JSON Lines of "
         '{"query": "…", "ids": ["…"]}.',
     ),
-    click.option(
-        "--train-queries", type=shared.FILE_TYPE, metavar="FILE", help="Labelled queries to train on as well."
-    ),
+    click.option("--train-queries", type=shared.FILE_TYPE, metavar="FILE", help="Labeled queries to train on as well."),
     click.option(
         "--filter", "filter_text", metavar="JSON", help="Query that every document must match.  [default: all]"
     ),

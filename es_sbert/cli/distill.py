@@ -1,4 +1,4 @@
-"""`es-sbert distill`: distil a sentence encoder into a smaller or static one."""
+"""`es-sbert distill`: distill a sentence encoder into a smaller or static one."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ _TRAINING = (
 def distill(
     model: str, layers: int | None, static: bool, output: Path, texts: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Distil MODEL into a smaller, faster student.
+    """Distill MODEL into a smaller, faster student.
 
     The student has some of MODEL's layers (--layers), is a smaller model (--base), or has no layers: with --static,
-    the vector of a text is the mean of vectors of its tokens. It is trained towards MODEL's vectors of your texts,
+    the vector of a text is the mean of vectors of its tokens. It is trained toward MODEL's vectors of your texts,
     which need no labels. Its vectors have the length of MODEL's and are compared with cosines like them. An index of
     MODEL has to be loaded again, unless the student embeds only its queries (es-sbert model pair). The student is
     exported to a checked ONNX bundle and registered (es-sbert model list).

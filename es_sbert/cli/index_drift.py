@@ -43,7 +43,7 @@ def drift(name: str, as_json: bool, **options: Any) -> None:
     """Check whether new documents of the index NAME differ from earlier ones.
 
     Stored vectors of both are sampled and compared, without a model: by a permutation test of their energy distance,
-    and by how near the new documents have neighbours in the baseline. If the model is on this machine, tokens that
+    and by how near the new documents have neighbors in the baseline. If the model is on this machine, tokens that
     its vocabulary lacks are counted too. A difference is reported from p = 0.01 on. It does not say that searches
     have become worse, but where to look.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @option_group(
     "Options",
-    click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Neighbours."),
+    click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Neighbors."),
     click.option(
         "--sample",
         type=click.IntRange(min=1, max=10_000),
@@ -107,7 +107,7 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
     click.option(
         "--queries",
         type=shared.FILE_TYPE,
-        help='JSON Lines of labelled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
+        help='JSON Lines of labeled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
         "pseudo-queries, made of the sampled documents]",
     ),
     click.option(
@@ -155,9 +155,9 @@ def calibrate(
     distant depends on the model and the texts. This command compares queries with documents that are relevant
     to them and with a random sample of other documents, and shows what each minimum does: recall is the share
     of relevant documents that it keeps, unrelated the share of other documents that pass, hits how many of the
-    k nearest documents pass, and precision how many of those hits are labelled as relevant.
+    k nearest documents pass, and precision how many of those hits are labeled as relevant.
 
-    Labelled queries are best. Without them, a query is made of each sampled document and compared with the rest
+    Labeled queries are best. Without them, a query is made of each sampled document and compared with the rest
     of it: the first sentence with the other sentences; of a text of one sentence, the first field with the other
     fields, or the first half of the words with the whole text. These are not what users type, so the recommended
     value may be too high or too low for real queries.
@@ -233,7 +233,7 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
     click.option(
         "--element-type", help="Of the whole vectors: float, bfloat16 or byte.  [default: that of NAME, or float]"
     ),
-    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbours of a graph's node."),
+    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbors of a graph's node."),
     click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
     shared.json_option,
     shared.vector_field_option,

@@ -91,7 +91,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     with ExitStack() as stack:
         metrics = options["metrics"]
         observer = stack.enter_context(_serve_metrics(metrics)) if metrics is not None else None
-        # Before the engine is waited for: a misspelt file name is told at once.
+        # Before the engine is waited for: a misspelled file name is told at once.
         sources = resolve_sources(settings)
         # Until the load begins, Ctrl-C ends these waits as it ends any command.
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)

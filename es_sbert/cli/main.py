@@ -50,7 +50,7 @@ COMMANDS = {
     "adapt": "Tune a model on the documents of an index, without labels.",
     "cluster": "Find clusters of texts, in files or in an index, and name them.",
     "dashboards": "Data views and dashboards for Kibana and OpenSearch Dashboards.",
-    "distill": "Distil a sentence encoder into a smaller or static one.",
+    "distill": "Distill a sentence encoder into a smaller or static one.",
     "doctor": "Check everything that a load or a search needs.",
     "duplicates": "Find groups of near-duplicates, in files or in an index.",
     "encode": "Embed texts.",

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def rotate(model: str, files: tuple[str, ...], output: Path, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL that keeps more when its vectors are cut to fewer dimensions.
 
-    The vectors of the texts in FILES are analysed (principal component analysis), and a rotation is appended to the
+    The vectors of the texts in FILES are analyzed (principal component analysis), and a rotation is appended to the
     model: its first dimensions then hold the most. Cosines of whole vectors stay the same. Cut the vectors with
     --dimensions, or by the name FOLDER@N. It takes no labels and no training, only texts like those that will be
     searched: ten thousand are enough.

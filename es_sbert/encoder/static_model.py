@@ -5,7 +5,7 @@ vocabulary alone, the mean vector of a token in text is subtracted, and frequent
 (Arora et al. 2017, "A simple but tough-to-beat baseline for sentence embeddings"). Frequencies follow Zipf's law:
 vocabularies are sorted by frequency, but for special tokens and placeholders. Model2Vec rotates the vectors by PCA as
 well. Cosines do not change by that, and without it the vectors stay in the space of the encoder, so that they can be
-trained towards its vectors.
+trained toward its vectors.
 """
 
 from __future__ import annotations

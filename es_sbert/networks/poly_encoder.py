@@ -23,7 +23,7 @@ def attend_with_codes(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
     Args:
         tokens: The transformer's outputs h. *Shape:* ``(batch, tokens, width)``.
         mask: 1 for a token, 0 for padding. *Shape:* ``(batch, tokens)``; every row has a token.
-        codes: The learnt codes c. *Shape:* ``(m, width)``.
+        codes: The learned codes c. *Shape:* ``(m, width)``.
 
     Returns:
         *Shape:* ``(batch, m, width)``.
@@ -70,7 +70,7 @@ _SCORED_PAIRS = 256
 class PolyEncoder(nn.Module):
     """A poly-encoder in torch; `es_sbert.networks.pair_scorer_folder` opens one.
 
-    The first text of a pair is the context: m learnt codes attend over its token vectors. The second is the candidate:
+    The first text of a pair is the context: m learned codes attend over its token vectors. The second is the candidate:
     its one vector, which can be stored, attends over the m vectors of the context. Both go through the same
     transformer, as in a siamese network; the paper has two, which start from the same weights. The candidate's vector
     is that of the encoder's own pooling; the paper takes the first token's.
