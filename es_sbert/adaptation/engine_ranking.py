@@ -30,12 +30,12 @@ def rank_by_bm25(
     """The known documents among the first hits of each query, best first.
 
     Args:
-        engine: Where the index is.
+        engine: The engine of the index.
         selection: Index and filter.
         queries: The queries.
         fields: Fields that are searched.
         rows: Id of a known document → its row. Hits of other documents are left out.
-        depth: Hits of a search.
+        depth: Hits per search.
         retrying: Retries each request.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Choose the fields of an index that make pairs of query and text: a title, and the text that it is the title of."""
+"""Choose the fields of an index for pairs of query and text: a title, and the text with that title."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from es_sbert.index.text_template import TextTemplate, field_text
 _TITLE_NAMES = ("title", "headline", "heading", "subject", "question", "name", "summary", "label")
 _TITLE_WORDS = (2, 20)  # median number of words
 _BODY_WORDS = 8
-# Of the documents with text in the field, and of these with a text that no other has.
+# Minimum share of documents with text in the field, and of distinct texts among them.
 _MIN_SHARE, _MIN_DISTINCT = 0.5, 0.5
 
 
 @dataclass(frozen=True)
 class FieldStatistics:
-    """What a sample of documents has in a field.
+    """Statistics of a field in a sample of documents.
 
     Attributes:
         name: The field, dotted if it is nested.
@@ -51,12 +51,12 @@ class FieldChoice:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """All of them."""
+        """All fields."""
         return self.body if self.title is None else (self.title, *self.body)
 
 
 def field_statistics(documents: Sequence[Json], names: Sequence[str]) -> list[FieldStatistics]:
-    """Look at the text fields of a sample of documents; fields without text are left out."""
+    """Statistics of the text fields in a sample of documents; fields without text are left out."""
     found = []
     for name in names:
         texts = [text for document in documents if (text := (field_text(document, name) or "").strip())]

@@ -37,11 +37,11 @@ def attention_cosine(contexts: Tensor, candidates: Tensor) -> Tensor:
     """Each candidate attends over the m vectors of a context; the score is its cosine with the result.
 
     With s = (x · y₁, …, x · y_m) for a candidate x and w = softmax(s), the context's final vector is y = Σᵢ wᵢ yᵢ
-    and the score x · y / (‖x‖ ‖y‖). The paper scores by the dot product; a cosine is also what STS gold scores are
-    compared with, and what a temperature was chosen for. 0 where x or y is zero.
+    and the score x · y / (‖x‖ ‖y‖). The paper scores by the dot product. A cosine can be compared with STS gold scores,
+    and the temperature was chosen for it. 0 where x or y is zero.
 
     y itself is never made: x · y = w · s, and ‖y‖² = wᵀ G w with Gᵢⱼ = yᵢ · yⱼ, so that a batch against all its
-    candidates takes m numbers a pair instead of m + width.
+    candidates takes m numbers per pair instead of m + width.
 
     Args:
         contexts: *Shape:* ``(batch, m, width)``.
@@ -124,7 +124,7 @@ class PolyEncoder(nn.Module):
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
         """Scores of pairs in [−1, 1], *shape* ``(pairs,)``, without dropout: contexts first, candidates second.
 
-        A text in several pairs goes through the transformer once a side.
+        A text in several pairs goes through the transformer once per side.
 
         Raises:
             UsageError: the columns differ in length, or a text is not valid Unicode.
@@ -135,7 +135,7 @@ class PolyEncoder(nn.Module):
             vectors, vector_of = self._candidate_vectors(second)
             rows = self.encoder.tokenize(first)
             kinds, kind_of = unique_rows(rows)
-            # Contexts are m times as large as candidates: they are used up batch by batch, not kept.
+            # Contexts are m times as large as candidates: they are computed and used batch by batch.
             for members, ids, mask, _ in self.encoder.batches([rows[kind] for kind in kinds]):
                 contexts = self.contexts(ids, mask)  # (batch, m, width)
                 place = np.full(len(kinds), -1, dtype=np.int64)  # (kinds,): where in this batch

@@ -34,10 +34,10 @@ from es_sbert.training.recipe import NeighborsSpec
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples
 
-# Texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
+# Number of texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
 _NEIGHBOR_BLOCK = 512
 
-# Between two messages of how many texts the teacher has embedded.
+# Seconds between two progress messages of the teacher.
 _REPORT_SECONDS = 30.0
 
 
@@ -120,7 +120,7 @@ def nearest_pairs(
         rows = np.arange(len(cosines))
         cosines[rows, start + rows] = -np.inf  # a text is not its own neighbor
         nearest = np.argpartition(-cosines, among - 1, axis=1)[:, :among]  # (block, among)
-        # argpartition leaves them in no defined order: sort them, so that the draw depends on the seed alone.
+        # argpartition returns them in an undefined order: sort them, so that the draw depends only on the seed.
         nearest.sort(axis=1)
         chosen = nearest[rows, random.integers(among, size=len(rows))]  # (block,)
         pairs.update((min(pair), max(pair)) for pair in zip((start + rows).tolist(), chosen.tolist(), strict=True))
@@ -162,7 +162,7 @@ def add_teacher_vectors(
 
     Args:
         dev: The dev set; its prompt will be that of the teacher.
-        objective: What the stage is trained with, vector distillation.
+        objective: The stage's objective, vector distillation.
         cache, device, report: As for `add_teacher_labels`.
 
     Raises:

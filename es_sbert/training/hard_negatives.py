@@ -102,13 +102,13 @@ def keep_below_reranker(
 def fill_up(
     candidates: Sequence[Sequence[int]], positives: Sequence[Sequence[int]], documents: int, count: int, seed: int
 ) -> Rows:
-    """The first candidates of each query, and random documents where there are too few.
+    """The first candidates of each query, filled up with random documents if there are too few.
 
     Args:
         candidates, positives: As for `keep_below_margin`.
         documents: Number of documents; more than a query has positives by at least `count`.
-        count: Negatives of a query.
-        seed: Of the random documents.
+        count: Negatives per query.
+        seed: Seed of the random documents.
 
     Returns:
         *Shape:* ``(queries, count)``, the rows of one query all different.
@@ -142,7 +142,7 @@ def choose_negatives(
         positives: Rows of the documents that are relevant to each query, the pair's own first; also those of equal
             text.
         texts: The queries and the documents.
-        vectors: Theirs, of any length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
+        vectors: Their vectors, of any length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
         spec: Ranks, margin and count.
         reranker: Checks the candidates too.
 
@@ -169,7 +169,7 @@ def choose_negatives(
 
 
 def normalized_text(text: str) -> str:
-    """A text without differences of case and white space, which most tokenizers do not see."""
+    """A text with normalized case and white space, whose differences most tokenizers ignore."""
     return " ".join(text.split()).casefold()
 
 

@@ -70,12 +70,12 @@ def _name(source: Any) -> str:
 def read_index_sources(
     recipe: Recipe, folder: Path, engine: EngineSettings | None, report: Callable[[str], None]
 ) -> None:
-    """Write the documents of each index of a recipe to a file of the folder, one JSON object a line.
+    """Write the documents of each index of a recipe to a file of the folder, one JSON object per line.
 
     Args:
         recipe: The recipe.
-        folder: Where the files go; created if it is missing.
-        engine: Where the indices are; None takes the settings of the environment.
+        folder: Folder of the files; created if it is missing.
+        engine: The engine of the indices; None takes the settings of the environment.
         report: Called with progress messages.
 
     Raises:

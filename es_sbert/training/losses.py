@@ -39,7 +39,7 @@ def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor
 
     Args:
         u, v: *Shape:* ``(batch, dimensions)``.
-        distance: Which one.
+        distance: The kind of distance.
 
     Returns:
         *Shape:* ``(batch,)``.
@@ -65,8 +65,8 @@ class Objective(nn.Module, ABC):
         spec: Its settings.
 
     Attributes:
-        schema: Its columns, in the order of the vectors that `forward` takes, and its labels. What depends on the
-            settings (the classes, the range of scores) is only in `objective_schema`.
+        schema: Its columns, in the order of the vectors that `forward` takes, and its labels. The parts that depend on
+            the settings (the classes, the range of scores) are only in `objective_schema`.
     """
 
     schema: ExampleSchema

@@ -68,7 +68,7 @@ _MODEL_SUFFIXES = (".safetensors", ".json")
 
 
 class RunFolder:
-    """`OUTPUT/training` while a run lasts; its logs stay when the model has moved to OUTPUT.
+    """The folder `OUTPUT/training` of a run; its logs stay there after the model has moved to OUTPUT.
 
     Args:
         output: Folder of the trained model.

@@ -49,7 +49,7 @@ _METRIC_NAMES = {
     "vectors": "cosine to the teacher × 100",
 }
 
-# Anchors whose positives are ranked at once: (block, positives) cosines are in memory.
+# Number of anchors whose positives are ranked at once: (block, positives) cosines are in memory.
 _ANCHOR_BLOCK = 1024
 
 
@@ -88,7 +88,7 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
         scores = model.score(*data.texts)
     else:
         raise RecipeInvalid(
-            f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not give",
+            f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not compute",
             "Use dev.task: sts or duplicates.",
         )
     assert data.gold is not None, "read_dev gives labels for these tasks"
@@ -263,7 +263,7 @@ class CheckpointCallback(TrainerCallback):
     It has to be the last callback: those before it decide what follows a step.
 
     Args:
-        losses: Of the run.
+        losses: Checks the losses of the run.
 
     Attributes:
         saving: Whether a checkpoint is being written.

@@ -52,7 +52,7 @@ class LossCheck:
 
         Args:
             loss: A scalar.
-            step: Of the optimizer, from 1.
+            step: Step of the optimizer, from 1.
             examples: The data set of the batch.
             rows: Its examples, *shape* ``(batch,)``.
 

@@ -29,13 +29,13 @@ class LabelKind(StrEnum):
 
 @dataclass(frozen=True)
 class ExampleSchema:
-    """What an objective needs of a data set.
+    """The columns and labels that an objective needs.
 
     Attributes:
         roles: Names of the text columns, in the order of the objective.
-        label: What kind of label the objective expects.
+        label: The kind of label that the objective expects.
         repeats_last: Whether the last role may be mapped to any number of columns, none included.
-        score_range: For `LabelKind.SCORE`: the range that gold scores are mapped to, or None for scores as they are.
+        score_range: For `LabelKind.SCORE`: the range to which gold scores are mapped, or None for unchanged scores.
         classes: For `LabelKind.CLASS`: the names of the classes, in the order of their numbers.
         distinct: Whether a text must not occur twice in a batch (in-batch negatives).
         taught: Whether a teacher model makes the labels, so the data has none.
@@ -50,7 +50,7 @@ class ExampleSchema:
     taught: bool = False
 
     def without_negatives(self) -> ExampleSchema:
-        """What the data has where negatives are mined."""
+        """The schema of the data if negatives are mined."""
         return replace(self, roles=tuple(role for role in self.roles if role != "negative"), repeats_last=False)
 
 
@@ -59,8 +59,8 @@ class Examples:
     """One data set.
 
     Attributes:
-        name: Of the data set in the recipe.
-        path: Where it was read from.
+        name: Name of the data set in the recipe.
+        path: The file that it was read from.
         texts: One list for each text column of the objective, in the order of its roles, all of one length.
         labels: Scores ``(examples,)`` float32, classes ``(examples,)`` int64, vectors ``(examples, dimensions)``
             float32, or None.
@@ -82,7 +82,7 @@ class Examples:
         return f"{self.path}, line {self.lines[example]}"
 
     def part(self, start: int, count: int | None) -> Examples:
-        """`count` examples from the one at `start`, counted from 0; all that follow where it is None."""
+        """`count` examples from the one at `start`, counted from 0; all that follow if `count` is None."""
         rows = slice(start, None if count is None else start + count)
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, texts=tuple(column[rows] for column in self.texts), labels=labels, lines=self.lines[rows])
@@ -98,13 +98,13 @@ def assign_columns(
     """Check a recipe's mapping of roles to columns against what an objective needs.
 
     Args:
-        name: Of the data set, for messages.
+        name: Name of the data set, for messages.
         columns: Role → column; several for the last role of a shape that repeats it.
         shape: What the objective needs.
 
     Returns:
-        The columns of texts in the order of the objective's roles; the column of scores or classes, None where the
-        data has none.
+        The columns of texts in the order of the objective's roles; the column of scores or classes, None if the data
+        has none.
 
     Raises:
         RecipeInvalid: a role is unknown or lacks its column, or has several where one is needed.
@@ -174,8 +174,8 @@ def read_examples(
 
     Raises:
         RecipeInvalid: a role is unknown or has no column, or the range of scores is empty.
-        SourceError: the file cannot be read, or rows have an empty side, an unknown class, a score that is no
-            number or out of range, or a negative that is a right answer; with the file and the first such lines.
+        SourceError: the file cannot be read, or rows have an empty side, an unknown class, a score that is not a number
+            or out of range, or a negative that is a right answer; with the file and the first such lines.
         UsageError: the library that reads the format is not installed.
     """
     name = spec.name or Path(spec.file).name
@@ -275,7 +275,7 @@ class DevData:
         gold: Scores (`sts`, float32) or classes (`duplicates`, int64) of *shape* ``(examples,)``; vectors of the
             teacher (`vectors`, float32) of *shape* ``(examples, dimensions)``, None before it has embedded the texts;
             None for the tasks whose columns define the right text.
-        kinds: Which of the model's prompts to put in front of the texts of each role; empty for none.
+        kinds: The model's prompt for the texts of each role; empty for none.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"]
@@ -361,7 +361,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
 
 
 def _given_schema(data: DataSpec, schema: ExampleSchema) -> ExampleSchema:
-    """What a data set has, where the rest of what its objective needs is made of it."""
+    """The schema of a data set from which the rest of the objective's columns is derived."""
     if data.passages:
         return ExampleSchema(("text",))
     return schema.without_negatives() if data.hard_negatives else schema

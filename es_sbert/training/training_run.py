@@ -146,12 +146,12 @@ class RunData:
     """The data of a run, read and checked.
 
     Attributes:
-        stages: Of each stage.
+        stages: The data of each stage.
         test: The test set; None without one.
         folder: Base of relative paths in the recipe.
-        hashes: Path → SHA-256 of what was read, so that a resumed run has the same data.
-        given: The recipe as it was given, with indices in place of the files that their documents were written to; None
-            for the recipe itself.
+        hashes: Path → SHA-256 of its content, so that a resumed run has the same data.
+        given: The recipe as it was given, with indices instead of the files that hold their documents; None for the
+            recipe itself.
     """
 
     stages: Sequence[StageData]
