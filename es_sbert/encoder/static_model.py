@@ -1,10 +1,10 @@
-"""A static model made of any sentence encoder: a table of token vectors, whose mean is the vector of a text.
+"""A static model made from any sentence encoder: a table of token vectors, whose mean is the vector of a text.
 
 Model2Vec's method (Tulkens and van Dongen 2024, github.com/MinishLab/model2vec): the encoder embeds each token of its
 vocabulary alone, the mean vector of a token in text is subtracted, and frequent tokens get small weights, as in SIF
 (Arora et al. 2017, "A simple but tough-to-beat baseline for sentence embeddings"). Frequencies follow Zipf's law:
-vocabularies are sorted by frequency, but for special tokens and placeholders. Model2Vec rotates the vectors by PCA as
-well. Cosines do not change by that, and without it the vectors stay in the space of the encoder, so that they can be
+vocabularies are sorted by frequency, except for special tokens and placeholders. Model2Vec also rotates the vectors by
+PCA. That does not change cosines, and without it the vectors stay in the space of the encoder, so that they can be
 trained toward its vectors.
 """
 
@@ -34,7 +34,7 @@ SIF_COEFFICIENT = 1e-4
 # Entries of a vocabulary that are free for later use: [unused7] of BERT, <unused7> of Gemma.
 _PLACEHOLDER = re.compile(r"[\[<]unused_?\d+[\]>]")
 
-# Of the method. Another number makes models that are in the cache again.
+# Version of the method. With another version, models in the cache are made again.
 _VERSION = 2
 
 
@@ -42,11 +42,11 @@ def token_probabilities(tokenizer: Tokenizer) -> NDArray[np.float64]:
     """Probabilities of the tokens of a vocabulary that is sorted by frequency, by Zipf's law.
 
     Args:
-        tokenizer: Has the vocabulary.
+        tokenizer: The tokenizer with the vocabulary.
 
     Returns:
-        *Shape:* ``(vocabulary,)``; their sum is 1. Those of the tokens of words are proportional to 1 / (rank + 1);
-        special tokens and placeholders, which stand for no word, have 0 and no rank.
+        *Shape:* ``(vocabulary,)``; their sum is 1. The probabilities of tokens of words are proportional to 1 / (rank +
+        1); special tokens and placeholders have probability 0 and no rank.
     """
     vocabulary = tokenizer.get_vocab()
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
@@ -63,7 +63,8 @@ def sif_weights(probabilities: NDArray[np.float64], coefficient: float = SIF_COE
     """Weights a / (a + p) of tokens.
 
     Args:
-        probabilities: Of the tokens, p. Tokens with 0 stand for no word and get the weight of the most frequent one.
+        probabilities: Probabilities p of the tokens. Tokens with probability 0 are not words and get the weight of the
+            most frequent token.
         coefficient: The constant a.
 
     Returns:
@@ -84,7 +85,7 @@ def static_model_folder(
 
     Args:
         folder: The folder of the encoder.
-        name: Of the encoder, for messages.
+        name: Name of the encoder, for messages.
         report: Called with progress messages.
 
     Raises:
@@ -99,7 +100,7 @@ def static_model_folder(
 
 
 def check_static_source(model: SentenceModel) -> None:
-    """Check that a static model can be made of a sentence encoder.
+    """Check that a static model can be made from a sentence encoder.
 
     Raises:
         UnsupportedArchitecture: it is a static model already, or has a Router.
@@ -107,7 +108,7 @@ def check_static_source(model: SentenceModel) -> None:
     if model.routes or model.route_name:
         raise UnsupportedArchitecture(
             f"{model.name} has a Router, so it is several networks with a vocabulary each",
-            "Save one of its networks as a model, and make a static model of that.",
+            "Save one of its networks as a model, and make a static model from that.",
         )
     if model.architecture == "static":
         raise UnsupportedArchitecture(

@@ -21,9 +21,9 @@ class Chunker:
 
     Args:
         tokenizer: Without truncation and padding.
-        tokens: Most tokens of a chunk, its special tokens and `prompt` included.
-        overlap: Most tokens that two adjacent chunks share.
-        prompt: Prompt that is put in front of each chunk.
+        tokens: Maximum tokens of a chunk, including special tokens and `prompt`.
+        overlap: Maximum tokens that two adjacent chunks share.
+        prompt: Prompt that is prepended to each chunk.
 
     Raises:
         UsageError: `tokens` is too small for any text, or `overlap` too large for new text.

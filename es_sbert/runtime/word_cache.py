@@ -1,6 +1,6 @@
 """Tokenize words once: token ids by word, for tokenizers that read each word alone.
 
-BERT's tokenizers take 50 µs of a core for a short text, which is more than a static model needs for its vector.
+BERT's tokenizers take 50 µs of a core for a short text, more than a static model needs for its vector.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-_MAX_WORDS = 200_000  # that are kept, about 40 MB
-_MAX_CHARACTERS = 32  # of a word that is kept
+_MAX_WORDS = 200_000  # words that are kept, about 40 MB
+_MAX_CHARACTERS = 32  # characters of a word that is kept
 
 
 def reads_words_alone(tokenizer: Tokenizer) -> bool:
-    """Whether a text has the tokens of its parts between spaces, one part after another.
+    """Whether the tokens of a text are those of its space-separated parts, one part after another.
 
-    So it is with BERT's normalization, which maps character by character, and BERT's division into words, of which no
-    word holds a space.
+    This is true for BERT's normalization, which maps character by character, and BERT's splitting into words, which
+    contain no spaces.
     """
     settings = json.loads(tokenizer.to_str())
     normalizer = settings["normalizer"] or {"type": "Sequence", "normalizers": []}
@@ -70,7 +70,7 @@ class WordCache:
                 for word, encoding in zip(missing, encodings, strict=True)
             }
             if len(known) + len(found) > _MAX_WORDS:
-                # Begin anew. Other threads go on with the words that they have.
+                # Start with an empty cache. Other threads continue with the words that they have.
                 known = self._known = {word: known[word] for word in words_of_all if word in known}
             known.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
             rare = {word: ids for word, ids in found.items() if len(word) > _MAX_CHARACTERS}

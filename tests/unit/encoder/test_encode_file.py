@@ -1,4 +1,4 @@
-"""`encode`: one vector a line, or an error that names the line and no output file."""
+"""`encode`: one vector per line, or an error that names the line and no output file."""
 
 import gzip
 import io

@@ -365,7 +365,7 @@ def test_encoder_warnings_are_logged(
     class WarningEncoder(Encoder):
         @property
         def info(self) -> EncoderInfo:
-            return replace(super().info, warnings=("CUDA does not run here: no cuBLAS",))
+            return replace(super().info, warnings=("CUDA does not work here: no cuBLAS",))
 
     monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", WarningEncoder)
 
@@ -376,4 +376,4 @@ def test_encoder_warnings_are_logged(
 
     run(scenario())
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said == ["model0: CUDA does not run here: no cuBLAS"]
+    assert said == ["model0: CUDA does not work here: no cuBLAS"]
