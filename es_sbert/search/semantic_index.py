@@ -236,7 +236,7 @@ class SemanticIndex:
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
-        """As `search`, by a vector of the fields' own model.
+        """Like `search`, but with a vector of the fields' own model.
 
         Args:
             vector: *Shape:* ``(dimensions,)``, of the model in `field.meta`.
@@ -258,7 +258,7 @@ class SemanticIndex:
 
         Args:
             id: The document's id. For a document with several passages, their mean direction is used.
-            index: Where several indices are searched: the concrete one that holds it.
+            index: The concrete index that holds the document, if several are searched.
 
         Raises:
             UsageError: as for `search`; no such document, or one without an embedding.
@@ -418,7 +418,7 @@ class SemanticIndex:
         try:
             return self._search_target(search, target)
         except IndexMissing:
-            # Its alias may point to another index by now, of another model (`es-sbert index migrate`).
+            # Its alias may now point to another index, of another model (`es-sbert index migrate`).
             return self._search_target(search, self._resolver.resolve_again(target))
 
     def _search_target(self, search: Search[Result], target: SearchTarget) -> Result:

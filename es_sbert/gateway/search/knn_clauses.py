@@ -20,7 +20,7 @@ from es_sbert.search.vector_query import (
     MAX_K,
     SearchMethod,
     VectorQuery,
-    check_passage_filter,
+    check_chunk_filter,
     query_numbers,
     vector_clause,
 )
@@ -169,13 +169,13 @@ def query_without_vector(
         knn_parameters=_native_parameters(engine_type, semantic),
         nested_parameters={member: value for member, value in nested.items() if member != "_name"},
         # In a client's `nested` query, the name of the inner query applies to chunks.
-        passage_query_name=None if semantic.nested is None else semantic.name,
+        chunk_query_name=None if semantic.nested is None else semantic.name,
         element_type=semantic.element_type,
     )
     if query.passages and engine_type is EngineType.ELASTICSEARCH:
         methods = {part.method(engine_type, exact=False) for part in semantic.target.groups}
         if SearchMethod.KNN in methods:
-            check_passage_filter(query)
+            check_chunk_filter(query)
     return query
 
 
