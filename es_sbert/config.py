@@ -244,5 +244,5 @@ class EngineSettings(UsageErrorModel, BaseSettings):
                 "Take it from: openssl x509 -noout -fingerprint -sha256 -in CERTIFICATE.",
             )
         if self.fingerprint is not None and self.ca_certs is not None:
-            raise UsageError("a fingerprint and a CA file exclude each other", "Give one of the two.")
+            raise UsageError("a fingerprint and a CA file cannot be combined", "Give one of the two.")
         return self

@@ -82,7 +82,7 @@ def make_pair(
     if len(distinct) < _LEAST_TEXTS:
         raise UsageError(
             f"{len(distinct)} different texts are too few to compare two models on",
-            f"Give at least {_LEAST_TEXTS}, one a line, or leave `texts` out for built-in English ones.",
+            f"Give at least {_LEAST_TEXTS}, one per line, or leave `texts` out for built-in English ones.",
         )
     with tempfile.TemporaryDirectory(prefix="es-sbert-pair.") as name:
         folders = {"document": Path(name) / "documents", "query": Path(name) / "queries"}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from es_sbert.engines.rest import Json
 
 
-# Texts of each cluster that are shown to people.
+# Texts of each cluster that are shown on the terminal.
 _CENTRAL_TEXTS = 3
 
 
@@ -56,7 +56,7 @@ class _ClusterCount(click.IntRange):
     click.option(
         "--min-cosine",
         type=FiniteFloatRange(-1, 1),
-        help="communities: texts with at least this cosine with the central text belong to it.  [default: 0.75]",
+        help="communities: minimum cosine between a text and the central text of its community.  [default: 0.75]",
     ),
     click.option(
         "--min-size",
@@ -73,7 +73,7 @@ class _ClusterCount(click.IntRange):
         "--stop-words",
         metavar="english|none|FILE",
         default="english",
-        help="Words that are left out of names; FILE holds one word a line.",
+        help="Words to leave out of names; FILE holds one word per line.",
     ),
 )
 @analysis_output.write_field_options(
@@ -156,7 +156,7 @@ def _read_stop_words(stop_words: str) -> Any:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise SourceError(
             f"the stop words {escape_unprintable(stop_words)} cannot be read: {reason}",
-            "Give --stop-words english, none or a file with one word a line.",
+            "Give --stop-words english, none or a file with one word per line.",
         ) from error
 
 
@@ -201,7 +201,7 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
 
 
 def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int, float]]:
-    """The most central texts, of identical ones the first."""
+    """The most central texts; of identical texts only the first."""
     chosen: dict[str, tuple[int, float]] = {}
     for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
         chosen.setdefault(texts.texts[member] or texts.ids[member], (member, cosine))

@@ -30,7 +30,7 @@ _EXPLICIT_SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 class Profile(BaseModel, frozen=True, extra="forbid", strict=True):
-    """Values of options by the names that the options have, with `_` for `-`. Secrets themselves are not among them."""
+    """Default values of options, by option name with `_` for `-`. A profile names files of secrets, never a secret."""
 
     url: str | None = None
     username: str | None = None
@@ -70,7 +70,7 @@ class ProfileOption(click.Option):
 
 
 def read_profile(name: str | None) -> Profile:
-    """The profile of that name in the configuration file; None for what the file says outside of profiles.
+    """The profile of that name in the configuration file; None for the settings outside of profiles.
 
     Raises:
         UsageError: no such profile, or a file that cannot be read.

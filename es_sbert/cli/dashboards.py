@@ -35,7 +35,7 @@ _index_options = shared.combine_options(
 
 
 def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
-    """The objects for an index; what had to be left out is said.
+    """The objects for an index. Logs what had to be left out.
 
     Raises:
         EsSbertError: see `es_sbert.dashboards.build_dashboards`.
@@ -56,7 +56,7 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
         )
         log_message(
             "Without a minimum cosine, semantic queries count documents however distant they are, and cannot be "
-            f"negated: measure one by {' and '.join(commands)}, or start the gateway with --min-cosine."
+            f"negated: measure one with {' and '.join(commands)}, or start the gateway with --min-cosine."
         )
     return bundle
 
@@ -103,23 +103,25 @@ _kibana_options = shared.combine_options(
         "credentials]",
         show_envvar=True,
     ),
-    shared.environment_option("--kibana-password-file", "File that holds that password.", type=shared.FILE_TYPE),
+    shared.environment_option(
+        "--kibana-password-file", "File that holds the password for Kibana.", type=shared.FILE_TYPE
+    ),
     shared.environment_option(
         "--kibana-api-key-file", "File that holds an API key (or ES_SBERT_KIBANA_API_KEY).", type=shared.FILE_TYPE
     ),
     shared.environment_option(
         "--kibana-ca-certs",
-        "PEM file of the authority that signed its certificate.",
+        "PEM file of the CA that signed its certificate.",
         show_envvar=True,
         type=shared.FILE_TYPE,
     ),
-    click.option("--space", help="Kibana's space.  [default: the default one]"),
+    click.option("--space", help="Kibana space.  [default: the default space]"),
     click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
     click.option(
         "--if-exists",
         type=click.Choice(["replace", "fail", "copy"]),
         default="replace",
-        help="What becomes of objects that an earlier install made.",
+        help="What to do with objects of an earlier installation.",
     ),
 )
 
@@ -132,9 +134,9 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
 
     The data view hides vectors, and becomes the default one if there is none. One dashboard shows the load:
     documents by model, tokens, truncated texts, when they were embedded, what failed. The other one shows
-    searches: rate, latency, queries without a hit. Both grow with what is there: reports of loads
-    (`es-sbert ingest --report-index`) and the gateway's log (`es-sbert serve --search-log`). Installing again
-    brings everything up to date, also the fields that OpenSearch Dashboards keeps in a data view.
+    searches: rate, latency, queries without a hit. Both show more if there are reports of loads (`es-sbert ingest
+        --report-index`) and a log of the gateway (`es-sbert serve --search-log`). Installing again updates everything,
+        including the fields that OpenSearch Dashboards keeps in a data view.
 
     \b
     Examples:

@@ -193,7 +193,7 @@ def _check_options(
         raise UsageError(f"the field {date_field} of --date-field would be written", "Name another field to write.")
     if (keep == "newest") != (date_field is not None):
         remedy = "Give both, e.g. --keep newest --date-field created_at."
-        raise UsageError("--keep newest and --date-field belong together, and only one of them is given", remedy)
+        raise UsageError("--keep newest and --date-field belong together, but only one of them is given", remedy)
 
 
 def _refuse_knn_options(given: dict[str, Any]) -> None:
@@ -229,14 +229,14 @@ def _search_by_knn(
     priority: Callable[[TextCollection], list[float] | None],
     options: dict[str, Any],
 ) -> DuplicateSearchResult | None:
-    """Near-duplicates by the index's kNN; None where the user stopped the search."""
+    """Near-duplicates by the index's kNN; None if the user stopped the search."""
     from es_sbert.analysis.duplicate_search import DuplicateSearch
     from es_sbert.analysis.duplicates import DuplicateSearchState
     from es_sbert.engines.retry import RetryPolicy
     from es_sbert.index.mapping import IndexType
 
     if options["distinct"]:
-        raise UsageError("--distinct leaves out texts, which a search by kNN cannot", "Leave --distinct out.")
+        raise UsageError("--distinct cannot be combined with a search by kNN", "Leave --distinct out.")
     index, policy = options["index"], RetryPolicy(options["retry_seconds"])
     on_wait = analysis_input.log_wait
     with ExitStack() as stack:
@@ -333,10 +333,10 @@ def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | N
 def _text_lines(
     groups: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, shown: int | None
 ) -> Iterator[str]:
-    """The groups for people.
+    """The groups as lines of text.
 
     Args:
-        shown: The most groups, and the most duplicates of each, that are shown; None shows all.
+        shown: Maximum number of groups, and of duplicates of each; None shows all.
     """
     for number, group in enumerate(groups[:shown], 1):
         chain = f", lowest cosine {min(group.cosines):.5f} (a chain)" if _is_chain(group, min_cosine) else ""

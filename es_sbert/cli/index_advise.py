@@ -49,7 +49,7 @@ _PLOT_REMEDY = "Give --plot a file in a folder that you can write to."
         "query_file",
         type=shared.FILE_TYPE,
         metavar="FILE",
-        help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
+        help="File of queries, one per line, to use instead of documents; real queries give better results.",
     ),
     shared.seed_option,
     click.option(
@@ -64,7 +64,7 @@ _PLOT_REMEDY = "Give --plot a file in a folder that you can write to."
         "--element-type",
         "element_types",
         multiple=True,
-        help="Element type to measure. Repeatable.  [default: all that the engine has]",
+        help="Element type to measure. Repeatable.  [default: all that the engine supports]",
     ),
     click.option(
         "--index-type",
@@ -85,13 +85,13 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
     """Recommend dimensions, element type and index type for the vectors of the index NAME.
 
     Documents are sampled, and for each layout their stored vectors, cut to their first values, are written to a
-    temporary index on the same engine, which is deleted again. Recall@10 is the share of the ten nearest documents by
-    whole vectors that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all
+    temporary index on the same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents
+    by whole vectors that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all
     vectors of the index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is
     recommended, with the command that changes the index to it. NAME itself is only read.
 
     Recall in the whole index is lower than in the sample, because more documents compete: check it with `es-sbert index
-    recall` afterwards. Cut vectors lose little if the model was made for it (Matryoshka, or `es-sbert model rotate`).
+    recall` afterwards. Shortened vectors lose little if the model supports it (Matryoshka, or `es-sbert model rotate`).
 
     Names of temporary indices begin with es-sbert-advise-.
 
@@ -135,7 +135,7 @@ def _embed_queries(file: Path, field: VectorField, options: dict[str, Any]) -> V
 
 @contextmanager
 def _interrupt_on_sigterm() -> Iterator[None]:
-    """End by SIGTERM as by Ctrl-C, so that the temporary index is deleted."""
+    """Handle SIGTERM like Ctrl-C, so that the temporary index is deleted."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

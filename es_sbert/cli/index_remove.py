@@ -1,4 +1,4 @@
-"""`es-sbert index remove`: take everything out of an index that es-sbert has put into it."""
+"""`es-sbert index remove`: remove everything that es-sbert has added to an index."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 )
 @shared.connection_options
 def remove(name: str, yes: bool, **options: Any) -> int:
-    """Remove from the index NAME what es-sbert has put into it: vectors, their metadata, `_meta` and settings.
+    """Remove everything that es-sbert has added to the index NAME: vectors, their metadata, `_meta` and settings.
 
-    Fields that `duplicates` and `cluster` have written are removed too. Documents are written without these fields,
-    unless somebody else has written them since they were read; then they are read again. All other fields are kept.
-    Searches, loads and the gateway see no vector field from the beginning on. A run that was killed is resumed by the
-    same command. The result says what cannot be removed, such as the fields in the mapping.
+    Fields that `duplicates` and `cluster` have written are removed too. Documents are written again without these
+    fields. A document that another program has written since it was read is read again first. All other fields are
+    kept. Searches, loads and the gateway see no vector field from the start. Run the same command again to resume a
+    killed run. The result says what cannot be removed, such as the fields in the mapping.
 
-    Engines remove no field from a mapping. With --reindex, the documents are copied into a new index instead, as `index
-    migrate` does it: the old one stays in use until the alias is swapped, and is then kept, without taking writes.
-    `index migrate NAME --rollback` goes back to it, `index migrate NAME --drop` deletes it.
+    Engines cannot remove a field from a mapping. With --reindex, the documents are copied into a new index instead, as
+    `index migrate` does: the old index stays in use until the alias is swapped, and is then kept, but accepts no
+    writes. `index migrate NAME --rollback` returns to it, `index migrate NAME --drop` deletes it.
 
     \b
     Examples:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.argument("name")
 @option_group(
     "Options",
-    click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Neighbors."),
+    click.option(
+        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Number of nearest neighbors."
+    ),
     click.option(
         "--sample",
         type=click.IntRange(min=1, max=10_000),
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     click.option(
         "--queries",
         type=shared.FILE_TYPE,
-        help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
+        help="File of queries, one per line, to use instead of documents; real queries give better results.",
     ),
     click.option(
         "--num-candidates",
@@ -61,11 +63,12 @@ if TYPE_CHECKING:
 @shared.connection_options
 @shared.encoder_options
 def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field: str, **options: Any) -> None:
-    """Measure how much of exact search the approximate search of the index NAME finds.
+    """Measure the recall of approximate search in the index NAME.
 
-    Every query is searched for with each num_candidates (and, in quantized types, oversample), one search at a
-    time, and compared with exact search, which is done here by reading all vectors once. The least effort
-    whose recall lies above --target with 95 % confidence is recommended. The index should be at rest.
+    Every query is run with each num_candidates (and, in quantized types, oversample), one search at a time. The hits
+    are compared with those of exact search, for which the command reads all vectors once. The fastest setting whose
+    recall is above --target with 95 % confidence is recommended. No other program should write to the index at the same
+    time.
 
     \b
     Examples:
@@ -151,11 +154,11 @@ def calibrate(
 ) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
-    A semantic query without min_cosine returns the k nearest documents, however distant they are. What is
-    distant depends on the model and the texts. This command compares queries with documents that are relevant
-    to them and with a random sample of other documents, and shows what each minimum does: recall is the share
-    of relevant documents that it keeps, unrelated the share of other documents that pass, hits how many of the
-    k nearest documents pass, and precision how many of those hits are labeled as relevant.
+    A semantic query without min_cosine returns the k nearest documents, however distant they are. Which cosine is too
+    low depends on the model and the texts. This command compares queries with documents that are relevant to them and
+    with a random sample of other documents, and shows the effect of each minimum: recall is the share of relevant
+    documents that it keeps, unrelated the share of other documents that pass, hits how many of the k nearest documents
+    pass, and precision how many of those hits are labeled as relevant.
 
     Labeled queries are best. Without them, a query is made of each sampled document and compared with the rest
     of it: the first sentence with the other sentences; of a text of one sentence, the first field with the other
@@ -168,8 +171,8 @@ def calibrate(
     With --save, hybrid searches and semantic queries through the gateway use the value unless they set
     min_cosine, or the gateway runs with --min-cosine.
 
-    The value is for this model and this index: run the command again after a migration to another model. The
-    index should be at rest.
+    The value is for this model and this index: run the command again after a migration to another model. No other
+    program should write to the index at the same time.
 
     \b
     Examples:
@@ -184,7 +187,7 @@ def calibrate(
     from es_sbert.index.vector_field import save_min_cosine
 
     if keep is not None and max_unrelated is not None:
-        raise UsageError("both --keep and --max-unrelated are given", "Choose the value by one of the two.")
+        raise UsageError("both --keep and --max-unrelated are given", "Give one of the two.")
     labelled = None if queries is None else read_labelled_queries(queries)
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
@@ -231,9 +234,9 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
     click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
     click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
     click.option(
-        "--element-type", help="Of the whole vectors: float, bfloat16 or byte.  [default: that of NAME, or float]"
+        "--element-type", help="Type of the numbers: float, bfloat16 or byte.  [default: that of NAME, or float]"
     ),
-    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbors of a graph's node."),
+    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbors per node of the graph."),
     click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
     shared.json_option,
     shared.vector_field_option,

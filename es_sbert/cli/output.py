@@ -1,4 +1,4 @@
-"""What commands print and write: messages, results, tables and files."""
+"""The output of commands: messages, results, tables and files."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def print_message(message: str) -> None:
 
 
 def require_terminal(consequence: str) -> None:
-    """Refuse to go on if there is no terminal to ask for confirmation.
+    """Fail if there is no terminal to ask for confirmation.
 
     Args:
         consequence: What must be confirmed, as the beginning of a sentence.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no terminal.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{consequence}, and there is no terminal to ask for confirmation", "Add --yes.")
+        raise UsageError(f"{consequence}, but there is no terminal to ask for confirmation", "Add --yes.")
 
 
 def print_report(report: Json, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print a result on stdout: one JSON object with --json, else lines for people."""
+    """Print a result on stdout: one JSON object with --json, else lines of text."""
     import orjson
 
     click.echo(orjson.dumps(with_options(report)) if as_json else as_options("\n".join(lines)))

@@ -47,15 +47,13 @@ if TYPE_CHECKING:
 )
 @option_group(
     "Output",
-    click.option(
-        "--fields", metavar="LIST", help="Show these fields, separated by commas.  [default: the best fitting]"
-    ),
-    click.option("--full", is_flag=True, help="Show the whole text of each hit, not its beginning."),
+    click.option("--fields", metavar="LIST", help="Show these fields, separated by commas.  [default: title and text]"),
+    click.option("--full", is_flag=True, help="Show the whole text of each hit instead of its beginning."),
     click.option(
         "--json",
         "as_json",
         is_flag=True,
-        help="One JSON object a line: id, index, cosine, score, source, passage; partial if shards failed.",
+        help="Print one JSON object per line: id, index, cosine, score, source, passage; partial if shards failed.",
     ),
     click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it."),
 )
@@ -65,7 +63,7 @@ if TYPE_CHECKING:
     click.option(
         "--fusion",
         type=click.Choice(["rrf", "weighted", "normalized"]),
-        help="How the two rankings are combined; normalized is OpenSearch's own.  [default: rrf]",
+        help="How the two rankings are combined; normalized needs OpenSearch.  [default: rrf]",
     ),
     click.option(
         "--weights",
@@ -75,7 +73,7 @@ if TYPE_CHECKING:
     click.option(
         "--rank-constant",
         type=click.IntRange(min=1),
-        help="Of the fusion rrf: the larger, the less the first ranks count.  [default: 60]",
+        help="Constant of the fusion rrf: the larger, the less the first ranks count.  [default: 60]",
     ),
 )
 @option_group(
@@ -97,12 +95,12 @@ if TYPE_CHECKING:
     click.option(
         "--num-candidates",
         type=int,
-        help="Vectors that each shard looks at; more is slower and misses less.  [default: twice k, at least 100]",
+        help="Candidates per shard; more are slower and miss fewer hits.  [default: twice k, at least 100]",
     ),
     click.option(
         "--oversample",
         type=float,
-        help="On a quantized index type: so many times k are rescored with float32 vectors.  [default: by the type]",
+        help="On a quantized index type: rescore this many times k hits with float32 vectors.  [default: by the type]",
     ),
     click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph."),
 )
@@ -113,8 +111,8 @@ def search(
 ) -> None:
     """Semantic search over an index.
 
-    TEXT is embedded by the model that made the index's vectors. Each hit is printed with the cosine of its
-    embedding and that of TEXT: 1 is the same direction, 0 nothing in common.
+    TEXT is embedded by the model that made the index's vectors. Each hit is printed with the cosine between its
+    embedding and that of TEXT: 1 for the same direction, 0 for unrelated texts.
 
     \b
     Examples:
@@ -144,7 +142,10 @@ def search(
     if query is None or (text is not None and like is not None):
         raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
     if like is not None and hybrid:
-        raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
+        raise UsageError(
+            "--hybrid searches by words, which a document given by --like does not have",
+            "Leave --hybrid out, or give TEXT.",
+        )
     reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
@@ -206,7 +207,7 @@ def search(
 def _print_message(message: str) -> None:
     from es_sbert.runtime.device import NO_GPU_FOUND
 
-    # One text is embedded: that the CPU does it is not worth a line at every search.
+    # Only one text is embedded: a message that the CPU does it would be noise.
     if message != NO_GPU_FOUND:
         print_message(message)
 
@@ -226,7 +227,9 @@ def _parse_weights(text: str) -> tuple[float, float]:
     try:
         return float(meaning), float(words)
     except ValueError:
-        raise UsageError(f"--weights {text!r} are not two numbers", "Write them as 2:1, meaning first.") from None
+        raise UsageError(
+            f"--weights {text!r} are not two numbers", "Write them as SEMANTIC:KEYWORD, for example 2:1."
+        ) from None
 
 
 def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
@@ -244,7 +247,7 @@ def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
 def _parse_fields(text: str | None) -> list[str]:
     names = [] if text is None else [name.strip() for name in text.split(",")]
     if not all(names):
-        raise UsageError(f"--fields {text!r} has an empty name", "Write names with commas between: title,date.")
+        raise UsageError(f"--fields {text!r} has an empty name", "Separate the names by commas: title,date.")
     return names
 
 

@@ -85,7 +85,7 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     FOLDER/training. The model is registered under the recipe's name (es-sbert model list), so that searches find it
     without --model.
 
-    Several GPUs: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` stays the joint batch.
+    Several GPUs: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` is the batch of all GPUs together.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Wrap messages at words to the width of the terminal; what people copy stays in one piece."""
+"""Wrap messages at words to the width of the terminal; commands and paths stay in one piece."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def test_interrupted_exact_comparison_leaves_no_file(
         ((), "neither is given"),
         (("t.txt", "--index", "i"), "both are given"),
         (("--index", "i", "--id-field", "x"), "Leave --text-field"),
-        (("one.txt",), "a comparison needs two texts, and there is one"),
+        (("one.txt",), "a comparison needs two texts, but there is one"),
         (("t.txt", "--min-cosine", "-2"), "not in the range -1<=x<=1"),
         (("t.txt", "--keep", "shortest"), "'shortest' is not one of"),
         (("t.txt", "--keep", "newest"), "--keep newest and --date-field belong together"),

@@ -130,7 +130,7 @@ class Desk:
         done = self._cli("train", "recipe.json", "--check")
         if done.code == 0:
             adapted = self._cli("adapt", index, "-o", self.fresh(), *self.model[:2])
-            assert "pairs to train on, and at least 50 are needed" in adapted.err
+            assert "pairs to train on, but at least 50 are needed" in adapted.err
         return done
 
     def doctor(self, index: str) -> Done:
@@ -308,7 +308,7 @@ def test_read_only_key_can_search_and_show_but_not_load(desk: Desk) -> None:
     assert "d0" in desk.search(index).out
     shown = desk.index("show", index)
     assert "documents     6" in shown.out
-    assert "size          not told to this user" in shown.out
+    assert "size          not visible to this user" in shown.out
     more = write_jsonl(Path("more.jsonl"), sentences(9))
     for arguments in ([str(more), "--id-field", "id"], []):
         done = desk.ingest(index, *arguments)
