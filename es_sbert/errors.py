@@ -4,38 +4,26 @@
     ├── UsageError                 contradictory or invalid settings, or a missing extra; also a ValueError
     │   └── RequestTooLarge        a request body above the gateway's limit
     ├── ModelError
-    │   ├── ModelNotFound          no folder, installed package, registered model or hub repository of that name
-    │   ├── BundleInvalid          a model folder that is incomplete, unsafe or was edited by hand
-    │   ├── RegistryInvalid        the file of registered models cannot be read
-    │   ├── UnsupportedArchitecture
-    │   ├── UnsupportedSetting     a setting of a model folder that may change vectors and is not applied
-    │   └── ParityFailed           an exported graph does not reproduce the model's vectors
-    ├── DeviceError                the requested device is not available
-    ├── EngineError
-    │   ├── EngineUnreachable      no answer at the URL
-    │   │   ├── HostUnknown        the host name cannot be resolved
-    │   │   └── TlsFailed          an untrusted certificate, or a server without TLS
-    │   ├── AccessDenied           401 or 403
-    │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch
-    │   │   ├── EngineTooOld       a version that es-sbert does not support
-    │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
-    │   ├── RequestFailed          the engine answered with an error, or for some of the shards only
-    │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
-    │   └── LocalEngineError       `es-sbert engine` cannot install, start or stop a server
-    ├── VectorIndexError
-    │   ├── IndexMissing
-    │   ├── IndexMismatch          other dimensions, another model, or no vector field
-    │   └── DocumentsAltered       the engine stores documents that differ from what was sent
-    ├── TrainingError
-    │   ├── RecipeInvalid          unknown or contradictory settings in a recipe
-    │   ├── TrainingDiverged       the loss or a gradient is not a finite number
-    │   ├── OutOfMemory            a batch does not fit into memory
-    │   └── CheckpointInvalid      no checkpoint to resume from, or one of another recipe
-    ├── ClusterError               a Ray cluster cannot be used
-    ├── DownloadFailed             a package cannot be fetched, or is not the file that it should be
-    ├── Overloaded                 the gateway receives more than it can handle
-    ├── SourceError                input that cannot be read at all
-    └── OutputError                an output file that cannot be written
+    │   ├── ModelNotFound no folder, installed package, registered model or hub repository with that name │   ├──
+    BundleInvalid          a model folder that is incomplete, unsafe or was edited by hand │   ├── RegistryInvalid
+    the file of registered models cannot be read │   ├── UnsupportedArchitecture │   ├── UnsupportedSetting     a
+    setting of a model folder that may change vectors and is not applied │   └── ParityFailed           an exported
+    graph does not reproduce the model's vectors ├── DeviceError                the requested device is not available
+    ├── EngineError │   ├── EngineUnreachable      no answer at the URL │   │   ├── HostUnknown        the host name
+    cannot be resolved │   │   └── TlsFailed          an untrusted certificate, or a server without TLS │   ├──
+    AccessDenied           401 or 403 │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch │   │   ├──
+    EngineTooOld       a version that es-sbert does not support │   │   └── FeatureMissing     the engine lacks a module
+    that the request needs (also a RequestFailed) │   ├── RequestFailed the engine answered with an error, or only for
+    some of the shards │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one │ └──
+    LocalEngineError       `es-sbert engine` cannot install, start or stop a server ├── VectorIndexError │   ├──
+    IndexMissing │   ├── IndexMismatch          other dimensions, another model, or no vector field │   └──
+    DocumentsAltered       the engine stores documents that differ from what was sent ├── TrainingError │   ├──
+    RecipeInvalid          unknown or contradictory settings in a recipe │   ├── TrainingDiverged       the loss or a
+    gradient is not a finite number │   ├── OutOfMemory            a batch does not fit into memory │   └──
+    CheckpointInvalid      no checkpoint to resume from, or one of another recipe ├── ClusterError               a Ray
+    cluster cannot be used ├── DownloadFailed             a package cannot be fetched, or is not the file that it should
+    be ├── Overloaded                 the gateway receives more than it can handle ├── SourceError                input
+    that cannot be read at all └── OutputError                an output file that cannot be written
 
 Each error carries a `remedy`: what to do next, in one or two sentences. The command line prints message and remedy and
 exits with code 2; these errors are never shown as a traceback.
@@ -52,8 +40,8 @@ class EsSbertError(Exception):
     """Base of all errors that a user can fix.
 
     Args:
-        message: What is wrong, naming the file, index, setting or address concerned. Settings are in backticks, as
-            keyword arguments: `device`, `device="cuda"`. The command line shows them as options.
+        message: What is wrong, naming the file, index, setting or address concerned. Settings are written in backticks,
+            as keyword arguments: `device`, `device="cuda"`. The command line shows them as options.
         remedy: What to do next.
     """
 
@@ -66,7 +54,7 @@ class EsSbertError(Exception):
         return f"{self.message}\n  {self.remedy}"
 
     def with_notes(self) -> str:
-        """The message, and in parentheses what callers have added with `add_note`."""
+        """The message, followed by notes from `add_note` in parentheses."""
         notes = getattr(self, "__notes__", [])
         return f"{self.message} ({'; '.join(notes)})" if notes else self.message
 
@@ -82,17 +70,17 @@ class EsSbertError(Exception):
 
 
 def error_summary(error: Exception) -> str:
-    """The message of another library's exception as one line; its type if it has none."""
+    """The message of another library's exception on one line; its type if it has no message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 class UsageError(EsSbertError, ValueError):
-    """Settings that are not valid, contradict each other or make no sense together."""
+    """Settings are invalid, contradict each other or make no sense together."""
 
 
 class RequestTooLarge(UsageError):
-    """The body of a request is larger than the gateway takes."""
+    """The body of a request is larger than the gateway accepts."""
 
 
 class ModelError(EsSbertError):
@@ -112,7 +100,7 @@ class RegistryInvalid(ModelError):
 
 
 class UnsupportedArchitecture(ModelError):
-    """The weight-built graph does not know this transformer."""
+    """No graph can be built from the weights of this transformer."""
 
 
 class UnsupportedSetting(ModelError):
@@ -120,7 +108,7 @@ class UnsupportedSetting(ModelError):
 
 
 class ParityFailed(ModelError):
-    """An exported graph does not reproduce the model's vectors within its bar."""
+    """An exported graph does not reproduce the model's vectors within its thresholds."""
 
 
 class ModelsDisagree(ModelError):
@@ -152,7 +140,7 @@ class AccessDenied(EngineError):
 
 
 class UnsupportedEngine(EngineError):
-    """The server is neither Elasticsearch nor OpenSearch, or lacks what is asked of it."""
+    """The server is neither Elasticsearch nor OpenSearch, or lacks a required feature."""
 
 
 class EngineTooOld(UnsupportedEngine):
@@ -193,15 +181,15 @@ class LocalEngineError(EngineError):
 
 
 class VectorIndexError(EsSbertError):
-    """An index is not fit for the request."""
+    """An index does not fit the request."""
 
 
 class IndexMissing(VectorIndexError):
-    """No index or alias of that name."""
+    """There is no index or alias with that name."""
 
 
 class IndexMismatch(VectorIndexError):
-    """The index holds other dimensions, another model's vectors, or no vector field."""
+    """The index has other dimensions, another model's vectors, or no vector field."""
 
 
 class DocumentsAltered(VectorIndexError):
@@ -245,25 +233,25 @@ class SourceError(EsSbertError):
 
 
 class OutputError(EsSbertError):
-    """A file of ours (dead letters, vectors, temporary data) cannot be written."""
+    """An output file (dead letters, vectors, temporary data) cannot be written."""
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Make sure that the modules of an extra are installed, before a command starts to need them.
+    """Check that the modules of an extra are installed, before a command needs them.
 
     Args:
         extra: Name of the extra in pyproject.toml.
-        modules: Top-level modules that it brings.
+        modules: Top-level modules of the extra.
 
     Raises:
         UsageError: one of them is missing.
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        # Imported here: most commands need none of its imports.
+        # Imported here because most commands do not need it.
         from es_sbert.installation import install_extra_command
 
         raise UsageError(
-            f"this needs {', '.join(missing)}, which a plain installation leaves out",
+            f"this needs {', '.join(missing)}, which a plain installation does not include",
             f"Install it: {install_extra_command(extra)}",
         )

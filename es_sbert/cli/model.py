@@ -39,7 +39,7 @@ def list_models(as_json: bool) -> None:
     """List the registered models and the state of their folders.
 
     Each folder is read and its weights are hashed: present if it holds the registered model, missing if it was moved
-    or deleted, changed if it holds another model now. A changed or missing model is kept in the list, because the
+    or deleted, changed if it now holds another model. A changed or missing model is kept in the list, because the
     message about an index that needs it then says where it was.
 
     \b

@@ -197,7 +197,7 @@ def test_unreadable_sources_are_refused_before_loading(
         (["--index-type", "fast"], "there is no index type 'fast'"),
         (["--vector-field", "a b*"], "cannot be the name of a vector field"),
         (["--dead-letters", "no/such/folder/x"], "could not be written"),
-        (["--username", "me"], "belong together"),
+        (["--username", "me"], "must be given together"),
         (["--batch-window", "0"], "--batch-window"),
         (["--sql", "SELECT 1", "--database", "sqlite:///x.db"], "FILE and --sql cannot be combined"),
         (["--retry", "dead.jsonl"], "FILE and --retry cannot be combined"),

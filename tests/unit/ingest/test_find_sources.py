@@ -113,7 +113,7 @@ def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
         ("a.csv", b"id,body\n1,x\n", "has no column text"),
         ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
         ("a.csv", b"text,text\n", "names the column 'text' twice"),
-        ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "cut off"),
+        ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "truncated"),
     ],
 )
 def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, data: bytes, message: str) -> None:
