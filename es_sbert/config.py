@@ -223,9 +223,9 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     @model_validator(mode="after")
     def _check_authentication(self) -> EngineSettings:
         credentials = {"an API key": self.api_key, "a user name": self.username, "a token": self.token}
-        given = [name for name, value in credentials.items() if value is not None]
-        if len(given) > 1:
-            raise UsageError(f"both {' and '.join(given)} are given", "Give one of them.")
+        methods = [name for name, value in credentials.items() if value is not None]
+        if len(methods) > 1:
+            raise UsageError(f"both {' and '.join(methods)} are given", "Give one of them.")
         if (self.username is None) != (self.password is None):
             raise UsageError(
                 "a user name and a password must be given together",

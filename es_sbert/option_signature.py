@@ -26,14 +26,14 @@ def spell_out(options: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        *own, last = signature.parameters.values()
+        *parameters, last = signature.parameters.values()
         if last.kind is not inspect.Parameter.VAR_KEYWORD:
             raise TypeError(f"{function.__qualname__} does not end in **options")
         spelled = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
             for name, hint in types.items()
         ]
-        vars(function)["__signature__"] = signature.replace(parameters=[*own, *spelled])
+        vars(function)["__signature__"] = signature.replace(parameters=[*parameters, *spelled])
         return function
 
     return decorate

@@ -102,8 +102,8 @@ class Adaptation:
         if not path.is_file():
             raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave `resume` out to start one.")
         before = orjson.loads(path.read_bytes())
-        known = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
-        changed = [name for name, value in settings.items() if known[name] != value]
+        earlier = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
+        changed = [name for name, value in settings.items() if earlier[name] != value]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")
         if changed:
@@ -119,9 +119,9 @@ class Adaptation:
             state: The index.
         """
         path, plan = self.work / "result.json", self.plan(state)
-        if (known := read_result(path, plan)) is not None:
+        if (result := read_result(path, plan)) is not None:
             self._report(f"{self.folder} is finished: there is nothing to resume")
-            return known
+            return result
         corpus = self.add_queries(plan, self.read_corpus(plan))
         split = self.split(corpus)
         self.write_examples(plan, corpus, split)
@@ -183,11 +183,11 @@ class Adaptation:
         if settings.generator is None:
             return corpus
         held_out = settings.held_out if self._inputs.evaluated is None else 0
-        asked = corpus.documents[: held_out + MOST_DEV + settings.most_trained]
+        selected = corpus.documents[: held_out + MOST_DEV + settings.most_trained]
         # Training reads no more of a text, so a query about the rest could not be learned.
-        texts = first_passages([document.text for document in asked], plan, settings.train_tokens)
-        by_id = {document.id: text for document, text in zip(reversed(asked), reversed(texts), strict=True)}
-        ordered = {document.id: by_id[document.id] for document in asked}
+        texts = first_passages([document.text for document in selected], plan, settings.train_tokens)
+        by_id = {document.id: text for document, text in zip(reversed(selected), reversed(texts), strict=True)}
+        ordered = {document.id: by_id[document.id] for document in selected}
         queries = generate_queries(settings.generator, ordered, self.work / _GENERATED, self._report)
         corpus = add_generated_queries(corpus, queries)
         self._report(f"Generated queries: {_describe_corpus(corpus)}")
@@ -228,8 +228,8 @@ class Adaptation:
         negatives = self._mine_negatives(plan, corpus, split, texts, vectors)  # (pairs, negatives)
         rows = [
             {"query": pair.query, "text": texts[pair.row]}
-            | {f"negative{number}": texts[row] for number, row in enumerate(own, 1)}
-            for pair, own in zip(split.train, negatives.tolist(), strict=True)
+            | {f"negative{number}": texts[row] for number, row in enumerate(negative_rows, 1)}
+            for pair, negative_rows in zip(split.train, negatives.tolist(), strict=True)
         ]
         _write_lines(dev, [{"query": pair.query, "text": texts[pair.row]} for pair in split.dev])
         _write_lines(train, rows)
@@ -283,11 +283,11 @@ class Adaptation:
             reranker=settings.reranker,
             seed=settings.seed,
         )
-        how: Any = {"device": self._device, "threads": self._threads}
-        with nullcontext() if spec.reranker is None else Reranker(spec.reranker, **how) as reranker:
+        device_options: Any = {"device": self._device, "threads": self._threads}
+        with nullcontext() if spec.reranker is None else Reranker(spec.reranker, **device_options) as reranker:
             chosen = choose_negatives([nearest, bm25], relevant, (queries, texts), vectors, spec, reranker)
-        own: NDArray[np.int64] = rows[chosen]
-        return own
+        negatives: NDArray[np.int64] = rows[chosen]
+        return negatives
 
     def train(self, plan: AdaptPlan) -> str:
         """Train the model, or resume its training; returns its fingerprint."""

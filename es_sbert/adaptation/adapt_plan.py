@@ -184,7 +184,7 @@ def make_plan(
     transformers_logging.disable_progress_bar()
     open_siamese_encoder(folder, name=name)  # refuses a model that cannot be trained, before documents are read
     embedded = None if meta is None or meta.text is None else TextTemplate.parse(meta.text)
-    ours = {own for field in metas for own in (field, document_meta_field(field))}
+    ours = {used for field in metas for used in (field, document_meta_field(field))}
     named = [*(embedded.fields if embedded else ()), settings.title_field, *settings.body_fields]
     names = list(dict.fromkeys([*filter(None, named), *_text_fields(state.mappings.get("properties", {}), ours)]))
     selection = DocumentSelection(index, settings.filter, _LOOKED_AT, settings.seed)
@@ -261,8 +261,8 @@ def _text_fields(properties: Json, ours: Collection[str]) -> list[str]:
         ours: Vector fields and their metadata, which are left out.
     """
     types = {name: field.get("type") for name, field in mapped_fields(properties)}
-    own = (name for name in mapping_field_names(properties) if name.partition(".")[0] not in ours)
-    return [name for name in own if types.get(name) in _WORD_TYPES]
+    names = (name for name in mapping_field_names(properties) if name.partition(".")[0] not in ours)
+    return [name for name in names if types.get(name) in _WORD_TYPES]
 
 
 def training_recipe(settings: AdaptSettings, plan: AdaptPlan) -> Recipe:

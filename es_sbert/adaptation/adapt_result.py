@@ -55,6 +55,7 @@ def read_result(path: Path, plan: AdaptPlan) -> AdaptResult | None:
     if not path.is_file():
         return None
     found = orjson.loads(path.read_bytes())
-    own = found["comparison"]
-    comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
+    scores = found["comparison"]
+    ndcg, recall = PairedDifference(**scores["ndcg"]), PairedDifference(**scores["recall"])
+    comparison = ModelComparison(scores["documents"], ndcg, recall)
     return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)

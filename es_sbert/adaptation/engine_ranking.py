@@ -50,8 +50,8 @@ def rank_by_bm25(
         bodies = [bm25_body(query, fields, selection.filter, depth) for query in part]
         for answer in retrying(partial(engine.multi_search, selection.index, bodies)):
             found = [rows[hit["_id"]] for hit in answer["hits"]["hits"] if hit["_id"] in rows]
-            own = list(dict.fromkeys(found))
-            ranking[number, : len(own)] = own
+            distinct = list(dict.fromkeys(found))
+            ranking[number, : len(distinct)] = distinct
             number += 1
     return ranking
 

@@ -84,12 +84,12 @@ def build_corpus(
     spans: list[list[Span]] = [[] for _ in with_text]
     if passages is not None:
         spans = passages([text for _, text in with_text])
-    for (document, text), own in zip(with_text, spans, strict=True):
+    for (document, text), text_spans in zip(with_text, spans, strict=True):
         full_text, reason = document_text(embedded, document), ""
         if source == "generated":
             query = None
         elif source == "passage":
-            query, text = split_passage(text, own, document.key[0])
+            query, text = split_passage(text, text_spans, document.key[0])
             reason = "with a text of one passage"
         elif choice.title is None:
             query, text = split_sentence(text)
@@ -109,9 +109,9 @@ def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> Pai
         corpus: Documents without queries.
         queries: Id → query, empty for none.
     """
-    documents, left_out, asked = [], Counter(corpus.left_out), dict(queries)
+    documents, left_out, remaining = [], Counter(corpus.left_out), dict(queries)
     for document in corpus.documents:
-        query = asked.pop(document.id, None)  # of several documents with one id and other routings, the first
+        query = remaining.pop(document.id, None)  # of several documents with one id and other routings, the first
         if query == "":
             left_out["without a generated query"] += 1
         elif query is not None and is_copied(query, document.text):

@@ -53,13 +53,13 @@ def generate_queries(
             kept.
         OutputError: the queries cannot be written.
     """
-    known = _read_kept(path)
-    missing = {identifier: text for identifier, text in texts.items() if identifier not in known}
+    generated = _read_kept(path)
+    missing = {identifier: text for identifier, text in texts.items() if identifier not in generated}
     if missing:
         kept = f"; {len(texts) - len(missing):,} are kept from before" if len(missing) < len(texts) else ""
         report(f"Generating queries for {pluralize(len(missing), 'text')} with {command}{kept}")
-        known |= _Generation(command, missing, path, report).run()
-    return {identifier: known[identifier] for identifier in texts}
+        generated |= _Generation(command, missing, path, report).run()
+    return {identifier: generated[identifier] for identifier in texts}
 
 
 def _read_kept(path: Path) -> dict[str, str]:
@@ -143,19 +143,19 @@ class _Generation:
 
     def _parse(self, number: int, line: bytes) -> tuple[str, str]:
         """Id and query of a line."""
-        where = f"line {number:,} of the generator's output"
+        location = f"line {number:,} of the generator's output"
         shown = line[:_SHOWN].decode("utf-8", "replace").strip()
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise SourceError(
-                f"{where} is not JSON: {shown}", f"Write {_FORMAT}, and logs to standard error."
+                f"{location} is not JSON: {shown}", f"Write {_FORMAT}, and logs to standard error."
             ) from error
         if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("query"), str):
-            raise SourceError(f"{where} lacks an id or a query: {shown}", f"Write {_FORMAT}; both are strings.")
+            raise SourceError(f"{location} lacks an id or a query: {shown}", f"Write {_FORMAT}; both are strings.")
         if row["id"] not in self._texts:
             raise SourceError(
-                f"{where} has the id {row['id']!r}, which the generator was not given",
+                f"{location} has the id {row['id']!r}, which the generator was not given",
                 "Write the id of the text that the query is for, unchanged.",
             )
         return row["id"], " ".join(row["query"].split())

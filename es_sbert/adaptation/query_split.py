@@ -96,8 +96,8 @@ def split_queries(
     else:
         evaluated, excluded = _labelled_queries(labelled, documents), set()
     extra = list(extra)
-    asked = {pair.row for pair in extra}  # their documents are trained on
-    dev = [pair for pair in pairs if pair.row not in asked][: min(MOST_DEV, int(len(pairs) * _DEV_SHARE))]
+    extra_rows = {pair.row for pair in extra}  # their documents are trained on
+    dev = [pair for pair in pairs if pair.row not in extra_rows][: min(MOST_DEV, int(len(pairs) * _DEV_SHARE))]
     chosen_dev = set(dev)
     train = [*extra, *(pair for pair in pairs if pair not in chosen_dev)]
     texts = [documents[row].text for row in excluded]
@@ -163,17 +163,17 @@ def near_duplicates(texts: Sequence[str], held_out: Collection[int]) -> frozense
     holders: dict[object, list[int]] = {}
     sizes: dict[int, int] = {}
     for row in held_out:
-        own = _shingles(texts[row])
-        sizes[row] = len(own)
-        for shingle in own:
+        shingles = _shingles(texts[row])
+        sizes[row] = len(shingles)
+        for shingle in shingles:
             holders.setdefault(shingle, []).append(row)
     found = set()
     for row, text in enumerate(texts):
         if row in sizes:
             continue
-        own = _shingles(text)
-        shared = Counter(other for shingle in own for other in holders.get(shingle, ()))
-        if any(count >= NEAR_DUPLICATE * (len(own) + sizes[other] - count) for other, count in shared.items()):
+        shingles = _shingles(text)
+        shared = Counter(other for shingle in shingles for other in holders.get(shingle, ()))
+        if any(count >= NEAR_DUPLICATE * (len(shingles) + sizes[other] - count) for other, count in shared.items()):
             found.add(row)
     return frozenset(found)
 

@@ -284,8 +284,8 @@ def route_bundle(bundle: EncoderBundle, number: int) -> EncoderBundle:
     model = bundle.model.route(number)
     if model is bundle.model:
         return bundle
-    own = {"variants": bundle.manifest.route_variants.get(model.route_name, {}), "route_variants": {}}
-    manifest = bundle.manifest.model_copy(update={**describe_model(model, EncoderManifest), **own})
+    variants = {"variants": bundle.manifest.route_variants.get(model.route_name, {}), "route_variants": {}}
+    manifest = bundle.manifest.model_copy(update={**describe_model(model, EncoderManifest), **variants})
     return Bundle(bundle.folder, model, manifest)
 
 

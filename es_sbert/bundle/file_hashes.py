@@ -38,13 +38,13 @@ def remembered_hash(kind: str, paths: Sequence[Path], compute: Callable[[], str]
     if not before:
         return compute()
     key = "\0".join([kind, *(str(path.absolute()) for path in paths)])
-    known = _read()
-    if (entry := known.get(key)) is not None and entry["files"] == before:
+    cached = _read()
+    if (entry := cached.get(key)) is not None and entry["files"] == before:
         return str(entry["hash"])
     computed = compute()
     last_change = max(changed for _, _, changed, _, _ in before) / 1e9
     if _states(paths) == before and time.time() - last_change > _SETTLED_SECONDS:
-        _write({**known, key: {"hash": computed, "files": before}})
+        _write({**cached, key: {"hash": computed, "files": before}})
     return computed
 
 
@@ -72,15 +72,15 @@ def _states(paths: Sequence[Path]) -> list[list[int]] | None:
 def _read() -> dict[str, Any]:
     """The cached hashes; empty if the file is unreadable, since hashes can be computed again."""
     try:
-        known = json.loads(_place().read_bytes())
-        return {key: {"hash": str(entry["hash"]), "files": entry["files"]} for key, entry in known.items()}
+        cached = json.loads(_place().read_bytes())
+        return {key: {"hash": str(entry["hash"]), "files": entry["files"]} for key, entry in cached.items()}
     except (OSError, UsageError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def _write(known: dict[str, Any]) -> None:
+def _write(hashes: dict[str, Any]) -> None:
     """Store the hashes of files that still exist. Hashes that another process adds at the same time may be lost."""
-    present = {key: entry for key, entry in known.items() if all(map(os.path.exists, key.split("\0")[1:]))}
+    present = {key: entry for key, entry in hashes.items() if all(map(os.path.exists, key.split("\0")[1:]))}
     with contextlib.suppress(OSError, UsageError):  # without a writable cache, hashes are computed each time
         _place().parent.mkdir(parents=True, exist_ok=True)
         with open_output(_place()) as file:

@@ -104,8 +104,8 @@ def registry_path() -> Path:
     Raises:
         UsageError: this user has no home folder, and no environment variable gives the path.
     """
-    if given := os.environ.get(REGISTRY_VARIABLE):
-        return expand_home(given).absolute()
+    if configured := os.environ.get(REGISTRY_VARIABLE):
+        return expand_home(configured).absolute()
     shared = os.environ.get("XDG_DATA_HOME")
     return (Path(shared) if shared else home_folder(REGISTRY_VARIABLE) / ".local/share") / "es-sbert/models.json"
 

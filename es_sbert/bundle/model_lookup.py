@@ -267,8 +267,9 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
     installed = installed_model_folder(name)
     if installed is not None:
         return IndexModel(installed, name, is_public=True)
-    own = [model for model in _read_entries_or_report([]) if name == model.name or fingerprint == model.fingerprint]
-    is_own = "/" not in name and bool(own)
+    entries = _read_entries_or_report([])
+    registered = [model for model in entries if name == model.name or fingerprint == model.fingerprint]
+    is_own = "/" not in name and bool(registered)
     try:
         found = download_model(name, from_cache=is_own)
         if not is_own or _has_fingerprint(found, fingerprint):
@@ -278,7 +279,7 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
             problems.append(error.message)
             hints += [install_hint(name)] if install_hint(name) else []
             hints.append("The hub requires a network connection (HF_ENDPOINT, HF_TOKEN).")
-    others = sorted({model.fingerprint[:12] for model in own if model.fingerprint != fingerprint})
+    others = sorted({model.fingerprint[:12] for model in registered if model.fingerprint != fingerprint})
     if others:
         problems.append(f"the registered model of that name is a different one ({', '.join(others)})")
     return None

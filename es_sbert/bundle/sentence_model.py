@@ -311,13 +311,13 @@ def _read_routed_model(
     names = list(dict.fromkeys(resolved.values()))
     routes = []
     for route in names:
-        own = check_modules(folder, [*before, *router.routes[route], *after])
+        route_modules = check_modules(folder, [*before, *router.routes[route], *after])
         kinds = tuple(kind for kind in KINDS if resolved.get(kind) == route)
-        model = _read_model(folder, name, own, ignored, route=route, kinds=kinds, pair=pair)
+        model = _read_model(folder, name, route_modules, ignored, route=route, kinds=kinds, pair=pair)
         if pair is not None:
             # Only the modules that were compared: a model that is cut to fewer dimensions has more after the Router.
             inside = router.routes[route]
-            is_whole = own == inside
+            is_whole = route_modules == inside
             paired = (
                 model if is_whole else _read_model(folder, name, inside, ignored, route=route, kinds=kinds, pair=pair)
             )

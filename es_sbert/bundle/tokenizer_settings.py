@@ -224,11 +224,11 @@ class _Builder:
     def _add_tokens(self) -> None:
         named = {value if isinstance(value, str) else value["content"] for value in self._specials.values()}
         tokens = [token for _, token in sorted(self._declared.items())]
-        known = {*self._added, *(token["content"] for token in tokens)}
+        contents = {*self._added, *(token["content"] for token in tokens)}
         for value in [*self._specials.values(), *self._extra]:
             token = _token(value, special=True) if isinstance(value, str) else value
-            if token["content"] not in known:
-                known.add(token["content"])
+            if token["content"] not in contents:
+                contents.add(token["content"])
                 tokens.append(token)
         for token in tokens:
             special = bool(token["special"]) or token["content"] in named

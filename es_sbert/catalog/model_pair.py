@@ -192,15 +192,15 @@ def _write_pair(
     for route, source in sources.items():
         names = structure[route] = []
         for number, (kind, place) in enumerate(read_module_list(source)):
-            own = own_folder(number, kind)
-            if place != own and kind not in ("Transformer", "StaticEmbedding", "Pooling", Normalize.__name__):
+            usual_place = own_folder(number, kind)
+            if place != usual_place and kind not in ("Transformer", "StaticEmbedding", "Pooling", Normalize.__name__):
                 # The folder's name is part of the fingerprint.
                 raise UnsupportedArchitecture(
                     f"the module {kind} of {documents.name if route == 'document' else queries.name} is in the folder "
-                    f"{place!r}, but in a Router it would be read as {own!r}",
+                    f"{place!r}, but in a Router it would be read as {usual_place!r}",
                     "Save the model with sentence-transformers, which names the folders of modules by position.",
                 )
-            name = f"{route}_{own}"
+            name = f"{route}_{usual_place}"
             names.append(name)
             types[name] = module_entry(kind, "")["type"]
             copy_module(source, place, folder / name)
@@ -215,10 +215,10 @@ def _write_pair(
 def _joined_prompts(documents: SentenceModel, queries: SentenceModel) -> dict[str, object]:
     """One set of prompts: the query prompt of the query model, and all other prompts of the document model."""
     prompts, default = dict(documents.prompts), documents.default_prompt
-    own = queries.prompt("query")
-    if own != documents.prompt("query"):
+    query_prompt = queries.prompt("query")
+    if query_prompt != documents.prompt("query"):
         if default == "query":
             default = "without_kind"
             prompts[default] = documents.prompt(None)
-        prompts["query"] = own
+        prompts["query"] = query_prompt
     return {"prompts": prompts, "default_prompt_name": default}

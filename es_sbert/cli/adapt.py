@@ -204,7 +204,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
     if options["yes"] and not migrates:
         raise UsageError("--yes is given without --migrate, the only option that asks", "Add --migrate.")
     with shared.open_engine(options) as engine:
-        how = shared.select_options(options, ("device", "threads"))
+        device_options = shared.select_options(options, ("device", "threads"))
         retrying = engine_retrier(options)
         if migrates:
             _check_migration(engine, settings, retrying, yes=options["yes"])
@@ -217,7 +217,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
             keep=keep,
             report=print_message,
             retrying=retrying,
-            **how,
+            **device_options,
         )
     is_better = result.comparison.verdict == "better"
     if is_better and result.model is not None:
@@ -265,9 +265,9 @@ def _migrate(result: AdaptResult, settings: AdaptSettings, options: dict[str, An
     """Move the index to the tuned model; the exit code of `es-sbert index migrate`."""
     from es_sbert.cli.index_migrate import migrate
 
-    given = shared.select_options(options, _MIGRATION_OPTIONS)
-    given |= {"alias": settings.index, "model": str(result.model), "replace_index": not result.is_alias}
-    code: int = click.get_current_context().invoke(migrate, **given)
+    migration_options = shared.select_options(options, _MIGRATION_OPTIONS)
+    migration_options |= {"alias": settings.index, "model": str(result.model), "replace_index": not result.is_alias}
+    code: int = click.get_current_context().invoke(migrate, **migration_options)
     return code
 
 

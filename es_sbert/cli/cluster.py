@@ -113,8 +113,8 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
     index, write_field = options["index"], options["write_field"]
     analysis_input.check_files_or_index(files, index)
     require_extra("analysis", "sklearn")
-    how = select_options(options, ("k", "min_cosine", "min_size"))
-    check_options(method, **how)
+    cluster_options = select_options(options, ("k", "min_cosine", "min_size"))
+    check_options(method, **cluster_options)
     analysis_output.check_output_files(options)
     stopped = _read_stop_words(stop_words)
     filter = analysis_input.read_filter(options)
@@ -122,19 +122,19 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
         [texts] = analysis_input.read_text_collections([files], options, [] if write_field is None else [write_field])
         analysis_input.check_two_texts(len(texts))
         begin = time.perf_counter()
-        found = cluster_texts(texts.vectors, method, starts=texts.starts, seed=seed, **how)
+        found = cluster_texts(texts.vectors, method, starts=texts.starts, seed=seed, **cluster_options)
         names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
         seconds = time.perf_counter() - begin
         page = partial(_html_page, found, names, texts, analysis_output.describe_source(files, index))
         objects, lines = _json_objects(found, names, texts), _text_lines(found, names, texts)
         analysis_output.write_output(objects, lines, page, options)
-        log_message(f"{_summary(found, len(texts), chosen=how['k'] in (None, 'auto'))}, in {seconds:.1f} s")
+        log_message(f"{_summary(found, len(texts), chosen=cluster_options['k'] in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
             cosine = " or --min-cosine" if method == "communities" else ""
             log_message(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")
         if "write_field" not in writers:
             return 0
-        values = {one: name for name, own in zip(names, found.clusters, strict=True) for one in own.members}
+        values = {one: name for name, group in zip(names, found.clusters, strict=True) for one in group.members}
         return analysis_output.write_field_values(
             writers["write_field"], texts, values, filter, dry_run=options["dry_run"]
         )

@@ -89,7 +89,7 @@ def export(output: Path | None, **options: Any) -> None:
         print_message(f"{pluralize(len(bundle.objects), 'object')} for {bundle.product.label} in {output}")
 
 
-_kibana_options = shared.combine_options(
+_kibana_settings = shared.combine_options(
     shared.environment_option(
         "--kibana-url",
         "Address of Kibana or OpenSearch Dashboards, with its base path.",
@@ -127,7 +127,7 @@ _kibana_options = shared.combine_options(
 
 
 @dashboards.command()
-@option_group("Options", _index_options, _kibana_options)
+@option_group("Options", _index_options, _kibana_settings)
 @shared.connection_options
 def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
     """Install a data view, a saved search and dashboards for an index.
@@ -150,8 +150,10 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
     from es_sbert.dashboards.import_dashboards import DashboardServer, IfExists, KibanaSettings, kibana_address
     from es_sbert.dashboards.import_dashboards import import_saved_objects as import_objects
 
-    given = {name.removeprefix("kibana_"): value for name, value in options.items() if name.startswith("kibana_")}
-    kibana = KibanaSettings.with_engine_credentials(shared.engine_settings(options), **given)
+    kibana_settings = {
+        name.removeprefix("kibana_"): value for name, value in options.items() if name.startswith("kibana_")
+    }
+    kibana = KibanaSettings.with_engine_credentials(shared.engine_settings(options), **kibana_settings)
     place = DashboardServer(kibana_address(kibana), space, tenant)
     bundle = _build_objects(options)
     done = import_objects(place, bundle.product, bundle.objects, IfExists(if_exists), default_view=bundle.view)

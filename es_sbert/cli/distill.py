@@ -164,8 +164,8 @@ def distill(
         if not found:
             raise UsageError(f"{', '.join(texts)} hold no text", "Name files with texts, or their field: --text-field.")
     began = time.monotonic()
-    how = select_options(options, _TRAINING)
-    student = training.distill(model, output, found, layers=layers, report=print_message, **how)
+    training_options = select_options(options, _TRAINING)
+    student = training.distill(model, output, found, layers=layers, report=print_message, **training_options)
     try_register_model(student.folder, student.fingerprint, name=options["name"] or output.resolve().name)
     if as_json:
         shown = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(student).items()}

@@ -146,8 +146,8 @@ def duplicates(
         begin = time.perf_counter()
         if _uses_knn(method, options):
             path = knn.pop("state", None) or Path(f"{safe_file_name(index)}.duplicates.state")
-            wanted = DuplicateSearchSettings(min_cosine, filter, **knn)
-            found = _search_by_knn(path, wanted, fields, priority, options)
+            search_settings = DuplicateSearchSettings(min_cosine, filter, **knn)
+            found = _search_by_knn(path, search_settings, fields, priority, options)
             if found is None:
                 return EXIT_INTERRUPTED
             analysis_input.check_two_texts(found.compared)
@@ -196,11 +196,11 @@ def _check_options(
         raise UsageError("--keep newest and --date-field belong together, but only one of them is given", remedy)
 
 
-def _refuse_knn_options(given: dict[str, Any]) -> None:
-    if given:
+def _refuse_knn_options(knn_options: dict[str, Any]) -> None:
+    if knn_options:
+        names = " and ".join(_KNN_OPTIONS[name] for name in knn_options)
         raise UsageError(
-            f"{' and '.join(_KNN_OPTIONS[name] for name in given)} {'is' if len(given) == 1 else 'are'} for a search "
-            "by kNN, but all pairs are compared",
+            f"{names} {'is' if len(knn_options) == 1 else 'are'} for a search by kNN, but all pairs are compared",
             "Leave it out, or add --method knn.",
         )
 
@@ -224,7 +224,7 @@ def _uses_knn(method: str, options: dict[str, Any]) -> bool:
 
 def _search_by_knn(
     path: Path,
-    wanted: DuplicateSearchSettings,
+    search_settings: DuplicateSearchSettings,
     fields: Sequence[str],
     priority: Callable[[TextCollection], list[float] | None],
     options: dict[str, Any],
@@ -241,7 +241,9 @@ def _search_by_knn(
     on_wait = analysis_input.log_wait
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine(options))
-        search = DuplicateSearch(engine, index, options["vector_field"], wanted, policy=policy, on_wait=on_wait)
+        search = DuplicateSearch(
+            engine, index, options["vector_field"], search_settings, policy=policy, on_wait=on_wait
+        )
         if search.index_type is IndexType.FLAT:
             log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))

@@ -125,15 +125,15 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
     if name is not None:
         find_build(name)
     clusters = _by_cluster(running_engines())
-    wanted = [nodes for nodes in clusters if name in (None, nodes[0].name) and port in (None, *nodes[0].all_ports)]
-    if port is None and not every and len(wanted) > 1:
-        listed = ", ".join(f"{nodes[0].name} on port {nodes[0].all_ports[0]}" for nodes in wanted)
+    selected = [nodes for nodes in clusters if name in (None, nodes[0].name) and port in (None, *nodes[0].all_ports)]
+    if port is None and not every and len(selected) > 1:
+        listed = ", ".join(f"{nodes[0].name} on port {nodes[0].all_ports[0]}" for nodes in selected)
         raise UsageError(f"several servers run: {listed}", "Give the --port of one, or stop them all with --all.")
-    stopped = _stopped_to_purge(name, port, every=every, is_any_running=bool(wanted)) if purge else []
+    stopped = _stopped_to_purge(name, port, every=every, is_any_running=bool(selected)) if purge else []
     if purge and not yes:
-        running = [(nodes[0].name, each) for nodes in wanted for each in nodes[0].all_ports]
+        running = [(nodes[0].name, each) for nodes in selected for each in nodes[0].all_ports]
         _confirm_purge([*running, *stopped])
-    for nodes in wanted:
+    for nodes in selected:
         stop_cluster(nodes, purge=purge)
         for each in nodes:
             print_message(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.")
@@ -142,7 +142,7 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
     removed = [folder for build, its_port in stopped for folder in purge_stopped(build, its_port)]
     for folder in removed:
         print_message(f"Removed {folder}.")
-    if not wanted and not removed:
+    if not selected and not removed:
         print_message("No such server is running.")
 
 

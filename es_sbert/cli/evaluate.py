@@ -184,10 +184,10 @@ def _check_options(
     """
     indices, judgements, other = options["indices"], options["judgements"], options["compare"]
     scores = options["scores"]
-    for flag, given in (
+    for flag, value in (
         ("--index", indices), ("--judgements", judgements), ("--compare", other), ("--scores", scores),
     ):  # fmt: skip
-        if given and tasks != ("retrieval",):
+        if value and tasks != ("retrieval",):
             raise UsageError(f"{flag} is only for the task retrieval", "Give --task retrieval and no other task.")
     if scores is not None:
         check_output_file(scores, "Choose another --scores.")
@@ -278,16 +278,18 @@ def _print_comparison(first: EvaluationReport, second: EvaluationReport, names: 
         click.echo(line)
 
 
-def _parse_columns(given: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
+def _parse_columns(assignments: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
     """Role → column."""
     from es_sbert.evaluation.task_data import TASKS
 
     roles = dict.fromkeys(role for task in tasks for role in TASKS[task].roles)
     columns: dict[str, str] = {}
-    for one in given:
-        role, equals, column = one.partition("=")
+    for assignment in assignments:
+        role, equals, column = assignment.partition("=")
         if not equals or not column:
-            raise UsageError(f"--columns {one} is not of the form ROLE=COLUMN", "Write --columns score=similarity.")
+            raise UsageError(
+                f"--columns {assignment} is not of the form ROLE=COLUMN", "Write --columns score=similarity."
+            )
         if role not in roles:
             raise UsageError(
                 f"the data of {' and '.join(tasks)} has no column {role} that could be named",

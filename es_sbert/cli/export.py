@@ -120,8 +120,12 @@ def export(
         request = _export_opensearch_ml(model, output)
         click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
         return
-    how = {"force": options["force"], "sts_file": options["sts"], "ignore_settings": options["ignore_settings"]}
-    manifest = exporters.export(model, output, variants, report=log_message, **how)
+    export_options = {
+        "force": options["force"],
+        "sts_file": options["sts"],
+        "ignore_settings": options["ignore_settings"],
+    }
+    manifest = exporters.export(model, output, variants, report=log_message, **export_options)
     try_register_model(output, manifest.fingerprint)
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 

@@ -276,10 +276,10 @@ def _declare_written_field(name: str, field: str, options: dict[str, Any], *, ye
     if not yes:
         require_terminal(f"values of {field} may be overwritten later")
 
-    asked: list[ForeignValues] = []
+    foreign_values: list[ForeignValues] = []
 
     def confirm(values: ForeignValues) -> bool:
-        asked.append(values)
+        foreign_values.append(values)
         examples = f", such as {escape_unprintable(', '.join(values.examples))}" if values.examples else ""
         print_message(f"{pluralize(values.documents, 'document')} of {values.index} with a value in {field}{examples}")
         return yes or click.confirm("Let `duplicates` and `cluster` overwrite and remove these values?", err=True)
@@ -288,7 +288,7 @@ def _declare_written_field(name: str, field: str, options: dict[str, Any], *, ye
         declared = declare_written_field(engine, name, field, confirm)
     if declared is not None:
         print_message(f"{field} of {declared.index} is a field of analyses now: they may write it")
-    elif asked:
+    elif foreign_values:
         print_message("nothing was changed")
     else:
         print_message(f"{field} is a field of analyses already")

@@ -71,6 +71,6 @@ def drift(name: str, as_json: bool, **options: Any) -> None:
         new = parse_filter(new_filter)
     baseline = None if options["baseline"] is None else parse_filter(options["baseline"])
     with shared.open_engine(options) as engine:
-        how = shared.select_options(options, ("sample", "seed"))
-        report = measure_drift(engine, name, vector_field, new, baseline, report=print_message, **how)
+        sample_options = shared.select_options(options, ("sample", "seed"))
+        report = measure_drift(engine, name, vector_field, new, baseline, report=print_message, **sample_options)
     print_report(report.as_json(), drift_lines(report), as_json=as_json)

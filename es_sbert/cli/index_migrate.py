@@ -205,20 +205,20 @@ def _run_migration(
     from es_sbert.migration.alias_swap import remove_leftover_block
     from es_sbert.migration.migration_state import migration_lock
 
-    control, wanted = LoadControl(), _read_request(options)
+    control, request = LoadControl(), _read_request(options)
     policy = RetryPolicy(options["retry_seconds"])
     retrying = make_retrier(policy, lambda reason: say(f"waiting for the engine: {reason}"), control.stop_retrying)
-    with migration_lock(engine.info.url, wanted.alias):
+    with migration_lock(engine.info.url, request.alias):
         # Before a model is loaded: writers have waited since the run that blocked them was killed.
-        lifted = retrying(lambda: remove_leftover_block(engine, wanted.alias))
+        lifted = retrying(lambda: remove_leftover_block(engine, request.alias))
     if lifted is not None:
         say(f"{lifted} accepts writes again, which an earlier run had blocked")
-    field = retrying(lambda: read_vector_field(engine, index, wanted.vector_field))
+    field = retrying(lambda: read_vector_field(engine, index, request.vector_field))
     meta = field.meta
     named = shared.encoder_arguments(options)
     named["model"] = shared.cut_index_model(named["model"], meta.model)
     with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
-        return run_and_print(engine, encoder, wanted, control, options, say, quiet=quiet)
+        return run_and_print(engine, encoder, request, control, options, say, quiet=quiet)
 
 
 def _read_request(options: dict[str, Any]) -> MigrationRequest:
@@ -230,7 +230,7 @@ def _read_request(options: dict[str, Any]) -> MigrationRequest:
 def run_and_print(
     engine: Engine,
     encoder: Encoder | None,
-    wanted: MigrationRequest,
+    request: MigrationRequest,
     control: LoadControl,
     options: dict[str, Any],
     say: Callable[[str], None],
@@ -247,12 +247,12 @@ def run_and_print(
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.migration.migrate import migrate
 
-    how = shared.select_options(options, ("dead_letters", "retry_seconds"))
-    blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
+    run_options = shared.select_options(options, ("dead_letters", "retry_seconds"))
+    blocked = "Until then, writes to the old index may be blocked." if request.block_writes else ""
     with handle_signals(control, say, lambda: blocked):
         try:
             meter = partial(choose_meter, sys.stderr, quiet=quiet)
-            result = migrate(engine, encoder, wanted, control, meter, report=say, **how)
+            result = migrate(engine, encoder, request, control, meter, report=say, **run_options)
         except EngineError as error:
             if not control.interrupted:
                 raise

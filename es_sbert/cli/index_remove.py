@@ -69,8 +69,8 @@ def remove(name: str, yes: bool, **options: Any) -> int:
         index = require_index(engine, name)
         fields = ", ".join(removable_fields(index)) or "the notes in its mapping"
         deleted = f" and delete {index.name} after that" if options["replace_index"] else ""
-        how = f"Copy {index.name} to an index without {fields}{deleted}?"
-        question = how if options["reindex"] else f"Remove {fields} from {index.name}?"
+        copy_question = f"Copy {index.name} to an index without {fields}{deleted}?"
+        question = copy_question if options["reindex"] else f"Remove {fields} from {index.name}?"
         if not yes and not click.confirm(question, err=True):
             print_message("nothing was changed")
             return 0
@@ -84,14 +84,14 @@ def _copy_without(engine: Engine, name: str, options: dict[str, Any]) -> int:
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.migration.prepare_migration import MigrationRequest
 
-    wanted = MigrationRequest(
+    request = MigrationRequest(
         alias=name,
         name=options["new_name"],
         replace_index=options["replace_index"],
         max_hold=options["max_hold"],
         remove=True,
     )
-    return run_and_print(engine, None, wanted, LoadControl(), options, print_message, quiet=False)
+    return run_and_print(engine, None, request, LoadControl(), options, print_message, quiet=False)
 
 
 def _remove_in_place(engine: Engine, index: IndexState, fields: str, options: dict[str, Any]) -> None:

@@ -91,14 +91,14 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
         index_type, values = IndexType(field.meta.index_type), (options["candidates"], options["oversamples"])
         settings = recall_settings(index_type, k, *values)
         if queries is None:
-            wanted = sample_queries(engine, field, options["sample"], options["seed"])
+            query_vectors = sample_queries(engine, field, options["sample"], options["seed"])
         else:
             texts = read_queries(queries)
             with _open_encoder(field, options) as encoder:
                 check_field_model(field, encoder.info.fingerprint, encoder.info.model)
-                wanted = RecallQueries(encoder.encode(texts, "query"), [None] * len(texts))
+                query_vectors = RecallQueries(encoder.encode(texts, "query"), [None] * len(texts))
         target = options["target"]
-        report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=print_message)
+        report = measure_recall(engine, field, query_vectors, settings, k=k, target=target, report=print_message)
         engine_type = engine.info.engine_type
     print_report(report.as_json(), recall_lines(report, engine_type), as_json=as_json)
 
@@ -200,8 +200,8 @@ def calibrate(
                     "embeds the documents",
                     "Leave --save out, and start the gateway with the value: es-sbert serve --min-cosine VALUE.",
                 )
-            how = shared.select_options(options, ("sample", "seed", "k"))
-            measured = index.measure(encoder, labelled, report=print_message, **how)
+            sample_options = shared.select_options(options, ("sample", "seed", "k"))
+            measured = index.measure(encoder, labelled, report=print_message, **sample_options)
             report = index.calibrate(measured, 0.95 if keep is None else keep, max_unrelated)
         print_report(report.as_json(), calibration_lines(report), as_json=as_json)
         if save:

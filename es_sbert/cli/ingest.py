@@ -68,10 +68,10 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     from es_sbert.ingest.sources.find_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
-    where, encoder = engine_settings(options), encoder_arguments(options)
+    connection, encoder = engine_settings(options), encoder_arguments(options)
     settings, ray, report_index = ingest_settings(files, options), options["ray"], options["report_index"]
     if settings.dry_run is not None:
-        return _dry_run(where, settings, encoder, as_json=as_json)
+        return _dry_run(connection, settings, encoder, as_json=as_json)
     cannot_ask = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
     if settings.prune and cannot_ask:
         raise UsageError(
@@ -94,7 +94,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
         sources = resolve_sources(settings)
         # Until the load begins, Ctrl-C ends these waits like any other command.
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
-        engine = stack.enter_context(closing(wait(lambda: connect(where))))
+        engine = stack.enter_context(closing(wait(lambda: connect(connection))))
         plan = wait(lambda: plan_load(engine, settings, sources))
         if settings.replace_text_template and not yes and not _confirm_replace(engine, plan):
             return 0
@@ -104,7 +104,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             run = partial(run_load, engine, stack.enter_context(_load_encoder(plan, encoder)))
         else:
             encoder |= {"count": options["ray_workers"], "part_bytes": options["ray_part_bytes"]}
-            run = partial(stack.enter_context(_ray_runner(ray, plan, where, **encoder)).run_load, engine)
+            run = partial(stack.enter_context(_ray_runner(ray, plan, connection, **encoder)).run_load, engine)
         stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
@@ -114,8 +114,8 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             if not control.interrupted:
                 raise
             # The interrupt ended a wait for the engine outside the pipeline.
-            said = error.with_notes()
-            log_event("interrupted", said, logging.WARNING, text=f"Interrupted: {said}")
+            message = error.with_notes()
+            log_event("interrupted", message, logging.WARNING, text=f"Interrupted: {message}")
             return EXIT_INTERRUPTED
         if report_index is not None:
             write_report(engine, report_index, report)
@@ -124,7 +124,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     return report.exit_code
 
 
-def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
+def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
     """Show what a load would do. Ray and reports are not used, since nothing is written."""
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.dry_run import dry_run
@@ -132,7 +132,7 @@ def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str,
 
     assert settings.dry_run is not None
     sources = resolve_sources(settings)
-    with closing(connect(where)) as engine:
+    with closing(connect(connection)) as engine:
         plan = plan_load(engine, settings, sources)
         with _load_encoder(plan, encoder) as opened:
             result = dry_run(engine, opened, plan, settings.dry_run)

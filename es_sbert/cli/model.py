@@ -320,9 +320,9 @@ def tune(name: str, as_json: bool) -> None:
         route = source.model.routes[number].route_name if source.model.routes else ""
         tuning = tunings[route] = measure(bundle, variants, log_message, again=True)
         chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
-        for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second):
-            figures = (f"{one.threads}", f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}")
-            rows.append((f"{route}/{one.variant}".lstrip("/"), *figures, "runs" if one == chosen else ""))
+        for timing in sorted(tuning.measured, key=lambda timing: -timing.texts_per_second):
+            figures = (f"{timing.threads}", f"{timing.batch_tokens:,}", f"{timing.texts_per_second:,.0f}")
+            rows.append((f"{route}/{timing.variant}".lstrip("/"), *figures, "runs" if timing == chosen else ""))
     if as_json:
         dumped = {route: tuning.model_dump(mode="json") for route, tuning in tunings.items()}
         click.echo(json.dumps(dumped if source.model.routes else dumped[""], indent=2))

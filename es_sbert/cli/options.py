@@ -157,8 +157,8 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         UsageError: contradictory credentials, a secret that cannot be read, or an address without a scheme.
     """
     import_engine_transport()
-    given = select_options(options, EngineSettings.model_fields)
-    return EngineSettings(**{name: value for name, value in given.items() if value is not None})
+    settings = select_options(options, EngineSettings.model_fields)
+    return EngineSettings(**{name: value for name, value in settings.items() if value is not None})
 
 
 @contextmanager

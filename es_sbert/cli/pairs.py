@@ -89,11 +89,11 @@ def pairs(
     from es_sbert.analysis.similarity import DEFAULT_K
 
     index = options["index"]
-    given = [bool(files), index is not None, between is not None]
-    if sum(given) != 1:
+    sources = [bool(files), index is not None, between is not None]
+    if sum(sources) != 1:
         raise UsageError(
             "texts come from FILES, from --index or from --between, but "
-            f"{'none of them is' if not any(given) else 'more than one of them is'} given",
+            f"{'none of them is' if not any(sources) else 'more than one of them is'} given",
             "Name one of them, e.g. `es-sbert pairs sentences.txt`.",
         )
     limits = {name: options[name] for name in ("min_margin", "neighbors") if options[name] is not None}

@@ -132,12 +132,14 @@ def search(
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter
 
-    wanted = _parse_fields(options["fields"])
+    fields = _parse_fields(options["fields"])
     if full and as_json:
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
-    how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial"))
-    how["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
-    how |= _fusion_options(hybrid, options["fusion"], options["weights"], options["rank_constant"])
+    search_options = shared.select_options(
+        options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial")
+    )
+    search_options["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
+    search_options |= _fusion_options(hybrid, options["fusion"], options["weights"], options["rank_constant"])
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
         raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
@@ -162,28 +164,28 @@ def search(
         vector_field = options["vector_field"]
         searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
         semantic = opened.enter_context(searched)
-        if wanted:
+        if fields:
             # The cross-encoder reads the embedded text.
             embedded = semantic.field.meta.text
             read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
-            how["source"] = [*wanted, *read]
+            search_options["source"] = [*fields, *read]
         if options["show_body"]:
-            depth = search_depth(reranker, k, rerank_window, how)
+            depth = search_depth(reranker, k, rerank_window, search_options)
             if like is not None:
-                bodies: tuple[Json, ...] = (semantic.similar_body(query, depth, **how),)
+                bodies: tuple[Json, ...] = (semantic.similar_body(query, depth, **search_options),)
             elif hybrid:
-                bodies = semantic.hybrid_bodies(query, depth, **how)
+                bodies = semantic.hybrid_bodies(query, depth, **search_options)
             else:
-                bodies = (semantic.body(query, depth, **how),)
+                bodies = (semantic.body(query, depth, **search_options),)
             _print_bodies(bodies, index, as_json)
             return
         result: SearchResult | HybridResult
         if like is not None:
-            result = semantic.similar_to(query, k, **how)
+            result = semantic.similar_to(query, k, **search_options)
         elif hybrid:
-            result = semantic.hybrid(query, k, rerank=reranker, window=rerank_window, **how)
+            result = semantic.hybrid(query, k, rerank=reranker, window=rerank_window, **search_options)
         else:
-            result = semantic.search(query, k, rerank=reranker, window=rerank_window, **how)
+            result = semantic.search(query, k, rerank=reranker, window=rerank_window, **search_options)
         for warning in reranker.warnings if reranker else ():
             print_message(f"Warning: {warning}")
         # A search by a document loads no model.
@@ -191,7 +193,7 @@ def search(
             print_message(f"Warning: {warning}")
         if result.partial is not None:
             print_message(f"Warning: the result is partial: {result.partial}")
-        if hybrid and how["min_cosine"] is None and semantic.field.meta.min_cosine is None and not as_json:
+        if hybrid and search_options["min_cosine"] is None and semantic.field.meta.min_cosine is None and not as_json:
             print_message(
                 "No minimum cosine is stored for this index, so a text that fits no document also has hits. To measure "
                 f"and store one: `es-sbert index calibrate {shlex.quote(index)} --save`"
@@ -201,7 +203,7 @@ def search(
             for hit in result:
                 click.echo(dump_object(hit.as_json() | mark))
         else:
-            _print_hits(result, semantic, wanted, full)
+            _print_hits(result, semantic, fields, full)
 
 
 def _print_message(message: str) -> None:
@@ -213,8 +215,8 @@ def _print_message(message: str) -> None:
 
 
 def _fusion_options(hybrid: bool, fusion: str | None, weights: str | None, rank_constant: int | None) -> dict[str, Any]:
-    given = {"fusion": fusion, "weights": weights, "rank_constant": rank_constant}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    fusion_options = {"fusion": fusion, "weights": weights, "rank_constant": rank_constant}
+    options: dict[str, Any] = {name: value for name, value in fusion_options.items() if value is not None}
     if options and not hybrid:
         raise UsageError("--fusion, --weights and --rank-constant are for --hybrid", "Add --hybrid, or leave them out.")
     if rank_constant is not None and fusion not in (None, "rrf"):
@@ -270,7 +272,7 @@ def _print_hits(
     for name in fields:
         if result.hits and not any(select_fields(hit.source, [name]) for hit in result):
             print_message(f"Warning: no hit has the field {name!r}; `--json` shows all fields.")
-    how = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
-    print_message(f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})")
+    method = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
+    print_message(f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({method}, {semantic.engine.info.label})")
     if result.reranking is not None:
         print_message(str(result.reranking))

@@ -416,9 +416,9 @@ def serve(**options: Any) -> int:
     with bind_socket(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
-        said = f"{address} passes requests on to {join_urls(parse_addresses(settings.upstream))}"
+        message = f"{address} passes requests on to {join_urls(parse_addresses(settings.upstream))}"
         modes = serving_modes(settings)
-        lines = [f"{said}. Press Ctrl-C to end.", *(f"  {name:<17} {value}" for name, value in modes.items())]
-        log_event("serving", said, text="\n".join(lines), address=address, modes=modes)
+        lines = [f"{message}. Press Ctrl-C to end.", *(f"  {name:<17} {value}" for name, value in modes.items())]
+        log_event("serving", message, text="\n".join(lines), address=address, modes=modes)
         running.run(sockets=[listening])
     return 0 if running.started else 2

@@ -277,10 +277,10 @@ class Encoder:
     def info(self) -> EncoderInfo:
         """The model, variant and device that run. With a Router, a route is loaded if none is loaded yet."""
         _ = self._first_route  # opened, if none is
-        opened, known = list(self._routes.values()), self._described
-        if known is None or known[0] != len(opened):
-            known = self._described = len(opened), self._describe(opened)
-        return known[1]
+        opened, described = list(self._routes.values()), self._described
+        if described is None or described[0] != len(opened):
+            described = self._described = len(opened), self._describe(opened)
+        return described[1]
 
     def _describe(self, opened: Sequence[EncoderRoute]) -> EncoderInfo:
         routes = [_describe_route(route) for route in opened]

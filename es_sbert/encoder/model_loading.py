@@ -201,13 +201,13 @@ def select_encoder_variant(
     """
     order = variant_order(device, runtime, precision)
     is_free = precision == runtime == "auto"
-    wanted = contenders(device, source.model.architecture) if is_free else order[:1]
-    bundle, refused = open_or_export(source, wanted, may_fall_back=is_free, report=report)
-    wanted = tuple(variant for variant in wanted if variant not in refused)
+    candidates = contenders(device, source.model.architecture) if is_free else order[:1]
+    bundle, refused = open_or_export(source, candidates, may_fall_back=is_free, report=report)
+    candidates = tuple(variant for variant in candidates if variant not in refused)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
-    rivals = [variant for variant in wanted if variant in present] or present[:1]
+    rivals = [variant for variant in candidates if variant in present] or present[:1]
     checked = [variant for variant in rivals if _passed_parity(bundle, variant)]
     selected = _select_fastest(bundle, checked or rivals, device, report)
     warnings = tuple(
@@ -218,9 +218,11 @@ def select_encoder_variant(
         others = tuple(variant for variant in present if variant != selected.variant)
         selected = replace(selected, alternatives=others)
         warnings += openvino_warnings(device)
-    if wanted and wanted[0] not in present:
-        command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted[0]}"
-        warnings += (f"the bundle has no {wanted[0]} variant: {selected.variant} runs instead. Add it: `{command}`",)
+    if candidates and candidates[0] not in present:
+        command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {candidates[0]}"
+        warnings += (
+            f"the bundle has no {candidates[0]} variant: {selected.variant} runs instead. Add it: `{command}`",
+        )
     return replace(selected, warnings=(*warnings, *selected.warnings))
 
 
@@ -334,8 +336,8 @@ def _open_cached_bundle(
         if all(variant in present for variant in variants):
             return bundle, {}
     missing = [variant for variant in variants if variant not in present]
-    known = _read_refused(folder) if may_fall_back else {}
-    refused = {variant: known[variant] for variant in missing if variant in known}
+    earlier = _read_refused(folder) if may_fall_back else {}
+    refused = {variant: earlier[variant] for variant in missing if variant in earlier}
     missing = [variant for variant in missing if variant not in refused]
     if missing:
         found = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report)

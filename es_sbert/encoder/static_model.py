@@ -70,8 +70,8 @@ def sif_weights(probabilities: NDArray[np.float64], coefficient: float = SIF_COE
     Returns:
         *Shape:* ``(vocabulary,)``.
     """
-    known = np.where(probabilities > 0, probabilities, probabilities.max())
-    weights: NDArray[np.float64] = coefficient / (coefficient + known)
+    positive = np.where(probabilities > 0, probabilities, probabilities.max())
+    weights: NDArray[np.float64] = coefficient / (coefficient + positive)
     return weights
 
 
@@ -151,14 +151,14 @@ def token_vectors(encoder: Encoder, model: SentenceModel, tokenizer: Tokenizer) 
         *Shape:* ``(vocabulary, dimensions)``; zero for tokens that the model has no vector for.
     """
     vocabulary = max(tokenizer.get_vocab().values()) + 1
-    known = min(vocabulary, int(model.transformer_config.get("vocab_size") or vocabulary))
+    count = min(vocabulary, int(model.transformer_config.get("vocab_size") or vocabulary))
     around = tokenizer.encode("a", add_special_tokens=model.adds_special_tokens)
-    own = [place for place, special in enumerate(around.special_tokens_mask) if not special]
-    before = np.array(around.ids[: own[0]], dtype=np.int64)
-    after = np.array(around.ids[own[-1] + 1 :], dtype=np.int64)
+    text_places = [place for place, special in enumerate(around.special_tokens_mask) if not special]
+    before = np.array(around.ids[: text_places[0]], dtype=np.int64)
+    after = np.array(around.ids[text_places[-1] + 1 :], dtype=np.int64)
     vectors = np.zeros((vocabulary, encoder.info.dimensions), dtype=np.float32)
-    for start in range(0, known, encoder.window):
-        ids = range(start, min(start + encoder.window, known))
+    for start in range(0, count, encoder.window):
+        ids = range(start, min(start + encoder.window, count))
         rows = [np.concatenate([before, [number], after]) for number in ids]
         lengths = np.full(len(rows), len(before) + 1 + len(after), dtype=np.int64)
         vectors[ids.start : ids.stop] = encoder.embed(TokenizedTexts(rows, lengths, model.max_tokens))

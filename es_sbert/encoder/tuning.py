@@ -111,9 +111,9 @@ def fastest_variant(
     Returns:
         The setting to run; None if it is unknown and cannot be measured. The first variant is usually the fastest.
     """
-    known = read_tuning(bundle.manifest.fingerprint).fastest(variants)
-    if known is not None:
-        return known
+    stored = read_tuning(bundle.manifest.fingerprint).fastest(variants)
+    if stored is not None:
+        return stored
     try:
         return tune(bundle, variants, report).fastest(variants)
     except TimeoutError:
@@ -143,9 +143,9 @@ def tune(
     path = tuning_path(fingerprint)
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_suffix(".lock"), lambda: None, timeout=_LOCK_SECONDS):
-        known = read_tuning(fingerprint)
-        if not again and known.fastest(variants) is not None:
-            return known
+        stored = read_tuning(fingerprint)
+        if not again and stored.fastest(variants) is not None:
+            return stored
         report(f"Measuring {', '.join(variants)} on this machine, once (about {_SECONDS:.0f} s)")
         tuning = Tuning(machine=describe_machine(), measured=tuple(measure_variants(bundle, variants)))
         with open_output(path) as file:

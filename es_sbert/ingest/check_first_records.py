@@ -235,12 +235,12 @@ def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
     names = dict.fromkeys(mapping_field_names(plan.state.mappings.get("properties", {})))
     for hit in sample_hits(engine, plan, _LISTED):
         names |= dict.fromkeys(document_field_names(hit.get("_source") or {}))
-    own = {
+    vector_fields = {
         name
         for target in planned_document_rules(plan, engine.info).targets
         for name in (target.field, target.meta_field)
     }
-    return [name for name in names if name.partition(".")[0] not in own]
+    return [name for name in names if name.partition(".")[0] not in vector_fields]
 
 
 def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -226,12 +226,12 @@ class LoadCheckpoint:
     def _seen_before(self, row: _Row, content: tuple[bytes, bytes | None], origin: Origin) -> tuple[SeenStatus, Origin]:
         """The status of a record whose id is known; its content and its routing are compared."""
         _, _, known_content, source, line, known_routing, acknowledged = row
-        known = known_content, known_routing
+        first_content = known_content, known_routing
         first = Origin(self._source_names[source], line)
-        if self._rereads and known == content and (first == origin or not acknowledged):
+        if self._rereads and first_content == content and (first == origin or not acknowledged):
             # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
             return (SeenStatus.ACKNOWLEDGED if acknowledged else SeenStatus.NEW), origin
-        return (SeenStatus.REPEATED if known == content else SeenStatus.CONTRADICTED), first
+        return (SeenStatus.REPEATED if first_content == content else SeenStatus.CONTRADICTED), first
 
     def _place(self, origin: Origin) -> tuple[int, int]:
         """Number of the source in the table, and line."""

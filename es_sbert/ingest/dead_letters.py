@@ -150,8 +150,8 @@ class DeadLetters:
             letter["raw"] = record.raw[:SAMPLE_BYTES].decode(errors="backslashreplace")
             letter["bytes"] = record.size
         if self._written is not None:
-            known = letter if document is None else letter | {"document": orjson.loads(document)}
-            if self._written(dead_letter_key(known)):
+            complete_letter = letter if document is None else letter | {"document": orjson.loads(document)}
+            if self._written(dead_letter_key(complete_letter)):
                 return
         line = orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:

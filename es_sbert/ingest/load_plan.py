@@ -216,10 +216,10 @@ def plan_fields(
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
     """
     followed = {field: other for field, other in (similar or {}).items() if field not in stored}
-    known = {field: other.meta for field, other in followed.items()} | dict(stored)
+    metas = {field: other.meta for field, other in followed.items()} | dict(stored)
     option_texts = _given_texts(settings)
     texts = {
-        field: template or _stored_text(settings, field, known.get(field))
+        field: template or _stored_text(settings, field, metas.get(field))
         for field, (template, _) in option_texts.items()
     }
     options = {field: text for field, (_, text) in option_texts.items()}

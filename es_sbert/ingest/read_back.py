@@ -275,9 +275,9 @@ def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, map
             differences.append(f"the text {target.template.template!r} is different")
         if is_in_source(vector_path(target.field, target.meta), mappings):
             differences += _vector_differences(sent, source, target)
-        wanted = sent.fields.get(target.field)
+        expected = sent.fields.get(target.field)
         meta_is_kept = is_in_source(target.meta_field, mappings)
-        if wanted is not None and meta_is_kept and read_document_meta(source, target.meta_field) != wanted[1]:
+        if expected is not None and meta_is_kept and read_document_meta(source, target.meta_field) != expected[1]:
             differences.append(f"{target.meta_field} differs")
     return differences
 

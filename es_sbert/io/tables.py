@@ -252,8 +252,8 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
     except WrongFormat as wrong:
         raise SourceError(f"{path}: {wrong}", f"Give a file that ends in {_KNOWN_FORMATS}.") from wrong
     except CorruptStream as broken:
-        where = f", after line {lines[-1]}" if lines else ""
-        raise SourceError(f"{path}{where}: {broken}", "Fix the file, or download it again.") from broken
+        location = f", after line {lines[-1]}" if lines else ""
+        raise SourceError(f"{path}{location}: {broken}", "Fix the file, or download it again.") from broken
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check its permissions.") from error
     if problems:

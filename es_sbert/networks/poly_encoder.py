@@ -142,10 +142,11 @@ class PolyEncoder(nn.Module):
                 place[members] = np.arange(len(members))
                 pairs = np.flatnonzero(place[kind_of] >= 0)  # (pairs of this batch,)
                 for start in range(0, len(pairs), _SCORED_PAIRS):
-                    some = pairs[start : start + _SCORED_PAIRS]
-                    own = contexts[torch.from_numpy(place[kind_of[some]]).to(self.device)]  # (some, m, width)
-                    theirs = vectors[torch.from_numpy(vector_of[some])].to(self.device)  # (some, width)
-                    scores[some] = self.compare(own, theirs.unsqueeze(1))[:, 0].cpu().numpy()
+                    block = pairs[start : start + _SCORED_PAIRS]
+                    places = torch.from_numpy(place[kind_of[block]]).to(self.device)
+                    block_contexts = contexts[places]  # (block, m, width)
+                    theirs = vectors[torch.from_numpy(vector_of[block])].to(self.device)  # (block, width)
+                    scores[block] = self.compare(block_contexts, theirs.unsqueeze(1))[:, 0].cpu().numpy()
         return scores
 
     def _candidate_vectors(self, texts: Sequence[str]) -> tuple[Tensor, NDArray[np.int64]]:

@@ -63,11 +63,11 @@ class TokenTypes:
     def from_tokenizer(cls, tokenizer: tokenizers.Tokenizer) -> TokenTypes:
         """Read the types from the tokenizer's template."""
         encoding = tokenizer.encode("a")
-        own = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
+        text_places = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
         types = encoding.type_ids
-        if not own:
+        if not text_places:
             raise BundleInvalid("the tokenizer returns no token for the letter a", "Copy the model folder again.")
-        return cls(tuple(types[: own[0]]), types[own[0]], tuple(types[own[-1] + 1 :]))
+        return cls(tuple(types[: text_places[0]]), types[text_places[0]], tuple(types[text_places[-1] + 1 :]))
 
     def __call__(self, mask: Tensor) -> Tensor:
         """*Shape:* that of the attention mask, ``(batch, tokens)``, int64; padding on the right has type 0."""

@@ -75,13 +75,13 @@ def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[n
     """
     seen: dict[bytes, int] = {}
     firsts: list[int] = []
-    where = np.empty(len(rows), dtype=np.int64)  # (rows,)
+    kind_of = np.empty(len(rows), dtype=np.int64)  # (rows,)
     for number, row in enumerate(rows):
         position = seen.setdefault(row.tobytes(), len(firsts))
         if position == len(firsts):
             firsts.append(number)
-        where[number] = position
-    return firsts, where
+        kind_of[number] = position
+    return firsts, kind_of
 
 
 def slice_by_size(

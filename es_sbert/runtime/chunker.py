@@ -53,6 +53,6 @@ class Chunker:
         # All at once: the library spreads them over the CPU cores.
         found = self._splitter.chunk_all_indices([texts[number][start:end] for number, start, end in parts])
         chunks: list[list[Span]] = [[] for _ in texts]
-        for (number, begin, _), own in zip(parts, found, strict=True):
-            chunks[number] += [(begin + start, begin + start + len(chunk)) for start, chunk in own]
+        for (number, begin, _), part_chunks in zip(parts, found, strict=True):
+            chunks[number] += [(begin + start, begin + start + len(chunk)) for start, chunk in part_chunks]
         return chunks

@@ -225,11 +225,11 @@ def cuda_build_remedy() -> str:
     return f"Install the build for CUDA in its place: {switch_runtime_command(CUDA_EXTRA)}"
 
 
-def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
+def choose_device(name: str, providers: Collection[str], cards: int) -> Device:
     """The device to use for `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Args:
-        asked: The requested device.
+        name: The requested device.
         providers: Execution providers the installed onnxruntime was built with.
         cards: CUDA devices the driver offers.
 
@@ -237,8 +237,8 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
         UsageError: not of that form.
         DeviceError: CUDA is requested but not available, or there is no such GPU.
     """
-    shown = setting_text("device", asked)
-    match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", asked)
+    shown = setting_text("device", name)
+    match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", name)
     if match is None:
         raise UsageError(f"{shown} is not a device", "Use auto, cpu, cuda or cuda:N.")
     built = "CUDAExecutionProvider" in providers

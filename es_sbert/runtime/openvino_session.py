@@ -199,11 +199,11 @@ def _sample_inputs(session: onnxruntime.InferenceSession, texts: int, tokens: in
     ids = np.random.default_rng(0).integers(1, 8, size=(texts, tokens))
     mask = np.ones_like(ids)
     mask[1:, tokens // 2 :] = 0
-    known: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask, POOLING_MASK: mask.astype(np.int32)}
+    inputs: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask, POOLING_MASK: mask.astype(np.int32)}
     # Token types are 0, and only the first route is used.
     zeros: dict[str, NDArray[Any]] = {"tensor(int64)": np.zeros_like(ids), "tensor(bool)": np.array(False)}
     return {
-        value.name: known[value.name] if value.name in known else zeros[value.type] for value in session.get_inputs()
+        value.name: inputs[value.name] if value.name in inputs else zeros[value.type] for value in session.get_inputs()
     }
 
 

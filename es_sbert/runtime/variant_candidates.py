@@ -43,19 +43,19 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
     """
     _check_name("runtime", runtime, tuple(Runtime))
     _check_name("precision", precision, tuple(Precision))
-    wanted = [
+    matching = [
         variant
         for variant in (_CUDA_ORDER if device.kind == "cuda" else _cpu_order(runtime, precision))
         if runtime in ("auto", variant.runtime) and precision in ("auto", variant.precision)
     ]
-    if not wanted:
+    if not matching:
         what = " ".join(setting_text(name, value) for name, value in _named(runtime, precision) if value != "auto")
         raise UsageError(
             f"{what} does not run on {device.kind}",
             "Use fp32, int8 or bf16 (OpenVINO) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
             "`precision` and `runtime` at auto.",
         )
-    problems = {variant: _problem(variant) for variant in wanted}
+    problems = {variant: _problem(variant) for variant in matching}
     runnable = tuple(variant for variant, problem in problems.items() if problem is None)
     if not runnable:
         raise next(problem for problem in problems.values() if problem is not None)

@@ -60,25 +60,25 @@ class WordCache:
         """
         split = [text.split(" ") for text in texts]
         words_of_all = set().union(*split)
-        known = self._known
+        cached = self._known
         rare: dict[str, bytes] = {}
-        missing = list(words_of_all.difference(known))
+        missing = list(words_of_all.difference(cached))
         if missing:
             encodings = self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
             found = {
                 word: np.array(encoding.ids, dtype=np.int64).tobytes()
                 for word, encoding in zip(missing, encodings, strict=True)
             }
-            if len(known) + len(found) > _MAX_WORDS:
+            if len(cached) + len(found) > _MAX_WORDS:
                 # Start with an empty cache. Other threads continue with the words that they have.
-                known = self._known = {word: known[word] for word in words_of_all if word in known}
-            known.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
+                cached = self._known = {word: cached[word] for word in words_of_all if word in cached}
+            cached.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
             rare = {word: ids for word, ids in found.items() if len(word) > _MAX_CHARACTERS}
 
         def join(words: list[str]) -> bytes:
             try:
-                return b"".join(map(known.__getitem__, words))
+                return b"".join(map(cached.__getitem__, words))
             except KeyError:  # a word that is not kept
-                return b"".join(map(ChainMap(known, rare).__getitem__, words))
+                return b"".join(map(ChainMap(cached, rare).__getitem__, words))
 
         return [np.frombuffer(join(words), dtype=np.int64) for words in split]

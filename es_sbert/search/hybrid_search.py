@@ -76,8 +76,8 @@ def reciprocal_rank_fusion(
     """
     if not constant >= 1:
         raise UsageError(f"the rank constant is {constant}", f"Give at least 1; {RANK_CONSTANT} is usual.")
-    given = weights or {}
-    for name, weight in given.items():
+    by_name = weights or {}
+    for name, weight in by_name.items():
         if not 0.0 < weight < float("inf"):
             raise UsageError(f"the weight of {name} is {weight:g}", "Give a number above 0.")
     ranks: dict[RankedKey, dict[str, int]] = {}
@@ -85,8 +85,8 @@ def reciprocal_rank_fusion(
         for rank, key in enumerate(ranking, start=1):
             ranks.setdefault(key, {})[name] = rank
     fused = [
-        FusedDocument(key, sum(given.get(name, 1.0) / (constant + rank) for name, rank in own.items()), own)
-        for key, own in ranks.items()
+        FusedDocument(key, sum(by_name.get(name, 1.0) / (constant + rank) for name, rank in places.items()), places)
+        for key, places in ranks.items()
     ]
     return sorted(fused, key=lambda document: -document.score)
 
@@ -155,8 +155,8 @@ def scope_keyword_query(scope: SearchScope, text: str, fields: Sequence[str]) ->
         indices_by_paths.setdefault(paths, []).append(index)
     queries: list[Json] = []
     for paths, indices in indices_by_paths.items():
-        own = [_nested_keyword_query(text, fields, paths, path) for path in dict.fromkeys(paths)]
-        query = own[0] if len(own) == 1 else {"dis_max": {"queries": own}}
+        keyword_queries = [_nested_keyword_query(text, fields, paths, path) for path in dict.fromkeys(paths)]
+        query = keyword_queries[0] if len(keyword_queries) == 1 else {"dis_max": {"queries": keyword_queries}}
         if len(indices_by_paths) > 1:
             query = {"bool": {"must": [query], "filter": [{"terms": {"_index": indices}}]}}
         queries.append(query)

@@ -83,14 +83,14 @@ def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
 def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
     """The texts of a document: the fields of its embedded text first, then others."""
     ours = (vector_field, document_meta_field(vector_field))
-    own = {name: value for name, value in source.items() if name not in ours}
+    content = {name: value for name, value in source.items() if name not in ours}
     if meta.text is None:
-        first: Sequence[str] = document_field_names(own)
-        embedded = [text for name in first if (text := field_text(own, name)) is not None]
+        first: Sequence[str] = document_field_names(content)
+        embedded = [text for name in first if (text := field_text(content, name)) is not None]
     else:
         template = TextTemplate.parse(meta.text)
-        first, embedded = template.fields, template.field_texts(own)
-    return embedded + [value for name, value in own.items() if name not in first and isinstance(value, str)]
+        first, embedded = template.fields, template.field_texts(content)
+    return embedded + [value for name, value in content.items() if name not in first and isinstance(value, str)]
 
 
 def _title_and_text(

@@ -114,8 +114,8 @@ class SearchParams:
             )
         if options.get("filter") is not None:
             check_query(options["filter"], "the filter")
-        given: dict[str, Any] = {**options, "boosts": options.get("boosts") or {}}
-        return cls(k, **given)
+        values: dict[str, Any] = {**options, "boosts": options.get("boosts") or {}}
+        return cls(k, **values)
 
     def __post_init__(self) -> None:
         if self.offset < 0 or (self.size is not None and self.size < 0):
@@ -123,12 +123,12 @@ class SearchParams:
                 f"offset is {self.offset} and size {self.size}", "Give numbers of hits: to leave out, and to show."
             )
         for name in ("source", "highlight", "sort"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise UsageError(f"{name} is a text", f"Give a list of fields: [{given!r}].")
-            if isinstance(given, Mapping) and name != "highlight":
-                like = [given] if name == "sort" else ["title"]
-                raise UsageError(f"{name} is one object", f"Give a list: {like!r}.")
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise UsageError(f"{name} is a text", f"Give a list of fields: [{value!r}].")
+            if isinstance(value, Mapping) and name != "highlight":
+                example = [value] if name == "sort" else ["title"]
+                raise UsageError(f"{name} is one object", f"Give a list: {example!r}.")
 
     def bounds(self) -> tuple[int, int]:
         """Offset and size of the page among the k hits.
@@ -388,8 +388,8 @@ def read_document_vectors(
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(scope.indices)}.")
-    wanted = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
-    source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
+    paths = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
+    source = engine.info.source_with_vectors(list(dict.fromkeys(paths)))
     # By a search, since a lookup by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}
     answer = engine.search(names, query, allow_partial=allow_partial)

@@ -122,10 +122,10 @@ def _hit_repr(hit: Hit | HybridHit, scores: dict[str, float | None]) -> str:
     rounded = [f"{name}={'None' if score is None else f'{score:.{_REPR_DIGITS}f}'}" for name, score in scores.items()]
     passage = [] if hit.passage is None else [f"passage={_SHORT_REPR.repr(hit.passage.text)}"]
     # The metadata of a vector would hide the document.
-    own = {
+    content = {
         name: value for name, value in hit.source.items() if not (isinstance(value, dict) and "fingerprint" in value)
     }
-    source = f"source={_SHORT_REPR.repr(own)}"
+    source = f"source={_SHORT_REPR.repr(content)}"
     return f"{type(hit).__name__}({', '.join([f'id={hit.id!r}', *rounded, f'index={hit.index!r}', *passage, source])})"
 
 

@@ -162,15 +162,15 @@ class SearchScope:
         minima: dict[str, float] = {}
         for name in self.names:
             stored = [field.meta.min_cosine for field in self.fields if field.name == name]
-            known = [value for value in stored if value is not None]
-            if len(known) == len(stored):
-                minima[name] = min(known)
+            limits = [value for value in stored if value is not None]
+            if len(limits) == len(stored):
+                minima[name] = min(limits)
         return minima
 
     def field_meta(self, name: str, index: str | None = None) -> VectorFieldMeta:
         """Metadata of a field; the index matters only for the text."""
-        wanted = [field.meta for field in self.fields if field.name == name]
-        return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), wanted[0])
+        metas = [field.meta for field in self.fields if field.name == name]
+        return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), metas[0])
 
     def element_type(self, name: str) -> ElementType:
         """Element type of the vectors to search for: `byte` if one of the indices has it, which all others take too."""
@@ -186,10 +186,10 @@ class SearchScope:
         """A filter combined with those of the aliases, which do not apply to searches of concrete indices."""
         if not self.filters:
             return filter
-        own = [self.filters.get(index) for index in self.all_indices]
-        if all(each == own[0] for each in own):
-            return filter if own[0] is None else and_query(own[0], filter)
-        pairs = zip(self.all_indices, own, strict=True)
+        alias_filters = [self.filters.get(index) for index in self.all_indices]
+        if all(each == alias_filters[0] for each in alias_filters):
+            return filter if alias_filters[0] is None else and_query(alias_filters[0], filter)
+        pairs = zip(self.all_indices, alias_filters, strict=True)
         any_index = _any_of([and_query({"term": {"_index": index}}, each) for index, each in pairs])
         return and_query(any_index, filter)
 

@@ -180,8 +180,8 @@ class SemanticIndex:
         if self._alias_resolver is None:
             return f"<SemanticIndex {names!r}, closed>"
         info, field = self._engine.info, self.field
-        where = f"{info.label} at {info.url}"
-        return f"<SemanticIndex {names!r} on {where}, field {field.name!r} of the model {field.meta.model!r}>"
+        address = f"{info.label} at {info.url}"
+        return f"<SemanticIndex {names!r} on {address}, field {field.name!r} of the model {field.meta.model!r}>"
 
     @property
     def field(self) -> VectorField:
@@ -382,12 +382,12 @@ class SemanticIndex:
         from es_sbert.ingest.load_plan import IngestSettings
 
         _check_options(options, AddOptions)
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if "max_errors" in given:
-            given["max_errors"] = ErrorLimit.parse(str(given["max_errors"]))
+        load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "max_errors" in load_options:
+            load_options["max_errors"] = ErrorLimit.parse(str(load_options["max_errors"]))
         fields = self._scope().names
-        given |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
-        settings = IngestSettings(index=self._single_name("written to"), **more, **given)
+        load_options |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
+        settings = IngestSettings(index=self._single_name("written to"), **more, **load_options)
         report = load_documents(self._engine, self.encoder, settings, documents, control)
         if self._scope().indices_without_field:
             self._resolver.refresh()  # the load may have added the field

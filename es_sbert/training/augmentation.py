@@ -63,11 +63,11 @@ def mine_neighbor_pairs(
     """
     if spec is None:
         return examples
-    texts, lines, known = distinct_texts(examples)
+    texts, lines, example_pairs = distinct_texts(examples)
     if not cache.exists():
         report(f"Mining neighbors of the {pluralize(len(texts), 'text')} of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
-        save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
+        save_array(cache, nearest_pairs(encoder.embed(texts), example_pairs, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
     if not len(pairs):
         raise SourceError(
@@ -87,24 +87,24 @@ def distinct_texts(examples: Examples) -> tuple[list[str], NDArray[np.int64], se
     """
     numbers: dict[str, int] = {}
     lines: list[int] = []
-    known = set()
+    example_pairs = set()
     for line, *row in zip(examples.lines.tolist(), *examples.texts, strict=True):
         for text in row:
             if numbers.setdefault(text, len(numbers)) == len(lines):
                 lines.append(line)
         first, second = sorted(numbers[text] for text in row)
-        known.add((first, second))
-    return list(numbers), np.array(lines, dtype=np.int64), known
+        example_pairs.add((first, second))
+    return list(numbers), np.array(lines, dtype=np.int64), example_pairs
 
 
 def nearest_pairs(
-    vectors: NDArray[np.float32], known: Set[tuple[int, int]], *, among: int, seed: int
+    vectors: NDArray[np.float32], excluded: Set[tuple[int, int]], *, among: int, seed: int
 ) -> NDArray[np.int64]:
     """Pair each vector with one of its nearest by cosine, drawn at random.
 
     Args:
         vectors: *Shape:* ``(texts, dimensions)``.
-        known: Pairs to leave out, the lower number first.
+        excluded: Pairs to leave out, the lower number first.
         among: Size of the neighborhood to draw from.
         seed: Random seed of the draw.
 
@@ -124,7 +124,7 @@ def nearest_pairs(
         nearest.sort(axis=1)
         chosen = nearest[rows, random.integers(among, size=len(rows))]  # (block,)
         pairs.update((min(pair), max(pair)) for pair in zip((start + rows).tolist(), chosen.tolist(), strict=True))
-    return np.array(sorted(pairs - known), dtype=np.int64).reshape(-1, 2)
+    return np.array(sorted(pairs - excluded), dtype=np.int64).reshape(-1, 2)
 
 
 def add_teacher_labels(

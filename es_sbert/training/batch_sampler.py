@@ -101,10 +101,10 @@ def _fill_batch(batch: list[int], donors: deque[list[int]], texts: NDArray[np.in
             return
         donor = donors.popleft()
         for place, row in enumerate(donor):
-            own = texts[row].tolist()
-            if present.isdisjoint(own):
+            row_texts = texts[row].tolist()
+            if present.isdisjoint(row_texts):
                 batch.append(donor.pop(place))
-                present.update(own)
+                present.update(row_texts)
                 break
         if len(donor) > least:
             donors.append(donor)

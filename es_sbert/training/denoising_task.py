@@ -103,7 +103,7 @@ class DenoisingDecoder(nn.Module):
             # If the folder has the head of the pre-training, it is kept; all other missing tensors are new.
             network, _ = load_pretrained(AutoModelForCausalLM, encoder.model.transformer_folder, config=config)
         self.network: Any = network.train()
-        own = {id(parameter) for parameter in transformer.parameters()}
+        shared = {id(parameter) for parameter in transformer.parameters()}
         modules = dict(network.base_model.named_modules())
         for name, parameter in transformer.named_parameters():
             place, _, attribute = name.rpartition(".")
@@ -111,7 +111,7 @@ class DenoisingDecoder(nn.Module):
                 setattr(modules[place], attribute, parameter)
         network.tie_weights()
         self._tied = {
-            name for name, parameter in network.named_parameters(remove_duplicate=False) if id(parameter) in own
+            name for name, parameter in network.named_parameters(remove_duplicate=False) if id(parameter) in shared
         }
         first: dict[int, str] = {}  # of tensors with several names, one is enough
         for name, parameter in network.named_parameters(remove_duplicate=False):

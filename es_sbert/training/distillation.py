@@ -305,9 +305,9 @@ def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str], test_se
     (stage,) = recipe.stages
     examples, objectives = [], []
     for number, spec in enumerate(stage.data):
-        own = list(texts[number :: len(stage.data)])
-        lines = np.arange(1, len(own) + 1, dtype=np.int64)
-        examples.append(Examples(str(spec.name), Path(_TEXTS), (own,), None, lines))
+        part = list(texts[number :: len(stage.data)])
+        lines = np.arange(1, len(part) + 1, dtype=np.int64)
+        examples.append(Examples(str(spec.name), Path(_TEXTS), (part,), None, lines))
         objectives.append(stage.objective_of(spec))
     dev = DevData("vectors", (held_out,), None)
     return RunData(

@@ -89,8 +89,8 @@ def keep_below_reranker(
         reranker: Scores a query and a document.
     """
     numbered = [(number, row) for number, rows in enumerate(candidates) for row in rows]
-    own = [relevant[0] for relevant in positives]
-    limits = reranker.score(queries, [documents[row] for row in own])  # (queries,)
+    first_positives = [relevant[0] for relevant in positives]
+    limits = reranker.score(queries, [documents[row] for row in first_positives])  # (queries,)
     scores = reranker.score([queries[number] for number, _ in numbered], [documents[row] for _, row in numbered])
     kept: list[list[int]] = [[] for _ in candidates]
     for (number, row), score in zip(numbered, scores.tolist(), strict=True):
@@ -116,14 +116,14 @@ def fill_up(
     random = np.random.default_rng(seed)
     chosen = np.empty((len(candidates), count), dtype=np.int64)
     for number, (rows, relevant) in enumerate(zip(candidates, positives, strict=True)):
-        own = list(rows[:count])
-        excluded = {*own, *relevant}
-        while len(own) < count:
+        filled = list(rows[:count])
+        excluded = {*filled, *relevant}
+        while len(filled) < count:
             row = int(random.integers(documents))
             if row not in excluded:
-                own.append(row)
+                filled.append(row)
                 excluded.add(row)
-        chosen[number] = own
+        chosen[number] = filled
     return chosen
 
 

@@ -203,11 +203,11 @@ class MultipleNegativesRankingLoss(Objective):
         # candidates: (batch · (1 + negatives), dimensions), positives first
         candidates = normalize_vectors(torch.cat(list(vectors[1:])))
         logits = self.spec.scale * anchors @ candidates.T  # (batch, batch · (1 + negatives))
-        own = torch.arange(len(anchors), device=anchors.device)  # (batch,): aᵢ's positive is candidate i
-        loss = cross_entropy(logits, own)
+        targets = torch.arange(len(anchors), device=anchors.device)  # (batch,): aᵢ's positive is candidate i
+        loss = cross_entropy(logits, targets)
         if not self.spec.symmetric:
             return loss
-        return (loss + cross_entropy(logits[:, : len(anchors)].T, own)) / 2
+        return (loss + cross_entropy(logits[:, : len(anchors)].T, targets)) / 2
 
 
 class CoSENTLoss(Objective):

@@ -192,8 +192,8 @@ class PolyEncoderTask(TrainingTask):
             logits = objective.scale * self.network.compare(contexts, candidates.unsqueeze(0))
             before = rows_before(sizes)
             # Context i's own candidate: the positives are the first column.
-            own = torch.arange(before, before + len(contexts), device=contexts.device)  # (batch,)
-            return joint_mean(nn.functional.cross_entropy(logits, own, reduction="none"), sizes)
+            targets = torch.arange(before, before + len(contexts), device=contexts.device)  # (batch,)
+            return joint_mean(nn.functional.cross_entropy(logits, targets, reduction="none"), sizes)
         scores = self.network.compare(contexts, columns[0].unsqueeze(1))[:, 0]  # (batch,)
         return joint_mean(nn.functional.mse_loss(scores, batch["labels"], reduction="none"), sizes)
 

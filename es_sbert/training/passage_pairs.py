@@ -44,12 +44,12 @@ def choose_neighbors(text: str, spans: Sequence[Span], draw: int) -> tuple[Span,
     pairs = list(pairwise(spans))
     for number in range(len(pairs)):
         first, second = pairs[(draw + number) % len(pairs)]
-        own, following = text[first[0] : first[1]], text[second[0] :]
+        passage, following = text[first[0] : first[1]], text[second[0] :]
         if (
             first[1] <= second[0]
-            and _says_enough(own)
+            and _says_enough(passage)
             and _says_enough(text[second[0] : second[1]])
-            and normalized_text(own) not in normalized_text(following)
+            and normalized_text(passage) not in normalized_text(following)
         ):
             return first, second
     return None

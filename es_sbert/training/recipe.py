@@ -441,9 +441,9 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
         settings = yaml.load(text, _UniqueKeyLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
+        location = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or error_summary(error)
-        raise RecipeInvalid(f"{source}{where}: {problem}", "Correct the YAML at that line.") from error
+        raise RecipeInvalid(f"{source}{location}: {problem}", "Correct the YAML at that line.") from error
     if not isinstance(settings, dict):
         raise RecipeInvalid(f"{source} does not hold settings (key: value)", _REMEDY)
     for path, value in (overrides or {}).items():

@@ -109,8 +109,8 @@ def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]
     total = 0.0
     for start in range(0, len(first), _ANCHOR_BLOCK):
         cosines = first[start : start + _ANCHOR_BLOCK] @ second.T  # (block, pairs)
-        own = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))]  # (block,)
-        total += float((1 / (cosines >= own[:, None]).sum(axis=1)).sum())
+        positive_cosines = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))]  # (block,)
+        total += float((1 / (cosines >= positive_cosines[:, None]).sum(axis=1)).sum())
     return 100 * total / len(first)
 
 

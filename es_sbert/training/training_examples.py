@@ -119,7 +119,7 @@ def assign_columns(
         wrong += [f"no such role as {', '.join(unknown)}"] if unknown else []
         needed = ", ".join(f"{role} (any number of columns)" if role == optional else role for role in roles)
         raise RecipeInvalid(f"{name}: {' and '.join(wrong)}", f"Its objective has these roles: {needed}.")
-    several = [role for role, given in columns.items() if not isinstance(given, str) and role != optional]
+    several = [role for role, value in columns.items() if not isinstance(value, str) and role != optional]
     if several:
         raise RecipeInvalid(
             f"{name}: {', '.join(several)} has a list of columns", f"Name one column for {', '.join(several)}."
@@ -151,8 +151,8 @@ def check_negatives(texts: Sequence[Sequence[str]], lines: NDArray[np.int64], pr
             if negative == anchor:
                 problems.add(line, "the negative is the anchor itself")
             elif (first_line := positives_of.get((anchor, negative))) is not None:
-                where = "" if first_line == line else f" of the same anchor in line {first_line}"
-                problems.add(line, f"the negative is the positive{where}")
+                location = "" if first_line == line else f" of the same anchor in line {first_line}"
+                problems.add(line, f"the negative is the positive{location}")
 
 
 _ROWS_REMEDY = "Correct or remove these rows, or assign other columns in the recipe."
@@ -194,23 +194,23 @@ _Range = tuple[float, float]
 
 
 def _read_rows(
-    name: str, spec: DataSpec | DevSpec, shape: ExampleSchema, data_folder: Path, given: _Range | None = None
+    name: str, spec: DataSpec | DevSpec, shape: ExampleSchema, data_folder: Path, score_range: _Range | None = None
 ) -> Examples:
     """Read the columns of a shape and check every row, also of those that `skip` leaves out.
 
-    `given` is the lowest and the highest gold score of the data, if that is known.
+    `score_range` is the lowest and the highest gold score of the data, if that is known.
     """
     text_columns, label_column = assign_columns(name, spec.columns, shape)
-    if given is not None and not given[0] < given[1]:
+    if score_range is not None and not score_range[0] < score_range[1]:
         raise RecipeInvalid(
-            f"{name}: score_range {list(given)} is empty", "Give the lowest and the highest score, in this order."
+            f"{name}: score_range {list(score_range)} is empty", "Give the lowest and the highest score, in this order."
         )
     path = data_folder / spec.file
     columns = dict.fromkeys([*text_columns, *([label_column] if label_column else [])])  # each is read once
     table = read_table(path, list(columns), limit=None if spec.limit is None else spec.skip + spec.limit)
     problems = table.problems()
     texts = tuple(table.texts(column, problems) for column in text_columns)
-    labels = None if label_column is None else _labels(table, label_column, shape, given, problems)
+    labels = None if label_column is None else _labels(table, label_column, shape, score_range, problems)
     problems.check(_ROWS_REMEDY)
     if shape.label is LabelKind.NONE and "negative" in shape.roles:
         check_negatives(texts, table.lines, problems)
@@ -222,13 +222,13 @@ def _read_rows(
 
 
 def _labels(
-    table: Table, column: str, shape: ExampleSchema, given: _Range | None, problems: RowErrors
+    table: Table, column: str, shape: ExampleSchema, score_range: _Range | None, problems: RowErrors
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     if shape.label is LabelKind.CLASS:
         return _classes(table, column, shape.classes, problems)
     scores = table.floats(column, problems)  # (rows,)
-    if given is not None:
-        low, high = given
+    if score_range is not None:
+        low, high = score_range
         # An invalid score is NaN here and was reported already.
         for row in np.flatnonzero((scores < low) | (scores > high)):
             reason = f"{column} is {scores[row]:g}, outside {low:g} to {high:g}"

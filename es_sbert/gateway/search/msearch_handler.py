@@ -206,10 +206,10 @@ class MsearchHandler:
         result = list(entries)
         for header, numbers in by_header.items():
             try:
-                own = _with_header(context, parse_object(header or b"{}"))
+                header_object = _with_header(context, parse_object(header or b"{}"))
             except UnsupportedJson:
                 continue  # the engine rejects it
-            if not (fields := await self._hider.fields(own)):
+            if not (fields := await self._hider.fields(header_object)):
                 continue
             bodies = [entries[number].body for number in numbers]
             hide = partial(hide_in_bodies, bodies, fields, self._rewriter.max_parsed_bytes)

@@ -79,15 +79,15 @@ def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[Face
 
 def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField | None]]:
     """Each field with its type, and the facet that it may be."""
-    for name, said in properties.items():
-        path, type_ = prefix + name, said.get("type", "object")
+    for name, definition in properties.items():
+        path, type_ = prefix + name, definition.get("type", "object")
         if type_ == "object":
-            yield from _walk(said.get("properties", {}), f"{path}.")
+            yield from _walk(definition.get("properties", {}), f"{path}.")
             continue
-        yield path, type_, _facet(path, path, said)
+        yield path, type_, _facet(path, path, definition)
         if type_ in ("text", "match_only_text"):
             # Dynamic mappings add a keyword subfield to a text.
-            for name, inner in said.get("fields", {}).items():
+            for name, inner in definition.get("fields", {}).items():
                 if inner["type"] == "keyword":
                     field = f"{path}.{name}"
                     yield field, "keyword", _facet(field, path, inner)

@@ -112,7 +112,7 @@ def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "UTF-16 without a byte order mark"),
         ("a.csv", b"id,body\n1,x\n", "has no column text"),
         ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
-        ("a.csv", b"text,text\n", "names the column 'text' twice"),
+        ("a.csv", b"text,text\n", "contains the column 'text' twice"),
         ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "truncated"),
     ],
 )
