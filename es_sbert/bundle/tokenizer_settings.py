@@ -148,7 +148,7 @@ def _class_name(settings: Json, config: Json) -> str:
 
 @dataclass(frozen=True)
 class _TokenizerClass:
-    """How transformers builds the tokenizers of one class.
+    """The rules by which transformers builds the tokenizers of one class.
 
     Attributes:
         parts: Builds `normalizer`, `pre_tokenizer`, `post_processor` and `model`, as in tokenizer.json, without those

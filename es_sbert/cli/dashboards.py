@@ -132,7 +132,7 @@ _kibana_settings = shared.combine_options(
 def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
     """Install a data view, a saved search and dashboards for an index.
 
-    The data view hides vectors, and becomes the default one if there is none. One dashboard shows the load:
+    The data view hides vectors, and becomes the default one if there is no default. One dashboard shows the load:
     documents by model, tokens, truncated texts, when they were embedded, what failed. The other one shows
     searches: rate, latency, queries without a hit. Both show more if there are reports of loads (`es-sbert ingest
         --report-index`) and a log of the gateway (`es-sbert serve --search-log`). Installing again updates everything,

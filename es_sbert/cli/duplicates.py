@@ -320,7 +320,7 @@ def _is_chain(group: DuplicateGroup, min_cosine: float) -> bool:
 
 
 def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | None:
-    """Why texts of a group may be less similar than the threshold; None if none is."""
+    """The reason why texts of a group may be less similar than the threshold; None if none is."""
     chains = [group for group in groups if _is_chain(group, min_cosine)]
     if not chains:
         return None

@@ -65,7 +65,7 @@ def change_type(name: str, index_type: str, merge: bool, yes: bool, vector_field
         if before == index_type:
             print_message(f"{name}.{vector_field} has the index type {index_type} already")
         else:
-            print_message(f"{name}.{vector_field}: {index_type} in place of {before}")
+            print_message(f"{name}.{vector_field}: {index_type} instead of {before}")
         if merge:
             print_message("Merging each shard into one segment …")
             store_in_index_type(engine, name, vector_field)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DRY_RUN_DOCUMENTS = 5
 
 
-# What an ordinary load needs comes first.
+# Options of an ordinary load come first.
 _main_options = option_group(
     "Options",
     click.option("--index", required=True, help="Index or alias; created if it does not exist."),
@@ -223,7 +223,7 @@ def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inges
 
     settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
     if settings["dry_run"] is not None:
-        # What follows the bare option is taken for its value, and may be the first FILE.
+        # The argument after the bare option is taken for its value, and may be the first FILE.
         value = settings["dry_run"]
         if value.isascii() and value.isdigit():
             settings["dry_run"] = int(value)

@@ -1,4 +1,4 @@
-"""Logging of the command line to stderr: plain text for people, or JSON lines (`--log-format json`)."""
+"""Logging of the command line to stderr: plain text, or JSON lines (`--log-format json`)."""
 
 from __future__ import annotations
 

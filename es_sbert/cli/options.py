@@ -131,7 +131,7 @@ _UNUSED_HTTP_LIBRARIES = ("aiohttp", "httpx", "requests")
 
 
 def import_engine_transport() -> None:
-    """Import `elastic_transport` without the HTTP libraries that it would import for nodes of its own.
+    """Import `elastic_transport` without the HTTP libraries that it would import for its own nodes.
 
     They take more time than all other imports of a search. Only for a process that opens no asynchronous client of
     elasticsearch-py: such a client would then believe that aiohttp and httpx are missing.

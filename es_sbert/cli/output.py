@@ -28,7 +28,7 @@ def require_terminal(consequence: str) -> None:
     """Fail if there is no terminal to ask for confirmation.
 
     Args:
-        consequence: What must be confirmed, as the beginning of a sentence.
+        consequence: The consequence to confirm, as the beginning of a sentence.
 
     Raises:
         UsageError: there is no terminal.

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     click.option(
         "--rerank-window",
         type=int,
-        help="Hits that the cross-encoder reads, of which k are shown.  [default: 50, or k if that is more]",
+        help="Hits from which the cross-encoder chooses k.  [default: 50, or k if that is more]",
     ),
 )
 @option_group(

@@ -72,7 +72,7 @@ def known_settings() -> list[str]:
 
 
 def as_options(text: str) -> str:
-    """The text with options in place of settings; other names in backticks, and commands, stay."""
+    """Replace settings in a text by options; other names in backticks, and commands, are kept."""
     return _SETTING.sub(_as_option, text) if "`" in text else text
 
 

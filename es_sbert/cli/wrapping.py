@@ -13,7 +13,7 @@ _WORD = re.compile(r"`[^`]*`[^\s`]*|(?:[A-Z_]+=\S+ )?\bes-sbert [a-z]+(?: [^\s,;
 
 
 def wrap_for(stream: TextIO, text: str) -> str:
-    """The text as it is shown on a stream: wrapped if that is a terminal, unchanged in files and pipes."""
+    """Format a text for a stream: wrapped for a terminal, unchanged for files and pipes."""
     width = _terminal_width(stream)
     return text if width is None else wrap(text, width)
 

@@ -194,8 +194,8 @@ class Encoder:
         Args:
             bundle: The bundle.
             variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
-            device: Where to run it.
-            threads, budget: As for the class.
+            device: Device on which to run it.
+            threads, budget: As in the class.
 
         Raises:
             DeviceError: the session would run on another device.
@@ -252,7 +252,7 @@ class Encoder:
                     if self._closed:
                         raise model_closed()
                     found = self._open_route(number)
-                    # Those of the first route are read in `info`.
+                    # Warnings of the first route are read in `info`.
                     for warning in found.selected.warnings if self._routes else ():
                         self._report(f"Warning: {warning}")
                     self._routes[number] = found

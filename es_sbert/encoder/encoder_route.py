@@ -43,7 +43,7 @@ class EncoderRoute:
         selected: The variant that runs.
         pool: Its sessions.
         tokenizer: The tokenizer of its texts.
-        limits: How large a batch may be.
+        limits: Maximum size of a batch.
     """
 
     def __init__(self, selected: SelectedVariant[EncoderBundle], pool: InferencePool, budget: int | None) -> None:

@@ -47,7 +47,7 @@ class SelectedVariant(Generic[BundleT]):
     Attributes:
         bundle: The opened bundle.
         variant: Name of the variant.
-        device: Where it runs.
+        device: Device on which it runs.
         warnings: Repeated in every summary.
         threads: Number of concurrent batches that was measured to be the fastest; None for the usual number.
         batch_tokens: Tokens of a batch that were measured to be the fastest; None for the runtime's own number.
@@ -189,7 +189,7 @@ def select_encoder_variant(
 
     Args:
         source: The model, or one route of a model with a Router.
-        device: Where to run it.
+        device: Device on which to run it.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`.
         report: Called before slow steps.

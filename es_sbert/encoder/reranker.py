@@ -132,8 +132,8 @@ class Reranker:
         Args:
             bundle: The bundle.
             variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
-            device: Where to run it.
-            threads, budget: As for the class.
+            device: Device on which to run it.
+            threads, budget: As in the class.
 
         Raises:
             DeviceError: the session would run on another device.

@@ -51,7 +51,7 @@ class AdmissionControl:
 
     @property
     def full(self) -> str | None:
-        """Why a request would be refused now; None if it would be accepted."""
+        """The reason why a request would be refused now; None if it would be accepted."""
         limit = self.limits.concurrency
         return None if self.requests < limit else f"the gateway is at its limit of {limit:,} concurrent requests"
 
@@ -147,7 +147,7 @@ class ConnectionLimiter:
 
     @property
     def full(self) -> str | None:
-        """Why a connection would be refused now; None if it would be accepted."""
+        """The reason why a connection would be refused now; None if it would be accepted."""
         return None if self.open < self._limit else f"the gateway is at its limit of {self._limit:,} connections"
 
     def add(self, connection: ClientConnection) -> Overloaded | None:

@@ -340,8 +340,8 @@ def health_routes(
     """`GET /healthz` and `GET /readyz`, without authentication and admission control.
 
     Args:
-        engine_problem: Why the engine is not available; None if it is.
-        overload: Which limit of the gateway is reached; None if none is.
+        engine_problem: Reason why the engine is not available; None if it is.
+        overload: Limit of the gateway that is reached; else None.
         shutdown: State of the server's shutdown.
     """
 

@@ -189,7 +189,7 @@ class ResolvedIndices:
         shards: Concrete index → number of primary shards.
         exists: Whether any index matches, with vector fields or without.
         ordinary: Whether the virtual field's name may be an ordinary field in one of them.
-        refusal: Why the vector fields of the remote indices among them are unknown.
+        refusal: Reason why the vector fields of the remote indices among them are unknown.
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
         is_mixed: Whether there are local indices without one of the vector fields that others have.

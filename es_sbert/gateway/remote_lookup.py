@@ -48,7 +48,7 @@ _MAPPED = ("indices", "failures", "fields.{0}*", "fields.*.dense_vector", "field
 
 @dataclass(frozen=True)
 class RemoteRefusal:
-    """Why the vector fields of remote indices are unknown, so that semantic queries are refused.
+    """The reason why the vector fields of remote indices are unknown, so that semantic queries are refused.
 
     Attributes:
         kind: Class of the error, which decides the status of the response.
@@ -71,7 +71,7 @@ class RemoteIndices:
         names: Concrete names, `CLUSTER:INDEX`.
         fields: Name → its vector fields by name; only indices that have any.
         ordinary: Whether the virtual field's name is an ordinary field in one of them.
-        refusal: Why the vector fields are unknown.
+        refusal: Reason why the vector fields are unknown.
     """
 
     names: frozenset[str] = frozenset()

@@ -432,7 +432,7 @@ def lacks_query(body: bytes, parameters: bytes = b"") -> bool:
 # Other places of queries than the member `query`: parameters of the URL, and members of the body.
 _QUERY_PARAMS = frozenset({"q", "source"})
 _QUERY_MEMBERS = frozenset({"knn", "post_filter", "rescore", "suggest"})
-# What the query bar and the time picker send if nothing is typed.
+# Sent by the query bar and the time picker if nothing is typed.
 _UNTYPED_CLAUSES = frozenset({"match_all", "range"})
 
 

@@ -27,7 +27,7 @@ MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
 
 @dataclass(frozen=True)
 class QueryTextPolicy:
-    """How the search log stores query texts, which may be personal data.
+    """Storage of query texts in the search log, since they may be personal data.
 
     Attributes:
         queries: Whether to log the text itself.
@@ -104,7 +104,7 @@ class SearchLogSettings:
 
     Attributes:
         index: Name of the log. Each month has a separate index.
-        wording: How query texts are logged.
+        wording: Form in which query texts are logged.
         gateway: Name of this gateway.
         buffer: Records that may wait to be written; further ones are dropped and counted.
         batch: Maximum records of a bulk request.
@@ -151,7 +151,7 @@ class EmbeddingsApiSettings(FrozenSettings):
 
 
 class EmbeddingSettings(FrozenSettings):
-    """How texts of concurrent requests are batched and cached.
+    """Batching and caching of texts from concurrent requests.
 
     Attributes:
         batch_tokens: Maximum padded tokens of a batch; the encoder's default if None.
@@ -300,7 +300,7 @@ class Limits(FrozenSettings):
 
 
 class OnEmbeddingFailure(StrEnum):
-    """What happens to a document that cannot be embedded."""
+    """Policy for a document that cannot be embedded."""
 
     FAIL = "fail"  # it is refused with a retryable status
     PASS = "pass"  # it is written without vectors
@@ -315,7 +315,7 @@ class HideVectors(StrEnum):
 
 
 class SemanticSettings(FrozenSettings):
-    """How semantic queries are rewritten and documents embedded.
+    """Settings for rewriting semantic queries and embedding documents.
 
     Attributes:
         virtual_field: Field name for semantic queries on an index's first vector field: `semantic: "…"`. Other vector
@@ -329,7 +329,7 @@ class SemanticSettings(FrozenSettings):
         semantic_weight: Points that a cosine score of 1 adds to a hit's BM25 score in a hybrid query; None is the
             measured optimum (`es_sbert.search.hybrid_search`).
         writes: Whether to embed documents that are written through the gateway.
-        on_embedding_failure: What happens to a document that cannot be embedded.
+        on_embedding_failure: Policy for a document that cannot be embedded.
         hide_vectors: Whether the hits of searches lack vectors and their metadata.
     """
 
@@ -355,7 +355,7 @@ class SemanticSettings(FrozenSettings):
 
 
 class ListenSettings(FrozenSettings):
-    """Where the gateway listens.
+    """Listening address of the gateway.
 
     Attributes:
         host: Address to listen on. Any address other than 127.0.0.1 makes it reachable from other machines.

@@ -27,7 +27,7 @@ class ShutdownState:
 
     @property
     def reason(self) -> str | None:
-        """Why a load balancer must send no more requests here; None if it may."""
+        """The reason why a load balancer must send no more requests here; None if it may."""
         return "the gateway is shutting down" if self.draining else None
 
 

@@ -55,7 +55,7 @@ def embed_in_place(
     """Embed the documents of an index that have no current vector.
 
     Args:
-        documents: Those documents, as `reader` yields them.
+        documents: The documents, as yielded by `reader`.
         tick: Called several times a second.
 
     Raises:

@@ -41,7 +41,7 @@ def _is_retryable_item(result: BulkItemResult) -> bool:
 
 
 def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> str | None:
-    """Why a document that the engine acknowledged is not where it was sent to; None if it is.
+    """The reason why a document that the engine acknowledged is not where it was sent to; None if it is.
 
     Args:
         result: The engine's answer for the document.
@@ -217,7 +217,7 @@ class BulkWriter:
         return attempt
 
     def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:
-        """What to do after a request that failed as a whole."""
+        """Decide how to continue after a request that failed as a whole."""
         status = error.status if isinstance(error, RequestFailed) else 0
         if is_transient(error) or status == _BLOCKED_STATUS:
             disconnected = status == 0

@@ -1,4 +1,4 @@
-"""Detect which documents changed: which need a new vector, which keep the one they have, and which stay as they are."""
+"""Detect which documents changed: which need a new vector, which keep their vector, and which are unchanged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WindowPlan:
 
 
 class Decision(Enum):
-    """What a load does with a document."""
+    """The action of a load for a document."""
 
     WRITE = auto()  # it is new, or has changed
     CLEAR = auto()  # its text is gone: it replaces the one in the index, without vectors
@@ -79,7 +79,7 @@ class ChangeDecision(NamedTuple):
     """A document compared with what the index holds of it.
 
     Attributes:
-        decision: What the load does with it.
+        decision: Action of the load for it.
         to_embed: Targets, by number, that get a new vector.
         reused: Targets whose vector is current.
         discarded: Targets that this load does not fill and whose vector is of an outdated text.
@@ -259,7 +259,7 @@ class ChangeDetection:
         """Add a document that is to be written, with the vectors that it keeps.
 
         Args:
-            source: The vectors that the index holds, and their metadata, both as they are now.
+            source: The current vectors in the index, with their metadata.
         """
         to_embed, reused = list(decision.to_embed), []
         for number in decision.reused:

@@ -35,7 +35,7 @@ from es_sbert.ingest.records import Origin, Record
 from es_sbert.ingest.sources.document_source import FileSource
 from es_sbert.messages import pluralize
 
-# How far further files are searched for a missing field: records per file, and number of files.
+# Limits for the search for a missing field in further files: records per file, and number of files.
 _FURTHER_RECORDS, _FURTHER_FILES = 100, 32
 # Number of documents of the index that are searched for a field.
 _SAMPLE = 100

@@ -32,7 +32,7 @@ from es_sbert.ingest.sources.document_source import DocumentSource
 
 
 class SeenStatus(Enum):
-    """What a load knows of a document that it reads."""
+    """What a load knows about a document that it reads."""
 
     NEW = auto()  # not seen in this run; documents of an earlier run are looked up in the index again
     ACKNOWLEDGED = auto()  # acknowledged in this run, and read again because the worker that read it first was lost
@@ -75,7 +75,7 @@ def _padded(keys: Sequence[bytes]) -> list[bytes | None]:
 
 @dataclass(frozen=True)
 class LoadIdentity:
-    """What must be the same for a load to resume another one.
+    """The settings that must be the same for a load to resume another one.
 
     Attributes:
         index_uuid: Distinguishes the index from another one of the same name.
@@ -124,7 +124,7 @@ class LoadCheckpoint:
 
     Attributes:
         path: The file that holds it.
-        run: When the load was first started; identifies its dead letters.
+        run: Time when the load was first started; identifies its dead letters.
         resumed: Whether the load resumes that of an earlier process.
         note: A note for the user about an earlier file that cannot be resumed; None if there is none.
     """

@@ -67,7 +67,7 @@ def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
 
 
 def last_dead_letter_time(path: Path) -> str | None:
-    """When the last dead letter of a file was written; None if there is none that can be read."""
+    """The time of the last dead letter in a file; None if no dead letter can be read."""
     if not path.is_file():
         return None
     with open(path, "rb") as file:
@@ -101,11 +101,11 @@ class DeadLetters:
 
     Args:
         path: The file.
-        run: When the load was first started.
+        run: Time when the load was first started.
         written: Whether a dead letter with this key was written before the load was killed; it is not written twice.
         clock: Gives each dead letter its timestamp.
         index: Index or alias that the documents were meant for.
-        place: Where users find them, for the log message; by default the file.
+        place: Their location, for the log message; by default the file.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ _PARTIAL_REASON = (
 
 
 def quarantine_path(file: Path) -> Path:
-    """Where the dead letters of a file are moved while they are retried: new ones may be written to the file itself."""
+    """Path to which dead letters are moved while they are retried, since new ones may be written to the file itself."""
     return file.with_name(f"{file.name}.retried")
 
 

@@ -1,4 +1,4 @@
-"""Why a load would make no documents of the first records of a source.
+"""The reason why a load would make no documents of the first records of a source.
 
 A known wrong format is recognized, and the remedy is a command where there is one.
 """
@@ -65,7 +65,7 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
 
 
 def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
-    """Why none of the first records can be loaded, and the remedy.
+    """The reason why none of the first records can be loaded, and the remedy.
 
     Args:
         first: At least one record, and none with a text.

@@ -65,10 +65,10 @@ class DocumentPreview(BaseModel, frozen=True):
     Attributes:
         id: Its id; None if it is unknown.
         routing: Its custom routing; None if it has none.
-        origin: Where it is in the source.
+        origin: Position in the source.
         texts: Its texts; empty if it has none, or cannot be loaded.
         missing_fields: Fields of the texts that it lacks, or in which it has null.
-        problem: Why it would be a dead letter; None if it would not.
+        problem: Reason why it would be a dead letter; None if it would not.
     """
 
     id: str | None

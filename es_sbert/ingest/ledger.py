@@ -116,7 +116,7 @@ class ErrorMonitor:
         Args:
             read: Records read so far.
             failed: Documents of them that could not be loaded.
-            reasons: Why further ones could not be loaded.
+            reasons: Reasons why further ones could not be loaded.
         """
         for reason in reasons:
             self._reasons.add(reason)
@@ -323,7 +323,7 @@ class OutcomeRecorder:
         """Stop the load if too many documents have failed.
 
         Args:
-            reasons: Why further ones have failed.
+            reasons: Reasons why further ones have failed.
         """
         if self._errors is not None:
             self._errors.check(self.ledger.read, self.ledger.dead, reasons)

@@ -310,7 +310,7 @@ def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
 
 
 def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
-    """What must be the same for a load to resume another one."""
+    """The settings that must be the same for a load to resume another one."""
     filled = targets_to_fill(targets)
     rules = [None if target.meta.passages is None else str(target.meta.passages) for target in filled]
     return LoadIdentity(
@@ -389,7 +389,7 @@ def _is_interrupted(context: LoadContext) -> bool:
 
 
 def _stop_reason(context: LoadContext) -> str | None:
-    """Why the load stopped before its end, and how it resumes; None if it did not."""
+    """The reason why the load stopped before its end, and how it resumes; None if it did not."""
     reason = context.control.reason or ("interrupted" if _is_interrupted(context) else None)
     if reason is None:
         return None

@@ -49,7 +49,7 @@ class IndexRef:
 
 @dataclass(frozen=True)
 class LoadContext:
-    """What the parts of one load share.
+    """The shared state of the parts of a load.
 
     Attributes:
         index: The index that the load fills.
@@ -131,7 +131,7 @@ class LoadContext:
             raise self.index_replaced_error()
 
     def moved_alias_reason(self) -> str | None:
-        """Why it is useless to wait for an index that blocks writes: its alias points to another index now.
+        """The reason why it is useless to wait for an index that blocks writes: its alias points to another index now.
 
         None if it does not, if the load names the index itself, or if the engine does not tell.
         """

@@ -298,7 +298,7 @@ class DocumentChunker:
 
 
 def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFieldValue], limit: int) -> str | None:
-    """Why the index would reject a document with this many chunks; None if it would not.
+    """The reason why the index would reject a document with this many chunks; None if it would not.
 
     Args:
         chunks: The chunks of the document that are embedded.

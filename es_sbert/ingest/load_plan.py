@@ -149,7 +149,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def file_options(self) -> FileOptions:
-        """How the files are read.
+        """The options for reading the files.
 
         Raises:
             UsageError: there is no such encoding, delimiter or type.
@@ -209,8 +209,8 @@ def plan_fields(
     """The vector fields of the settings.
 
     Args:
-        stored: Those that the index has.
-        similar: Those of the other indices of the alias; a field that the index lacks follows them.
+        stored: Fields of the index.
+        similar: Fields of the other indices of the alias; a field that the index lacks follows them.
 
     Raises:
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
@@ -300,7 +300,7 @@ def _parse_chunk_rule(rule: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What an index stores about a model."""
+    """The information about a model in an index."""
 
     name: str
     fingerprint: str
@@ -335,7 +335,7 @@ class LoadPlan:
 
     @property
     def dead_letters_place(self) -> str:
-        """Where the user finds the dead letters, for messages."""
+        """Location of the dead letters, for messages."""
         return "LoadReport.rejected" if self.settings.returns_dead_letters else str(self.dead_letters)
 
     @property
@@ -350,7 +350,7 @@ class LoadPlan:
 
     @property
     def reading(self) -> ReadSettings:
-        """How the sources are read."""
+        """The options for reading the sources."""
         settings = self.settings
         # The load keeps vectors of other fields whose text has not changed.
         metas = vector_fields(self.state.mappings, self.state.name).values() if self.state is not None else ()
@@ -419,7 +419,7 @@ class LoadPlan:
         return any(source.from_python for source in self.sources)
 
     def document_rules(self, targets: EmbeddingTargets, info: EngineInfo, index: IndexState | None) -> DocumentRules:
-        """How records become documents.
+        """The rules that turn records into documents.
 
         Args:
             targets: The vector fields of the index.

@@ -1,4 +1,4 @@
-"""The report of a load: its summary for people and machines, its log events, its document in a report index."""
+"""The report of a load: its summary as text and JSON, its log events, its document in a report index."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LoadReport(BaseModel, frozen=True):
     """A load's result; `read` is the sum of indexed, updated, unchanged, skipped, dead and left.
 
     Attributes:
-        index, engine: Where the documents went.
+        index, engine: Target of the documents.
         source: `files`, `sql` or `index`.
         read: Records read from the source.
         indexed: Embedded and written.
@@ -80,16 +80,16 @@ class LoadReport(BaseModel, frozen=True):
         retries: Requests and documents sent again.
         seconds: Time of the load, model loading left out.
         documents_per_second: Documents with an outcome per second; those left for the next run do not count.
-        model, fingerprint, variant, precision, provider, device, threads: How the encoder actually ran.
+        model, fingerprint, variant, precision, provider, device, threads: Actual settings of the encoder.
         warnings: Warnings of the encoder.
         interrupted: Whether the user stopped it.
-        stopped: Why it stopped before the end of the source, and how to resume; None if it did not.
+        stopped: Reason why it stopped before the end of the source, and how to resume; None if it did not.
         resumed: Whether it resumed the load of another process.
         notes: Further notes.
         pruned: Documents removed from the index, because the source no longer has them.
         missing: Documents that the engine acknowledged and that are gone at the end, or there in an earlier version: it
             has lost writes. If a shard failed, they may also have been deleted by another program.
-        concurrent: What other programs have changed. It does not change the exit code.
+        concurrent: Changes by other programs. They do not affect the exit code.
         lacking: For a watch, the documents with text that it has seen and that lacked a vector at its end. None for
             other loads, or if the check failed.
     """
@@ -186,7 +186,7 @@ class LoadReport(BaseModel, frozen=True):
         return 2 if (self.dead or self.stopped is not None) and not loaded else 1
 
     def lines(self) -> list[str]:
-        """The summary for people, one fact per line."""
+        """The summary as text, one fact per line."""
         resumed = " (resumed)" if self.resumed else ""
         lines = [f"{self.index} on {self.engine}: {pluralize(self.read, 'document')} read{resumed}"]
         facts = (

@@ -30,7 +30,7 @@ class EngineWait:
     """Whether requests are being retried. Thread-safe. The start and end of longer waits are logged.
 
     Attributes:
-        reason: Why requests are being retried; None while they succeed.
+        reason: Reason why requests are being retried; None while they succeed.
     """
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
@@ -71,7 +71,7 @@ class LoadControl:
         stop_embedding: Level 2: nothing more is compared, tokenized or embedded, and no bulk request is sent again;
             what is not written is left for the next run. (The engine takes no more documents.)
         stop_retrying: Level 3: no failed request is retried. (Ctrl-C, or a thread failed.)
-        reason: Why the load ends before its source; None if it does not, or because the user interrupted it.
+        reason: Reason why the load ends before its source; None if it does not, or because the user interrupted it.
         engine_lost: Whether the engine cannot be reached or refuses all further documents, as without a privilege, in
             a closed index, or once an alias has moved. Not even vectors that exist are sent then.
         interrupted: Whether the user stopped the load.

@@ -43,7 +43,7 @@ class ProgressSnapshot:
         fraction: Part of the source that is processed, 0 to 1; None if its size is unknown (a pipe).
         seconds: Since the load began.
         seconds_left: Estimate; None before there is one.
-        waiting: Why requests are being retried; None while they succeed.
+        waiting: Reason why requests are being retried; None while they succeed.
         watching: Whether everything is processed and the load waits for changes of the index.
     """
 

@@ -237,7 +237,7 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
 
 
 def _probe_problem(answer: Any, fingerprint: str) -> str | None:
-    """How a node differs, by its answer; None if it does not."""
+    """The difference of a node, from its answer; None if there is none."""
     try:
         version, node_fingerprint = get_result(answer)
     except ClusterError:
@@ -252,7 +252,7 @@ def _probe_problem(answer: Any, fingerprint: str) -> str | None:
 def node_problem(
     version: str | None, fingerprint: str | None, required_fingerprint: str, required_version: str = __version__
 ) -> str | None:
-    """How a node differs, to be put after its name; None if it does not.
+    """The difference of a node, as text after its name; None if there is none.
 
     Args:
         version: Version of es-sbert there; None if it is not installed.

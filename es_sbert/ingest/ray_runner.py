@@ -94,7 +94,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass
 class RayRunner:
-    """Runs a load on a Ray cluster, of which this process is a driver.
+    """Runs a load on a Ray cluster, with this process as a driver.
 
     Sources and indices are split into partitions; each worker runs the whole pipeline over one partition at a time. If
     a node is lost, its partition is restarted elsewhere: the coordinator knows the documents that the engine has

@@ -265,7 +265,7 @@ class ReadBackCheck:
 
 
 def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:
-    """How a stored document differs from what was sent."""
+    """The differences between a stored document and the sent one."""
     source: Json = found.get("_source") or {}
     differences = []
     if found.get("_routing") != sent.routing:

@@ -89,8 +89,8 @@ class Document(NamedTuple):
         source: The document as one line of JSON; of a document of the index, the fields that were read.
         document_hash: Hash of the whole document; None for documents of the index.
         version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
-        written: When a dead letter was written; a newer version in the index wins. None if it is not a dead letter.
-        stale: Of a document of the index: the targets, by number, that have no current vector.
+        written: Time of a dead letter; a newer version in the index wins. None if it is not a dead letter.
+        stale: For a document of the index, the numbers of the targets without a current vector.
         routing: The custom routing value.
     """
 
@@ -122,7 +122,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentRules:
-    """How records become documents.
+    """The rules that turn records into documents.
 
     Attributes:
         targets: The targets whose texts are read.

@@ -149,7 +149,7 @@ class PruneCandidates:
     """Documents of an index that the source no longer has.
 
     Attributes:
-        count: How many.
+        count: Number of documents.
         loaded: How many documents from files the index holds in all.
         sample: Some of their ids.
     """

@@ -55,7 +55,7 @@ class RejectedRecord:
 
     Attributes:
         origin: Its place in the source.
-        reason: Why it cannot be loaded.
+        reason: Reason why it cannot be loaded.
         raw: Its first bytes, at most `SAMPLE_BYTES`.
         size: Its full size in bytes, if known.
         document: The object as one line of JSON, if it could be parsed.
@@ -97,7 +97,7 @@ def metadata_id_field(value: Any) -> str:
     """The field of the id in a document that has `METADATA_ID`: `_id.$oid` in MongoDB's extended JSON.
 
     Args:
-        value: What the document has there.
+        value: Value in the document.
     """
     [key] = value if isinstance(value, dict) and len(value) == 1 else ("",)
     return f"{METADATA_ID}.{key}" if key else METADATA_ID

@@ -56,7 +56,7 @@ class TemporarySettings:
         except AccessDenied as error:
             if not self._left_by_earlier_load:
                 context.control.exit_warning = ""
-            self.notes.append(f"Refreshes and replicas stay as they are during the load: {error.message}")
+            self.notes.append(f"Refreshes and replicas are not changed during the load: {error.message}")
             return
         changed = {setting: BULK_LOAD_SETTINGS[setting] for setting in self._previous}
         log_event("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)

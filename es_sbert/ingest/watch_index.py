@@ -78,7 +78,7 @@ def _count_missed(context: LoadContext, watcher: IndexWatcher) -> None:
     except EngineError as error:
         context.control.end_early(f"whether documents lack a vector could not be checked: {error.message}")
         return
-    # Those that were read, and left when the user stopped the watch, are counted already.
+    # Documents that were read, and left when the user stopped the watch, are already counted.
     context.outcomes.lacking = max(0, missed - context.outcomes.ledger.counts()[DocumentOutcome.LEFT])
 
 

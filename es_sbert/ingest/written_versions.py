@@ -114,7 +114,7 @@ class VersionComparison:
     """Compares the documents of an index, page by page, with the versions that a load knows.
 
     Args:
-        versions: Of the load; of a document that it has written twice, the later one counts.
+        versions: Versions from the load; for a document that it has written twice, the later one counts.
     """
 
     def __init__(self, versions: PackedVersions) -> None:

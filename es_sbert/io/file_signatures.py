@@ -23,7 +23,7 @@ class Signature(NamedTuple):
 
     Attributes:
         kind: Format with an article: `a PDF document`.
-        remedy: How its contents can be loaded.
+        remedy: Advice on loading its contents.
         is_workbook: Whether it is an Excel workbook that can be read.
     """
 

@@ -82,7 +82,7 @@ class CrossEncoder(nn.Module):
 
     Args:
         model: Its settings; pairs are tokenized by its folder's tokenizer.json, as the ONNX reranker does it.
-        pairs: How the network takes pairs.
+        pairs: Format of pairs for the network.
         transformer: A transformers network for sequence classification.
     """
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How large a batch may be.
+    """Maximum size of a batch.
 
     Attributes:
         padded: Maximum tokens with padding: longest × texts.
@@ -92,7 +92,7 @@ def slice_by_size(
     Args:
         items: The items to group.
         size: Size of an item, for example in characters.
-        most: Maximum sum of sizes of a group; a larger item is a group of its own.
+        most: Maximum sum of sizes of a group; a larger item is a separate group.
         most_items: Maximum items of a group; None for any number.
     """
     group: list[T] = []

@@ -145,7 +145,7 @@ def load_libraries() -> CudaLibraryStatus:
 
 
 def provider_problem() -> str | None:
-    """Why the CUDA provider does not load, as the system's loader reports it; None if it loads.
+    """The reason why the CUDA provider does not load, as the system's loader reports it; None if it loads.
 
     onnxruntime itself only logs this and uses the CPU. On Windows the result is None, because the loader names no file.
     """
@@ -171,7 +171,7 @@ def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[st
 
 
 def install_remedy(libraries: Sequence[CudaLibrary], major: int | None) -> str:
-    """How to get missing libraries: their packages, and the extra that installs all, if it is for this CUDA."""
+    """Advice on installing missing libraries: their packages, and the extra with all, if it is for this CUDA."""
     extra = f"{install_extra_command(CUDA_EXTRA)} brings all that CUDA needs" if major == _EXTRA_MAJOR else ""
     packages = dict.fromkeys(library.package for library in libraries)
     command = f"Install what is missing: {install_command(*packages)}" if libraries else ""

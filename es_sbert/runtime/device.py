@@ -127,7 +127,7 @@ class NvidiaDriver:
     Attributes:
         cards: The cards that it offers this process (CUDA_VISIBLE_DEVICES respected).
         cuda: The newest CUDA that it supports, such as (13, 2); None if it does not report it.
-        problem: Why it offers no cards, if it reports a reason.
+        problem: Reason why it offers no cards, if it reports a reason.
     """
 
     cards: tuple[Gpu, ...]

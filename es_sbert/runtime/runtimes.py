@@ -18,7 +18,7 @@ def compile_model(
     Args:
         path: The file.
         runtime, precision: Runtime and precision of the variant.
-        device: Where to run it.
+        device: Device on which to run it.
         threads: How many batches run concurrently; by default one for each physical core, or two on CUDA.
 
     Raises:

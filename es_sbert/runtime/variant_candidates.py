@@ -33,7 +33,7 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
     With a precision and no runtime, onnxruntime comes first, if it has that precision.
 
     Args:
-        device: Where to run.
+        device: Device on which to run.
         runtime: `auto`, `onnxruntime` or `openvino`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
 
@@ -68,7 +68,7 @@ def contenders(device: Device, architecture: str = "") -> tuple[Variant, ...]:
     products that another variant would compute faster.
 
     Args:
-        device: Where to run.
+        device: Device on which to run.
         architecture: Architecture of the model (`SentenceModel.architecture`).
     """
     if architecture == STATIC_ARCHITECTURE:

@@ -49,7 +49,7 @@ class WordCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # As bytes of int64 numbers: joining them is several times as fast as making an array of a list of numbers.
+        # Stored as bytes of int64 numbers: joining them is much faster than making an array from a list of numbers.
         self._known: dict[str, bytes] = {}
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:

@@ -92,7 +92,7 @@ def reciprocal_rank_fusion(
 
 
 class Fusion(StrEnum):
-    """How the two rankings are combined."""
+    """Method of combining the two rankings."""
 
     RRF = "rrf"
     WEIGHTED = "weighted"
@@ -214,7 +214,7 @@ class HybridOptions(SearchOptions, total=False):
         lexical: Query in the engine's language instead of the keyword query.
         depth: Documents that each ranking contributes; at least k. Default: 100, or k.
         rank_constant: Constant of reciprocal rank fusion; default 60.
-        pipeline: Name of a search pipeline in OpenSearch in place of one made of the weights.
+        pipeline: Name of a search pipeline in OpenSearch instead of one made from the weights.
         min_cosine: Minimum cosine of the semantic search; by default the value that `es-sbert index calibrate --save`
             stored. -1 drops nothing.
     """

@@ -134,7 +134,7 @@ AnyHit = TypeVar("AnyHit", Hit, HybridHit)
 
 @dataclass(frozen=True)
 class Reranking:
-    """What a cross-encoder did with the hits of a search.
+    """The reranking of the hits of a search by a cross-encoder.
 
     Attributes:
         reranker: Model and variant.
@@ -166,7 +166,7 @@ class ShardFailure:
     Attributes:
         index: Its concrete index; empty if the engine does not say.
         shard: Its number; None if the engine does not say.
-        reason: Why it failed.
+        reason: Reason why it failed.
     """
 
     index: str
@@ -180,7 +180,7 @@ class ShardFailure:
 
 @dataclass(frozen=True)
 class PartialResult:
-    """What is missing from a search result (`allow_partial`).
+    """The missing shards of a search result (`allow_partial`).
 
     Attributes:
         failed, total: Shards that are missing, of all that were to be searched.
@@ -205,7 +205,7 @@ class PartialResult:
 
 
 def read_partial(answers: Iterable[Json]) -> PartialResult | None:
-    """What is missing from the responses of one request; None if they are complete."""
+    """The missing shards of the responses to one request; None if they are complete."""
     failed, total, timed_out = 0, 0, False
     failures: dict[tuple[str, int | None], ShardFailure] = {}
     for answer in answers:
@@ -236,7 +236,7 @@ class RankedHits(Generic[AnyHit]):
         aggregations: The engine's response to the requested aggregations.
         reranking: The reranking by a cross-encoder, if there was one. Hits that it did not score follow in the order of
             the search: first hits of its window without text, then hits beyond the window.
-        partial: What is missing, if shards failed and `allow_partial` was given; None if the result is complete.
+        partial: The missing shards, if some failed and `allow_partial` was given; None if the result is complete.
         indices_without_field: Indices of the search that lack one of its vector fields. A vector search has no hits
             from them; a hybrid search finds their documents only by words.
     """

@@ -37,7 +37,7 @@ from es_sbert.vectors import Vectors
 
 
 def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -> SearchMethod:
-    """How a field of this index type is searched.
+    """The search method for a field of this index type.
 
     Args:
         exact: Whether every vector is to be compared.
@@ -264,7 +264,7 @@ class ModelOptions(TypedDict, total=False):
 
     Attributes:
         model: Model folder, bundle, hub id, installed or registered name.
-        encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
+        encoder: A loaded encoder instead of a model's name; it is not closed by `close`.
         device, precision, runtime, threads, report: For loading the model, see `Encoder`.
     """
 

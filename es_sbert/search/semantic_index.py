@@ -223,7 +223,7 @@ class SemanticIndex:
 
         Args:
             rerank: A cross-encoder that puts the hits in order, see `Hit.rerank_score` and `RankedHits.reranking`.
-            window: How many hits it reads, of which it chooses k; by default 50, or k if that is more.
+            window: Number of hits from which it chooses k; by default 50, or k if that is more.
             options: See `SearchOptions`.
 
         Raises:

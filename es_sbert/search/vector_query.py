@@ -46,7 +46,7 @@ from es_sbert.index.mapping import CHUNK_VECTOR, ElementType, chunk_inner_hits
 
 
 class SearchMethod(StrEnum):
-    """How a query finds its hits: by the index's own kNN search, or by a script over all vectors."""
+    """The way in which a query finds its hits: the index's own kNN search, or a script over all vectors."""
 
     KNN = "knn"
     EXACT = "exact"
@@ -201,7 +201,7 @@ class VectorQuery:
         if self.min_cosine is not None and not -1.0 <= self.min_cosine <= 1.0:
             raise UsageError(f"the minimum cosine is {self.min_cosine:g}", "Give a number between -1 and 1.")
         if not 0.0 < self.boost < math.inf:
-            raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 leaves scores as they are.")
+            raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 does not change scores.")
         if not isinstance(self.vector, list):
             check_query_vector(self.vector)
 

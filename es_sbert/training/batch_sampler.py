@@ -240,9 +240,9 @@ class EpochPlan:
     Args:
         datasets: In the order of the stage.
         batch: Maximum examples of a joint batch.
-        mixing: How data sets are mixed.
+        mixing: Mixing of the data sets.
         epochs: Number of epochs, rounded up.
-        seed: Of the run.
+        seed: Seed of the run.
         smart: Whether to put examples of similar length together.
     """
 

@@ -158,7 +158,7 @@ class ProgressBarCallback(TrainerCallback):
         stage: Name of the stage.
         dev_name: Name of the dev metric; None without a dev set.
         report: Called with a line for every evaluation.
-        console: Where the bar is drawn; stderr by default.
+        console: Console for the bar; stderr by default.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ class SoftmaxLoss(Objective):
     initialized as in `torch.nn.Linear` and discarded after training.
 
     Args:
-        spec: Which features, in which order, and the classes.
+        spec: The features in their order, and the classes.
         dimensions: Length of the sentence vectors.
     """
 

@@ -213,7 +213,7 @@ def _check_poly_objective(dataset: str, objective: ObjectiveSpec) -> None:
         )
     if objective.matryoshka is not None:
         raise RecipeInvalid(
-            f"{dataset}: matryoshka cuts sentence vectors, of which a poly-encoder has none for the first text",
+            f"{dataset}: matryoshka cuts sentence vectors, but a poly-encoder has none for the first text",
             "Leave matryoshka out, or set the model's kind to bi-encoder.",
         )
     if isinstance(objective, InBatchSpec) and objective.symmetric:

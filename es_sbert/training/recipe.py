@@ -184,7 +184,7 @@ class DevSpec(SourceSpec):
             positive, negative); `pairs`: reciprocal rank of each anchor's positive among all positives
             (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1); `vectors`: mean
             cosine to the vectors of the stage's teacher (text), for a stage of vector distillation.
-        columns: As for training data.
+        columns: As in training data.
         prompts: Role → the model's prompt for the texts of that column, as `ingest` and `search` use it. Models without
             prompts leave the texts unchanged.
     """
@@ -515,7 +515,7 @@ def _describe_problems(error: ValidationError) -> str:
 
 
 def _find_setting(name: str) -> list[str]:
-    """Where recipes have a setting of this name: `stages.N.data.N` for `score_range`."""
+    """Location of a setting in recipes: `stages.N.data.N` for `score_range`."""
     schema = Recipe.model_json_schema()
 
     def find(node: dict[str, Any], place: str) -> Iterator[str]:

@@ -100,7 +100,7 @@ def assign_columns(
     Args:
         name: Name of the data set, for messages.
         columns: Role → column; several for the last role of a shape that repeats it.
-        shape: What the objective needs.
+        shape: Columns and labels that the objective needs.
 
     Returns:
         The columns of texts in the order of the objective's roles; the column of scores or classes, None if the data
@@ -165,7 +165,7 @@ def read_examples(
 
     Args:
         spec: The data set; a relative path counts from `data_folder`.
-        shape: What its objective needs.
+        shape: Columns and labels that its objective needs.
         data_folder: The data folder of the run.
         trained_roles: The roles of the objective, if the data lacks some that are made later, and has others.
 
@@ -240,7 +240,7 @@ def _labels(
 
 
 def _classes(table: Table, column: str, classes: tuple[str, ...], problems: RowErrors) -> NDArray[np.int64]:
-    """Numbers of the classes, *shape* ``(rows,)``; −1 where a label is none of them."""
+    """Numbers of the classes, *shape* ``(rows,)``; −1 for other labels."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = np.array([numbers.get(_class_name(value), -1) for value in table.columns[column]], dtype=np.int64)
     for row in np.flatnonzero(found < 0):
@@ -338,7 +338,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
     Args:
         stage: The stage.
         data_folder: The data folder of the run.
-        schemas: What the objective of each data set needs.
+        schemas: Columns and labels that the objective of each data set needs.
 
     Raises:
         SourceError: a file or a row is invalid; with file and line.

@@ -126,7 +126,7 @@ def check_recipe(
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
         device: `auto`, `cpu` or `cuda`.
-        engine: Where the recipe's indices are; None takes the settings of the environment.
+        engine: Engine with the recipe's indices; None uses the settings of the environment.
         report: Called with progress messages.
 
     Raises:
@@ -180,7 +180,7 @@ def run_recipe(
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
         output, device, resume, keep_checkpoints, report: As for `run_with_data`.
-        engine: Where the recipe's indices are; None takes the settings of the environment.
+        engine: Engine with the recipe's indices; None uses the settings of the environment.
 
     Raises:
         EsSbertError: an input is missing or invalid, or the run failed.

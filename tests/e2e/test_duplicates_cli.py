@@ -351,7 +351,7 @@ def test_interrupted_exact_comparison_leaves_no_file(
         (("t.txt", "--method", "knn"), "files have no kNN search"),
         (("t.txt", "--neighbors", "5", "--state", "s"), "--neighbors and --state are for a search by kNN"),
         (("--index", "i", "--method", "exact", "--num-candidates", "5"), "--num-candidates is for a search by kNN"),
-        (("--index", "i", "--method", "knn", "--distinct"), "--distinct leaves out texts"),
+        (("--index", "i", "--method", "knn", "--distinct"), "--distinct cannot be combined"),
         (("t.txt", "--write-field", "f"), "--write-field is given without --index"),
         (("t.txt", "--dry-run"), "nothing would be written"),
         (("--index", "i", "--write-field", "f", "--distinct"), "Leave --distinct out"),

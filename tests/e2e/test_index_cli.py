@@ -370,7 +370,7 @@ def test_recall_size_and_change_type_commands(
     assert_refused(run(*change, url=es9_url), refused, "Add --yes")
     changed = run("index", "change-type", index, "--index-type", "int8_hnsw", "--yes", "--force-merge", url=es9_url)
     assert (changed.code, changed.out) == (0, "")
-    assert f"{index}.embedding: int8_hnsw in place of hnsw" in changed.err
+    assert f"{index}.embedding: int8_hnsw instead of hnsw" in changed.err
     assert changed.err.endswith("All documents are stored as int8_hnsw\n")
     assert "already" in run("index", "change-type", index, "--index-type", "int8_hnsw", url=es9_url).err
     back = run("index", "change-type", index, "--index-type", "flat", url=es9_url)

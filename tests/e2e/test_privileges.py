@@ -266,7 +266,7 @@ def test_listed_privileges_are_sufficient_and_necessary(desk: Desk, task: str) -
     done = command(desk, name)
     assert done.code == 0, done.err
     # Without `manage` a new index is loaded all the same, only slower.
-    assert ("stay as they are during the load" in done.err) is (task == "`ingest FILE…` into a new index")
+    assert ("are not changed during the load" in done.err) is (task == "`ingest FILE…` into a new index")
 
 
 def test_code_checks_privileges_of_the_table() -> None:

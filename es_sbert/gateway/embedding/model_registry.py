@@ -149,7 +149,7 @@ class ModelRegistry:
         metrics: Counts models, texts and batches.
 
     Attributes:
-        not_ready_reason: Why the default model cannot be used; None once it was loaded.
+        not_ready_reason: Reason why the default model cannot be used; None once it was loaded.
         pairs: Fingerprints of the served models that are pairs, once `find_pairs` was called.
     """
 

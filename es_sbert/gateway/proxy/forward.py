@@ -22,7 +22,7 @@ class OutgoingRequest:
     """A request to the engine.
 
     Attributes:
-        method, target, headers: Those of the client's request, unless rewritten.
+        method, target, headers: From the client's request, unless rewritten.
         body: None streams the client's body.
     """
 

@@ -105,9 +105,9 @@ class IncomingRequest:
 
     Attributes:
         method: Upper case.
-        path: As sent, with its percent-encoding.
-        query: As sent, without the question mark.
-        headers: As sent, names in lower case.
+        path: Path as sent, with its percent-encoding.
+        query: Query string as sent, without the question mark.
+        headers: Headers as sent, with names in lower case.
         limits: The limits. `body_bytes` applies to the body as sent and to the decompressed body.
         slot: The request's share of the gateway's limits. The request counts as soon as its body is complete.
         content_length: Bytes of the body by its header; 0 if there is none.

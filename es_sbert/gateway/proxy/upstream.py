@@ -290,7 +290,7 @@ class Upstream:
         return reply.status, reply.body
 
     async def health_problem(self) -> str | None:
-        """Why the engine is not available; None if a node is. One that requires authentication is available."""
+        """The reason why the engine is not available; else None. A node that requires authentication is available."""
         problems = await asyncio.gather(*map(self._node_problem, self.nodes))
         return None if None in problems else problems[0]
 
@@ -365,7 +365,7 @@ class Upstream:
         """The error for a response that no engine sends.
 
         Args:
-            reason: What is wrong with it, for the log.
+            reason: The problem, for the log.
             error: Logged with its traceback.
         """
         self.log.warning(

@@ -107,7 +107,7 @@ class HealthChecker:
     """Sends health requests on separate connections and without credentials; any response counts.
 
     Args:
-        tls: As aiohttp takes it.
+        tls: TLS settings as for aiohttp.
         limits: Timeouts.
     """
 
@@ -148,7 +148,7 @@ class SilenceWatch:
     node answers these checks, so the request itself may take any time.
 
     Args:
-        node: Where the request is sent.
+        node: Node to which the request is sent.
         health: Checks the node.
         seconds: Until the first check, and between checks.
 

@@ -57,7 +57,7 @@ class RewriteContext(IndexExpression):
     """Indices, caller, mode and limits of a search to be rewritten.
 
     Attributes:
-        mode: What is rewritten.
+        mode: Mode of the rewriting.
         size: Bytes of the request body.
         budget: Limits that all searches of the request share; None gives this search a separate budget.
         trace: Filled in for the log; None if nothing is logged.
@@ -150,7 +150,7 @@ class ReceivedRequest:
 
     Attributes:
         unchanged: The request to pass through.
-        mode: What is rewritten.
+        mode: Mode of the rewriting.
         plain: The body, uncompressed, in UTF-8; None if nothing is rewritten: it is not JSON, or the mode is off.
     """
 
@@ -308,7 +308,7 @@ class PitResolver:
                 indices = [bucket["key"] for bucket in found["aggregations"]["indices"]["buckets"]]
                 expression = ",".join(quote(name, safe="") for name in indices)
                 if lacks_clusters(found):
-                    # Which indices are missing is unknown. Semantic queries are refused as far as they are remote.
+                    # The missing indices are unknown. Semantic queries are refused as far as they are remote.
                     return f"{expression},{_ALL_REMOTE}" if expression else _ALL_REMOTE
                 self._cache[key] = expression or _NO_INDEX
         return self._cache[key]

@@ -1,4 +1,4 @@
-"""Native kNN queries in place of semantic queries: their placeholders, and the queries that replace them."""
+"""Native kNN queries for semantic queries: their placeholders, and the queries that replace them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class QueryPlaceholder:
 
     Attributes:
         semantic: The semantic query.
-        filters: What hits must match as well.
+        filters: Further queries that hits must match.
         query: The search for its nearest vectors, without the vector.
         has_cutoff: Whether only the k nearest documents of all shards may match. In `must_not`, all documents above the
             minimum cosine are excluded.
@@ -87,7 +87,7 @@ class SectionPlaceholder:
     def native_query(
         self, engine_type: EngineType, vector: QueryVector, cutoff: float | None, counts: CandidateCounts
     ) -> Json:
-        """The section with the vector in place of the text; see `QueryPlaceholder.native_query`.
+        """The section with the vector instead of the text; see `QueryPlaceholder.native_query`.
 
         The engine itself keeps the k nearest documents of all shards.
         """
@@ -115,7 +115,7 @@ Placeholder = QueryPlaceholder | SectionPlaceholder
 
 
 def substitute(body: Json, native_queries: Mapping[Placeholder, Json]) -> None:
-    """Put native queries into a body, in place of their placeholders.
+    """Replace the placeholders in a body by native queries.
 
     Args:
         body: As `find_queries` returns it. The objects and lists that hold placeholders are copies, not the client's.
@@ -144,7 +144,7 @@ def query_without_vector(
     """The search for the nearest vectors of a semantic query, without the vector.
 
     Args:
-        filters: What hits must match as well; applied during the search, so that k documents remain.
+        filters: Further queries that hits must match; applied during the search, so that k documents remain.
         inner_hits: Name for the nearest passage of each hit; None for none.
         matches_candidates: See `EngineInfo.knn_matches_candidates`.
 

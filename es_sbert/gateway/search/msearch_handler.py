@@ -56,7 +56,7 @@ class _MsearchEntry:
         trace: Its entry in the search log.
         result: The result of rewriting it; None if it is not semantic.
         is_hidden: Whether its body was changed so that its hits lack the vectors.
-        error: Why it cannot be rewritten.
+        error: Error that prevents rewriting it.
         response: Its part of the response if it is not sent to the engine.
     """
 

@@ -1,6 +1,6 @@
 """Find the semantic queries of a search body, in every part that holds queries, from `query` to `aggs` and `retriever`.
 
-Pure functions: a body becomes one with a placeholder in place of each semantic query.
+Pure functions: they replace each semantic query in a body by a placeholder.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FoundQueries:
     """The semantic queries of a search body.
 
     Attributes:
-        body: The body with a placeholder in place of each; the identical object if nothing in it is rewritten.
+        body: The body with a placeholder for each; the identical object if nothing is rewritten.
         placeholders: The queries and their places.
     """
 
@@ -100,8 +100,8 @@ class QueryPosition:
 
     Attributes:
         scores: Whether its score counts.
-        filters: What every hit must match as well. A semantic query applies them during the search, so that k documents
-            remain.
+        filters: Further queries that every hit must match. A semantic query applies them during the search, so that k
+            documents remain.
         scores_from_filters: Whether a query on the virtual field scores even inside a filter. Kibana puts all queries
             into filters, even if the request sorts by score.
         only_semantic_scores: Whether the query was moved from a filter to a scoring position, in which only semantic

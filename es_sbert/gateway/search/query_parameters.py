@@ -1,7 +1,7 @@
 """The parameters of semantic queries: which are applied or translated, and which are refused by name.
 
 A silently dropped parameter would change the result unnoticed. So each query type has a list of the parameters that the
-gateway applies; any other parameter is an error, as it is in the engine.
+gateway applies; any other parameter is an error, as in the engine.
 """
 
 from __future__ import annotations

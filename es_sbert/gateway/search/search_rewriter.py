@@ -280,7 +280,7 @@ class SearchRewriter:
         numbers: Mapping[_NumbersKey, list[float]],
         cutoffs: Mapping[Placeholder, float | None],
     ) -> None:
-        """Put native kNN queries in place of the semantic ones; of a large body in a thread."""
+        """Replace the semantic queries by native kNN queries, in a thread if the body is large."""
         engine_type, counts = self._upstream.engine_type_or_default, CandidateCounts()
         native_queries = {
             placeholder: placeholder.native_query(

@@ -63,7 +63,7 @@ class SemanticQuery:
             default.
         boost: Factor of the score.
         name: The query's `_name`.
-        syntax: How it was written.
+        syntax: Syntax of the query in the request.
         native: Parameters that are passed on to the engine's own kNN query.
         nested: Parameters of the `nested` query around it (`parse_nested`); None if the client wrote none.
     """

@@ -50,7 +50,7 @@ class TopKCutoff:
         """The queries of a search that would match more than k documents; equal ones, which have one cutoff, together.
 
         Args:
-            placeholders: Those of the search.
+            placeholders: Placeholders of the search.
         """
         engine_type = self._upstream.engine_type_or_default
         matches_candidates = self._upstream.knn_matches_candidates
@@ -174,7 +174,7 @@ def kth_hit_body(
 
     Args:
         vector: *Shape:* ``(dimensions,)``.
-        filters: What every hit must match.
+        filters: Queries that every hit must match.
         search: The search that contains the query.
     """
     # The score must be that of the nearest chunk, even if the client's `nested` query scores in another way.

@@ -348,7 +348,7 @@ class PageApi:
         checked = parse_query_text(text, "the map", self._settings.limits.query_characters)
         embedder = await self._models.for_field(field.meta, field.indices[0])
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
-        # The vector as it is searched for: in byte fields it is rounded.
+        # The vector used in the search: in byte fields it is rounded.
         return np.asarray(to_element_type(vector, field.element_type(field.name)), np.float32)
 
     async def _document_vector(

@@ -15,7 +15,7 @@ from es_sbert.gateway.proxy.json_bodies import lines_to_utf8
 
 # Whitespace of JSON; a line feed ends a line of a bulk request.
 JSON_SPACE = b" \t\r\n"
-# How documents begin. Engines reject others, but Elasticsearch accepts comments before a document.
+# First bytes of documents. Engines reject others, but Elasticsearch accepts comments before a document.
 DOCUMENT_STARTS = (b"{", b"/")
 # Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024

@@ -233,7 +233,7 @@ def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
 
 
 async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | EngineUnreachable) -> Json:
-    """What a part adds to the response, also if the engine rejected it after it had written earlier parts."""
+    """The part's contribution to the response, also if the engine rejected it after it had written earlier parts."""
     if isinstance(answer, EngineUnreachable):
         return failed_part_response(part, http_status(answer), error_object(answer))
     whole = await offload_if_large(len(answer.body), parse_bulk_response, answer.body)
@@ -360,7 +360,7 @@ def _has_valid_durations(members: Json) -> bool:
 
 
 def failed_part_response(items: Sequence[BulkItem], status: int, error: object) -> Json:
-    """What a part that the engine rejected as a whole adds to the response."""
+    """The contribution to the response of a part that the engine rejected as a whole."""
     return {"took": 0, "errors": True, "items": [_error_result(item, status, error) for item in items]}
 
 

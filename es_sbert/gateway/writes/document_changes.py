@@ -51,7 +51,7 @@ class WriteItem:
             makes it.
         doc: The partial document of an update; None for an update by a script.
         creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
-        unseen: Why the gateway cannot see a document that the item may write; None if it can.
+        unseen: Reason why the gateway cannot see a document that the item may write; None if it can.
     """
 
     item: BulkItem
@@ -210,7 +210,7 @@ def _object_member(fields: Json, name: str) -> Json | None:
 
 
 class NoPreviousDocument(Enum):
-    """Why the previous document of an update is not available."""
+    """The reason why the previous document of an update is not available."""
 
     MISSING = auto()  # there is none
     UNKNOWN = auto()  # it cannot be determined
@@ -229,7 +229,7 @@ class DocumentChange:
         removed: Members of the object that are removed: vectors of an older text, and their metadata.
         cleared: Vector fields that a partial document sets to null.
         document_hash: Hash of the whole document; None for a partial document.
-        lacking: Why vector fields get no vector although the object says what their text is.
+        lacking: Reason why vector fields get no vector although the object says what their text is.
     """
 
     to_embed: tuple[tuple[EmbeddingTarget, str], ...] = ()
@@ -336,7 +336,7 @@ def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None
 
 
 def _no_text_reason(text: str | None) -> NoVectorReason:
-    """Why there is nothing to embed, by the result of `stored_text`."""
+    """The reason why there is nothing to embed, by the result of `stored_text`."""
     return NoVectorReason.NOT_TEXT if text is None else NoVectorReason.NO_TEXT
 
 

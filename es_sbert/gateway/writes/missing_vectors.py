@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class NoVectorReason(StrEnum):
-    """Why a written document lacks the vector of a vector field; a label of a metric."""
+    """The reason why a written document lacks the vector of a vector field; a label of a metric."""
 
     NO_TEXT = "no_text"
     NOT_TEXT = "not_text"
@@ -30,7 +30,7 @@ class NoVectorReason(StrEnum):
 
 
 class UnreadReason(StrEnum):
-    """Why a request that writes documents passes through unread; a label of a metric."""
+    """The reason why a request that writes documents passes through unread; a label of a metric."""
 
     OFF = "off"
     NO_WRITES = "no_writes"
@@ -88,7 +88,7 @@ class MissingVectors:
 
         Args:
             index: The index, as the request names it.
-            reasons: Why they lack a vector, each of them for the same documents.
+            reasons: Reasons why they lack a vector; all apply to the same documents.
             count: Number of documents.
             partly: Whether they get the vectors of other vector fields.
         """

@@ -51,7 +51,7 @@ class ItemPreparer:
         upstream: The engine.
         destinations: Resolves the indices of items.
         embedder: Embeds texts.
-        policy: What happens to items that cannot be embedded.
+        policy: Policy for items that cannot be embedded.
         missing: Counts and logs the documents that get no vector.
     """
 
@@ -266,7 +266,7 @@ class ChangedItem:
 
     @property
     def lacking(self) -> frozenset[NoVectorReason]:
-        """Why its documents lack a vector."""
+        """The reason why its documents lack a vector."""
         return frozenset(reason for change in self.changes.values() for reason in change.lacking)
 
 

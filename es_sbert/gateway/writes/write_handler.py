@@ -316,7 +316,7 @@ class WriteHandler:
 
 
 def _unread_reason(incoming: IncomingRequest) -> UnreadReason | None:
-    """Why a request passes through unread; None if it is read."""
+    """The reason why a request passes through unread; None if it is read."""
     if requested_mode(incoming) is RewriteMode.OFF:
         return UnreadReason.OFF
     if not has_json_body(incoming):

@@ -35,7 +35,7 @@ from es_sbert.messages import setting_text
 
 
 class CellType(StrEnum):
-    """What the cells of a column hold."""
+    """The type of the cells of a column."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -76,7 +76,7 @@ class ColumnType:
     """The type of a column.
 
     Attributes:
-        type: What its cells hold.
+        type: Type of its cells.
         date_format: The `strptime` format of dates; None for ISO 8601.
         is_mapped: Whether the type is that of the field in the mapping. Dates are then left to the engine, which knows
             their format.

@@ -1,4 +1,4 @@
-"""What every source of documents provides: a check before the load, and a stream of records.
+"""The interface of every source of documents: a check before the load, and a stream of records.
 
 `read_records` reads all sources of a load one after another; `check_sources` looks at the beginning of each before
 anything is written. `BlockingCalls` runs calls that may block for a long time, so that a load can be stopped.
@@ -53,7 +53,7 @@ class ByteCounter:
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How sources are read.
+    """Options for reading sources.
 
     Attributes:
         max_bytes: Longest record in bytes; longer ones become dead letters.
@@ -79,7 +79,7 @@ class ReadContext:
     """One pass over the sources.
 
     Attributes:
-        settings: How they are read.
+        settings: Options for reading them.
         counter: Counts what was taken.
         stop: Set when no more is to be read.
     """
@@ -233,7 +233,7 @@ class FileSource(DocumentSource):
     """Base of the sources that read files.
 
     Attributes:
-        input: Where the bytes come from.
+        input: Source of the bytes.
     """
 
     input: ByteInput

@@ -142,7 +142,7 @@ class TextSource(FileSource):
         """
         if not self._is_scanned or self.encoding == UTF8:
             return
-        # What is damaged is found again when it is loaded.
+        # Damage is found again during the load.
         with suppress(CorruptStream):
             head, rest = read_head(decompress(self._preview()), MAGIC_BYTES)
             if not has_byte_order_mark(head):

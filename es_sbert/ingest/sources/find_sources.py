@@ -161,12 +161,12 @@ def split_file(name: str, path: Path, partition_bytes: int) -> list[LocalFile]:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How files are read.
+    """Options for reading files.
 
     Attributes:
         format: The format of all files; None tells it from each file's name.
         delimiter: Of CSV files; None recognizes it in each file.
-        encoding: Of text files; None for UTF-8, or UTF-16 with a byte order mark.
+        encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         sheet: The sheet of workbooks; None for the only one.
         types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
         decimal: The decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
@@ -197,7 +197,7 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
 
     Args:
         arguments: Paths, glob patterns, fsspec addresses or `-`.
-        options: How they are read; a format alone is enough.
+        options: Options for reading them; a format alone is enough.
 
     Raises:
         SourceError: a file is missing, a folder, or of unknown format, or a pattern matches nothing.

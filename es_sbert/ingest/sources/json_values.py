@@ -54,7 +54,7 @@ class UnserializableValue:
     """Placeholder for a value that JSON cannot hold, in a converted column.
 
     Args:
-        reason: Why not.
+        reason: Reason why it cannot be converted.
     """
 
     def __init__(self, reason: str) -> None:
@@ -98,7 +98,7 @@ class BinaryValue:
 
 
 def json_default(value: object) -> Any:
-    """What orjson writes for the placeholders of a converted column.
+    """Values that orjson writes for the placeholders of a converted column.
 
     Raises:
         SerializationError: the value is `UnserializableValue`, or was not converted.

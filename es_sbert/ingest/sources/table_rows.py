@@ -37,10 +37,10 @@ class RowTerms:
 
     Attributes:
         row, column: The words for a row and a column.
-        convert: How to load a value of a type that JSON lacks.
-        decode: How bytes in another encoding become text; `{column}` is replaced by the name.
-        encode: How bytes that are not text become an id.
-        limit: What limits the size of a row.
+        convert: Converts a value of a type that JSON lacks.
+        decode: Advice on how to turn bytes in another encoding into text; `{column}` is replaced by the name.
+        encode: Advice on how to turn bytes that are not text into an id.
+        limit: Setting that limits the size of a row.
     """
 
     row: str

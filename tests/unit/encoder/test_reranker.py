@@ -300,7 +300,7 @@ def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
         Reranker(tmp_path)
     plain = copy(bert, tmp_path / "plain")
     (plain / RerankerManifest.FILE_NAME).unlink()
-    with pytest.raises(BundleInvalid, match="not exported yet") as raised:
+    with pytest.raises(BundleInvalid, match="not been exported yet") as raised:
         Reranker(plain)
     assert f"es-sbert export {plain}" in raised.value.remedy
 

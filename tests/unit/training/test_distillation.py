@@ -237,8 +237,8 @@ def test_command_distils_texts_of_files(
         ((), "no --layers, --base or --static is given"),
         (("--static", "--layers", "1"), "--static is given with --layers or --base"),
         (("--static", "--base", model), "--static is given with --layers or --base"),
-        (("--layers", "1"), "there are no texts"),
-        (("--base", model), "there are no texts"),
+        (("--layers", "1"), "no texts are given"),
+        (("--base", model), "no texts are given"),
     ):
         refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
         assert refused.code != 0
