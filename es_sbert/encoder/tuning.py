@@ -72,12 +72,12 @@ class Tuning(BaseModel, frozen=True):
         Args:
             variants: In order of preference.
         """
-        settings = [[one for one in self.measured if one.variant == variant] for variant in variants]
+        settings = [[candidate for candidate in self.measured if candidate.variant == variant] for variant in variants]
         if not settings or not all(settings):
             return None
-        fastest, *others = (one for found in settings for one in found)
-        for one in others:
-            fastest = one if one.texts_per_second > _MARGIN * fastest.texts_per_second else fastest
+        fastest, *others = (candidate for found in settings for candidate in found)
+        for candidate in others:
+            fastest = candidate if candidate.texts_per_second > _MARGIN * fastest.texts_per_second else fastest
         return fastest
 
 

@@ -195,10 +195,8 @@ class RemoteLookup:
         else:
             # A kNN query fails on a field without a graph. A script searches any field, but compares all its vectors.
             index_type = IndexType.INT8_HNSW if index in graphs else IndexType.FLAT
-        passages = _SOME_CHUNKS if index in field.chunked else None
-        return VectorFieldMeta(
-            fingerprint=fingerprint, model="", dimensions=0, index_type=index_type, passages=passages
-        )
+        chunks = _SOME_CHUNKS if index in field.chunked else None
+        return VectorFieldMeta(fingerprint=fingerprint, model="", dimensions=0, index_type=index_type, passages=chunks)
 
     async def _models(
         self, target: str, shown: str, fields: Sequence[RemoteVectorField], credentials: Headers

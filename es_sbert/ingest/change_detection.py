@@ -106,9 +106,9 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
     has_text = has_meta = loses_vector = text_changed = superseded = False
     same_document = True
     # One pass without closures: this runs for every document of a load.
-    for number, (target, text, one) in enumerate(zip(targets, document.texts, stored, strict=True)):
-        change = vector_change(target, text, one)
-        text_changed |= one.text_changed
+    for number, (target, text, earlier) in enumerate(zip(targets, document.texts, stored, strict=True)):
+        change = vector_change(target, text, earlier)
+        text_changed |= earlier.text_changed
         if change is VectorChange.EMBED:
             to_embed.append(number)
         elif change is VectorChange.KEEP:
@@ -117,13 +117,13 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
             discarded.append(number)
         elif change is VectorChange.REMOVE:
             loses_vector = True
-        if one.meta is not None:
-            superseded = superseded or is_superseded(document, one.meta)
+        if earlier.meta is not None:
+            superseded = superseded or is_superseded(document, earlier.meta)
         if target.filled:
             has_text = has_text or text != ""
-            if one.meta is not None:
+            if earlier.meta is not None:
                 has_meta = True
-                same_document &= one.meta.get("document_hash") == document.document_hash
+                same_document &= earlier.meta.get("document_hash") == document.document_hash
     if has_meta and same_document and not (text_changed or to_embed or loses_vector):
         return _UNCHANGED
     if superseded:
@@ -236,9 +236,11 @@ class ChangeDetection:
         if hit is None:
             return [StoredVector()] * len(self._targets)
         source, stored = hit.get("_source") or {}, []
-        for number, (target, one) in enumerate(zip(self._targets, stored_vectors(hit, self._targets), strict=True)):
+        for number, (target, stored_vector) in enumerate(
+            zip(self._targets, stored_vectors(hit, self._targets), strict=True)
+        ):
             text_changed = self._comparable[number] and stored_text(source, target) != document.texts[number]
-            stored.append(StoredVector(one.exists and not self._untrusted, one.meta, text_changed))
+            stored.append(StoredVector(stored_vector.exists and not self._untrusted, stored_vector.meta, text_changed))
         return stored
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[DocumentKey, Json]:

@@ -36,7 +36,7 @@ def check_delimiter(text: str) -> str:
     return delimiter
 
 
-def find_delimiter(lines: Iterable[Line], given: str | None = None) -> tuple[str, Iterator[Line]]:
+def find_delimiter(lines: Iterable[Line], chosen: str | None = None) -> tuple[str, Iterator[Line]]:
     """Find the delimiter of a CSV file, and return it with the lines, without a `sep=` line.
 
     The comma is used unless it is implausible: if it splits the header into a single column, or most of the first rows
@@ -45,16 +45,16 @@ def find_delimiter(lines: Iterable[Line], given: str | None = None) -> tuple[str
 
     Args:
         lines: The lines; only as many as necessary are read in advance.
-        given: The delimiter, if the user has given it.
+        chosen: The delimiter, if the user has given it.
     """
     rest = iter(lines)
     first = next(rest, None)
     if first is None:
-        return given or COMMA, rest
+        return chosen or COMMA, rest
     if first.number == 1 and (named := _SEP_LINE.fullmatch(first.data)):
-        return given or named[1].decode(errors="replace"), rest
-    if given is not None:
-        return given, chain([first], rest)
+        return chosen or named[1].decode(errors="replace"), rest
+    if chosen is not None:
+        return chosen, chain([first], rest)
     held = [first]
     candidates = [delimiter for delimiter in _OTHERS if delimiter.encode() in first.data]
     # One line is enough for most files, and the lines of a pipe may arrive one by one.

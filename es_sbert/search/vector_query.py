@@ -338,8 +338,8 @@ def _exact_clause(engine_type: EngineType, query: VectorQuery) -> Json:
         return _script_score(engine_type, query, {"bool": {"filter": [_has_vector(query), *filters]}})
     # Chunks do not have the fields of their document, so the filter is outside. It loses no hits, since every chunk is
     # scored.
-    passages = _script_score(engine_type, query, _has_vector(query))
-    return {"bool": {"must": [passages], "filter": filters}} if filters else passages
+    chunk_query = _script_score(engine_type, query, _has_vector(query))
+    return {"bool": {"must": [chunk_query], "filter": filters}} if filters else chunk_query
 
 
 def _has_vector(query: VectorQuery) -> Json:

@@ -238,7 +238,7 @@ def run_with_data(
     process = accelerate.PartialState(cpu=torch_device == "cpu")
     models = find_models(recipe, all_needed=not resume)
     folder = RunFolder(output)
-    given = data.given or recipe
+    original = data.given or recipe
     # A resumed run keeps its number format, also on another GPU.
     recorded = folder.precision() if resume and recipe.precision == "auto" else None
     precision = choose_training_precision(recorded or recipe.precision, torch_device, has_bf16=has_native_bf16())
@@ -249,7 +249,7 @@ def run_with_data(
         if process.is_main_process:
             data_hashes = data.hashes()
             model_hashes = {name: hash_model(path) for name, path in models.items()}
-            stack.enter_context(folder.lock(given, data_hashes, model_hashes, precision.products, resume=resume))
+            stack.enter_context(folder.lock(original, data_hashes, model_hashes, precision.products, resume=resume))
         process.wait_for_everyone()
         if resume and folder.finished():
             run.report(f"{output} is finished: there is nothing to resume")
@@ -259,7 +259,7 @@ def run_with_data(
         if process.is_main_process:
             if data.test is not None:
                 test = _measure_test_set(run, data.stages, data.test, process)
-            fingerprint = _export(run, data.folder, _training_record(run, given, data_hashes, test))
+            fingerprint = _export(run, data.folder, _training_record(run, original, data_hashes, test))
             folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
         process.wait_for_everyone()
     return TrainingResult(output, results, fingerprint, test, str(precision))
@@ -269,16 +269,16 @@ def _index_sources(recipe: Recipe) -> list[SourceSpec]:
     return [source for source in recipe.sources if source.index is not None]
 
 
-def _hash_data(given: Recipe, recipe: Recipe, data_folder: Path) -> dict[str, str]:
+def _hash_data(original: Recipe, recipe: Recipe, data_folder: Path) -> dict[str, str]:
     """SHA-256 of every file that the run reads, by its path, or by the index that its documents came from.
 
     Args:
-        given: The recipe as it was given.
+        original: The recipe as it was given.
         recipe: The recipe with files instead of indices.
     """
     files = {
         f"{source.source} ({source_file(source)})" if source.index else source.source: data_folder / read.file
-        for source, read in zip(given.sources, recipe.sources, strict=True)
+        for source, read in zip(original.sources, recipe.sources, strict=True)
     }
     return {name: hash_source(files[name]) for name in sorted(files)}
 
@@ -345,13 +345,13 @@ def _measure_test_set(
 
 
 def _training_record(
-    run: RunSettings, given: Recipe, data_hashes: dict[str, str], test: FinalScores | None
+    run: RunSettings, original: Recipe, data_hashes: dict[str, str], test: FinalScores | None
 ) -> dict[str, Any]:
     """Content of `training.json`: the recipe as it was given, hashes of the data, stage results, versions."""
     packages = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     results = [run.folder.result(stage.name) for stage in run.recipe.stages]
     return {
-        "recipe": given.model_dump(mode="json", exclude_defaults=True),
+        "recipe": original.model_dump(mode="json", exclude_defaults=True),
         "precision": str(run.precision),
         "data": data_hashes,
         "stages": [json.loads(result.read_text(encoding="utf-8")) for result in results],

@@ -77,7 +77,7 @@ class SectionPlaceholder:
     Attributes:
         semantic: The semantic query.
         section: The section that the client wrote.
-        inner_hits: Name for the nearest passage of each hit; None for none.
+        inner_hits: Name for the nearest chunk of each hit; None for none.
     """
 
     semantic: SemanticQuery
@@ -145,7 +145,7 @@ def query_without_vector(
 
     Args:
         filters: Further queries that hits must match; applied during the search, so that k documents remain.
-        inner_hits: Name for the nearest passage of each hit; None for none.
+        inner_hits: Name for the nearest chunk of each hit; None for none.
         matches_candidates: See `EngineInfo.knn_matches_candidates`.
 
     Raises:

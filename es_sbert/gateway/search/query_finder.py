@@ -106,7 +106,7 @@ class QueryPosition:
             into filters, even if the request sorts by score.
         only_semantic_scores: Whether the query was moved from a filter to a scoring position, in which only semantic
             queries may score.
-        with_inner_hits: Whether hits may return their nearest passage.
+        with_inner_hits: Whether hits may return their nearest chunk.
         words: Whether the query selects words to highlight, so that a semantic query becomes a full-text one.
         negative: Whether its matches are unwanted, as in `must_not`.
     """
@@ -317,7 +317,7 @@ class _QueryFinder:
         return self._add(SectionPlaceholder(semantic, section, inner_hits))
 
     def _inner_hits_name(self, target: SearchScope) -> str | None:
-        """A name for inner hits, unique in the request; None if the field holds no passages."""
+        """A name for inner hits, unique in the request; None if the field holds no chunks."""
         return None if target.meta.passages is None else self._inner_hits_names.unique(target.name)
 
     def _split(self, node: Json) -> Json:
@@ -328,7 +328,7 @@ class _QueryFinder:
         return self._split(node) is not node or self._parser.parse(node) is not None
 
     def _is_involved(self, node: Json) -> bool:
-        """Whether a query, or one inside it, is semantic, becomes hybrid, or searches passages."""
+        """Whether a query, or one inside it, is semantic, becomes hybrid, or searches chunks."""
         return self._involved_cache(node, self._is_semantic_or_hybrid)
 
     def _is_semantic_or_hybrid(self, node: Json) -> bool:
