@@ -4,26 +4,38 @@
     ├── UsageError                 contradictory or invalid settings, or a missing extra; also a ValueError
     │   └── RequestTooLarge        a request body above the gateway's limit
     ├── ModelError
-    │   ├── ModelNotFound no folder, installed package, registered model or hub repository with that name │   ├──
-    BundleInvalid          a model folder that is incomplete, unsafe or was edited by hand │   ├── RegistryInvalid
-    the file of registered models cannot be read │   ├── UnsupportedArchitecture │   ├── UnsupportedSetting     a
-    setting of a model folder that may change vectors and is not applied │   └── ParityFailed           an exported
-    graph does not reproduce the model's vectors ├── DeviceError                the requested device is not available
-    ├── EngineError │   ├── EngineUnreachable      no answer at the URL │   │   ├── HostUnknown        the host name
-    cannot be resolved │   │   └── TlsFailed          an untrusted certificate, or a server without TLS │   ├──
-    AccessDenied           401 or 403 │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch │   │   ├──
-    EngineTooOld       a version that es-sbert does not support │   │   └── FeatureMissing     the engine lacks a module
-    that the request needs (also a RequestFailed) │   ├── RequestFailed the engine answered with an error, or only for
-    some of the shards │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one │ └──
-    LocalEngineError       `es-sbert engine` cannot install, start or stop a server ├── VectorIndexError │   ├──
-    IndexMissing │   ├── IndexMismatch          other dimensions, another model, or no vector field │   └──
-    DocumentsAltered       the engine stores documents that differ from what was sent ├── TrainingError │   ├──
-    RecipeInvalid          unknown or contradictory settings in a recipe │   ├── TrainingDiverged       the loss or a
-    gradient is not a finite number │   ├── OutOfMemory            a batch does not fit into memory │   └──
-    CheckpointInvalid      no checkpoint to resume from, or one of another recipe ├── ClusterError               a Ray
-    cluster cannot be used ├── DownloadFailed             a package cannot be fetched, or is not the file that it should
-    be ├── Overloaded                 the gateway receives more than it can handle ├── SourceError                input
-    that cannot be read at all └── OutputError                an output file that cannot be written
+    │   ├── ModelNotFound          no folder, installed package, registered model or hub repository with that name
+    │   ├── BundleInvalid          a model folder that is incomplete, unsafe or was edited by hand
+    │   ├── RegistryInvalid        the file of registered models cannot be read
+    │   ├── UnsupportedArchitecture
+    │   ├── UnsupportedSetting     a setting of a model folder that may change vectors and is not applied
+    │   └── ParityFailed           an exported graph does not reproduce the model's vectors
+    ├── DeviceError                the requested device is not available
+    ├── EngineError
+    │   ├── EngineUnreachable      no answer at the URL
+    │   │   ├── HostUnknown        the host name cannot be resolved
+    │   │   └── TlsFailed          an untrusted certificate, or a server without TLS
+    │   ├── AccessDenied           401 or 403
+    │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch
+    │   │   ├── EngineTooOld       a version that es-sbert does not support
+    │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
+    │   ├── RequestFailed          the engine answered with an error, or only for some of the shards
+    │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
+    │   └── LocalEngineError       `es-sbert engine` cannot install, start or stop a server
+    ├── VectorIndexError
+    │   ├── IndexMissing
+    │   ├── IndexMismatch          other dimensions, another model, or no vector field
+    │   └── DocumentsAltered       the engine stores documents that differ from what was sent
+    ├── TrainingError
+    │   ├── RecipeInvalid          unknown or contradictory settings in a recipe
+    │   ├── TrainingDiverged       the loss or a gradient is not a finite number
+    │   ├── OutOfMemory            a batch does not fit into memory
+    │   └── CheckpointInvalid      no checkpoint to resume from, or one of another recipe
+    ├── ClusterError               a Ray cluster cannot be used
+    ├── DownloadFailed             a package cannot be fetched, or is not the file that it should be
+    ├── Overloaded                 the gateway receives more than it can handle
+    ├── SourceError                input that cannot be read at all
+    └── OutputError                an output file that cannot be written
 
 Each error carries a `remedy`: what to do next, in one or two sentences. The command line prints message and remedy and
 exits with code 2; these errors are never shown as a traceback.

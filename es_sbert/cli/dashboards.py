@@ -134,9 +134,9 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
 
     The data view hides vectors, and becomes the default one if there is no default. One dashboard shows the load:
     documents by model, tokens, truncated texts, when they were embedded, what failed. The other one shows
-    searches: rate, latency, queries without a hit. Both show more if there are reports of loads (`es-sbert ingest
-        --report-index`) and a log of the gateway (`es-sbert serve --search-log`). Installing again updates everything,
-        including the fields that OpenSearch Dashboards keeps in a data view.
+    searches: rate, latency, queries without a hit. Both show more if there are reports of loads
+    (`es-sbert ingest --report-index`) and a log of the gateway (`es-sbert serve --search-log`). Installing again
+    updates everything, including the fields that OpenSearch Dashboards keeps in a data view.
 
     \b
     Examples:

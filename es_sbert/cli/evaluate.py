@@ -127,9 +127,11 @@ def evaluate(
     \b
     Tasks:
       sts         Spearman's and Pearson's correlation with human scores
-      triplet     how often the positive is closer than the negative argument    similarity of arguments: untrained, in
-      10 folds, across topics transfer    SentEval: logistic regression on the vectors duplicates  average precision,
-      best F1 retrieval   nDCG@10, MRR@10, MAP, precision, recall, success@1, unjudged@10
+      triplet     how often the positive is closer than the negative
+      argument    similarity of arguments: untrained, in 10 folds, across topics
+      transfer    SentEval: logistic regression on the vectors
+      duplicates  average precision, best F1
+      retrieval   nDCG@10, MRR@10, MAP, precision, recall, success@1, unjudged@10
 
     \b
     Examples:
