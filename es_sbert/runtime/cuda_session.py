@@ -207,9 +207,9 @@ _MAX_CAUSE_LENGTH = 300  # characters of a cause that are shown
 
 
 # Kinds of failure:
-# - a pattern that is found in the text of the exception, which has the number of a `cudaError` or its name; # - the
-# problem, with the placeholders `{device}`, `{onnxruntime}`, `{card}` and `{cause}`; # - the remedy, with the same
-# placeholders, `{cudnn}` and `{driver}`.
+# - a pattern that is found in the text of the exception, which has the number of a `cudaError` or its name;
+# - the problem, with the placeholders `{device}`, `{onnxruntime}`, `{card}` and `{cause}`;
+# - the remedy, with the same placeholders, `{cudnn}` and `{driver}`.
 _FAILURES = (
     (
         r"out of memory|Failed to allocate memory|CUDA failure 2:|MemoryAllocation|STATUS_ALLOC_FAILED|bad_alloc",
