@@ -48,7 +48,7 @@ class ParityReport(BaseModel, frozen=True):
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
         worst, cause: The text with the lowest cosine, and the most likely cause; None if the variant passed.
-        emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
+        emulated: Whether the variant's number format was emulated because the intended device is missing.
     """
 
     reference: str
@@ -161,7 +161,7 @@ class ScoreParityReport(BaseModel, frozen=True):
         rank_agreement: Spearman's ρ × 100 between the two orders of the pairs; with several labels, the lowest.
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
-        emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
+        emulated: Whether the variant's number format was emulated because the intended device is missing.
     """
 
     reference: str

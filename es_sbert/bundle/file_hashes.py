@@ -19,7 +19,7 @@ from es_sbert.errors import UsageError
 from es_sbert.filesystem import open_output
 
 # A file that has just been written may be written again within the same tick of the file system's clock, so its hash is
-# # not cached yet.
+# not cached yet.
 _SETTLED_SECONDS = 2.0
 
 

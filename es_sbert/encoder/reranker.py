@@ -217,7 +217,7 @@ class Reranker:
         """All outputs after the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
 
         Raises:
-            UsageError, ModelError: as `score`, but for the labels.
+            UsageError, ModelError: as in `score`, except for the labels.
         """
         return self._outputs(first, second)[0]
 

@@ -303,7 +303,9 @@ class SearchLog:
             raise response_error(status, answer, label=_LABEL, action="POST /_bulk")
         items = answer.get("items", []) if isinstance(answer, dict) else []
         if len(items) != len(batch):
-            raise EngineUnreachable(f"{_LABEL} broke off its response", "Check the network, and any proxy in between.")
+            raise EngineUnreachable(
+                f"{_LABEL} ended its response early", "Check the network, and any proxy in between."
+            )
         return [item["create"] for item in items]
 
     async def _ensure_index(self, index: str, body_name: str) -> None:

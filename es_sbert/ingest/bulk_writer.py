@@ -23,7 +23,7 @@ _SPLIT_STATUSES = frozenset({400, 413})
 _OVERLOAD_STATUSES = frozenset({429, 503})
 # HTTP 500 for one item may be transient: it is retried, but only within the budget.
 _INTERNAL_SERVER_ERROR = 500
-# Read-only, set by hand or because a disk is nearly full: transient once somebody has removed the cause.
+# Read-only, set by hand or because a disk is nearly full: transient, since the cause can be removed.
 _BLOCKED_REASON = "cluster_block_exception"
 _BLOCKED_STATUS = 403  # of a request; missing privileges raise AccessDenied
 # The following reasons are not about a document: every later one would be rejected too.

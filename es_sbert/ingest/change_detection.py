@@ -214,7 +214,7 @@ class ChangeDetection:
             # A newer version of a dead letter wins, also one that was written a moment ago.
             self._context.control.check()
             self._context.retrying(self._engine.refresh, self._index)
-        # A search, not a lookup by id: only a search tells whether there is a vector without returning it.
+        # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
         query = named_vectors_query((target.field, target.meta) for target in self._targets)
         texts = [field for target in self._targets for field in target.template.fields]
         metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]

@@ -124,7 +124,7 @@ def open_load(
 ) -> Iterator[OpenLoad]:
     """Prepare the index, the checkpoint and the dead-letter file for a load, until the block ends.
 
-    If the block fails, the settings of the index are restored, and the error tells how much was written.
+    If the block fails, the settings of the index are restored, and the error states how much was written.
 
     Args:
         stream: The records of the sources, whose first records were checked; None for documents of the index.

@@ -104,7 +104,7 @@ def metadata_id_field(value: Any) -> str:
 
 
 class InvalidId(Exception):
-    """The id or the routing of a document cannot be used; the message tells why."""
+    """The id or the routing of a document cannot be used; the message explains why."""
 
 
 def document_id(record: Record, id_field: str) -> str:

@@ -1,7 +1,7 @@
 """Let transformers use attention masks without reading them, so that the host need not wait for the GPU.
 
 This relies on two private names of transformers, for which there are no public ones: `config._attn_implementation` is
-the attention that a network uses, and `_can_set_attn_implementation()` tells whether it can use another one.
+the attention that a network uses, and `_can_set_attn_implementation()` shows whether it can use another one.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Hit:
         return _hit_repr(self, {"cosine": self.cosine})
 
     def as_json(self) -> Json:
-        """The hit, its cosine to six digits: float32 tells no more."""
+        """The hit, its cosine to six digits: float32 is not more precise."""
         return _hit_json(self, {"cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score})
 
 
@@ -102,7 +102,7 @@ class HybridHit:
         return _hit_repr(self, {"score": self.score, "cosine": self.cosine, "lexical": self.lexical})
 
     def as_json(self) -> Json:
-        """The hit, its cosine to six digits: float32 tells no more."""
+        """The hit, its cosine to six digits: float32 is not more precise."""
         cosine = None if self.cosine is None else round(self.cosine, _COSINE_DIGITS)
         scores = {"score": self.score, "cosine": cosine, "lexical": self.lexical}
         return _hit_json(self, scores | ({"ranks": self.ranks} if self.ranks else {}))

@@ -427,7 +427,7 @@ class Upstream:
                 "listens there, and look at its log.",
                 self.url,
             )
-            return EngineUnreachable("the engine behind the gateway broke off its response", _CHECK_BEFORE_RETRY)
+            return EngineUnreachable("the engine behind the gateway ended its response early", _CHECK_BEFORE_RETRY)
         # aiohttp's messages mention TLS whether it is used or not, and show digests as bytes.
         cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         if isinstance(error, aiohttp.ServerFingerprintMismatch):

@@ -220,7 +220,7 @@ class ByteInput:
         raise NotImplementedError
 
     def split_at_lines(self, partition_bytes: int) -> Sequence[ByteInput]:
-        """Ranges of whole lines, of about so many bytes; just this input if it cannot be split.
+        """Ranges of whole lines, of about this many bytes; only this input if it cannot be split.
 
         Raises:
             OSError: it cannot be read.

@@ -168,7 +168,7 @@ class TextSource(FileSource):
         chunks = self.input.chunks(context)
         first_line = self.input.first_line
         if first_line == 1:
-            # Only the beginning of a file has a byte order mark or tells the compression.
+            # Only the beginning of a file has a byte order mark or shows the compression.
             chunks = text_chunks(chunks, self.format, self.encoding)
         elif self.encoding is not None:
             chunks = to_utf8(chunks, self.encoding)
@@ -315,7 +315,7 @@ class _ArrowStream(io.RawIOBase):
     """A file object over byte chunks for Arrow to read; it records how the bytes ended.
 
     Args:
-        head: The first bytes, at least eight if there are so many.
+        head: The first bytes, at least eight if there are that many.
         rest: The chunks after them.
     """
 

@@ -107,7 +107,7 @@ class StandardInput(ByteInput):
 def _read_descriptor(
     descriptor: int, context: ReadContext, *, may_block: bool = False, count: int | None = None
 ) -> Iterator[bytes]:
-    """The bytes of an open file, to its end or exactly so many."""
+    """The bytes of an open file, to its end or exactly `count` of them."""
     # A pipe may stay silent for hours. Windows cannot wait for one with a timeout: there, stopping takes until the next
     # bytes arrive.
     polls = may_block and os.name == "posix"
@@ -133,7 +133,7 @@ def _read_descriptor(
 
 
 def split_file(name: str, path: Path, partition_bytes: int) -> list[LocalFile]:
-    """Split a file into ranges of about so many bytes, each of whole lines; reads the file once to count them.
+    """Split a file into ranges of about this many bytes, each of whole lines; reads the file once to count them.
 
     Args:
         name: Name of the file in messages.
@@ -164,7 +164,7 @@ class FileOptions:
     """Options for reading files.
 
     Attributes:
-        format: The format of all files; None tells it from each file's name.
+        format: The format of all files; None recognizes it by each file's name.
         delimiter: Of CSV files; None recognizes it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         sheet: The sheet of workbooks; None for the only one.
@@ -193,7 +193,7 @@ class FileOptions:
 
 
 def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | None) -> list[DocumentSource]:
-    """The sources that the arguments name; patterns that the shell left alone are expanded here, sorted.
+    """The sources that the arguments name; patterns that the shell did not expand are expanded here, sorted.
 
     Args:
         arguments: Paths, glob patterns, fsspec addresses or `-`.

@@ -257,7 +257,7 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
         address: With a protocol in front; may be a pattern.
 
     Returns:
-        Files elsewhere, each with the name that tells its format, and paths of files on this machine (`file://`).
+        Files elsewhere, each with the name that determines its format, and paths of files on this machine (`file://`).
 
     Raises:
         SourceError: there is no such file, nothing matches, or the filesystem cannot be reached.
