@@ -163,7 +163,8 @@ def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[st
     """Names of the libraries without which the provider does not load.
 
     Args:
-        libraries: Result of the search. problem: Message of the system's loader, which names at most one of them.
+        libraries: Result of the search.
+        problem: Message of the system's loader, which names at most one of them.
     """
     named = re.match(r"(\S+): cannot open shared object file", problem)
     names = [library.name for library in libraries.missing if library.required]
@@ -284,7 +285,8 @@ def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, proble
 
     Args:
         device: The card.
-        libraries: Result of the search. problem: Message of the system's loader.
+        libraries: Result of the search.
+        problem: Message of the system's loader.
     """
     names = missing_library_names(libraries, problem)
     if "libcuda.so.1" in names:

@@ -273,7 +273,8 @@ def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes | None:
 
     Raises:
         RequestTooLarge: it exceeds the limit when decompressed.
-        Overloaded: request bodies use all memory that is allowed for them. BadRequest: it is damaged.
+        Overloaded: request bodies use all memory that is allowed for them.
+        BadRequest: it is damaged.
     """
     encoding = incoming.content_encoding
     if encoding in _NO_ENCODING or not body:

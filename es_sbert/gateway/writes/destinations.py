@@ -97,7 +97,8 @@ class DestinationResolver:
 
         Args:
             name: Index, alias or data stream; if it does not exist, its index template is used.
-            headers: The caller's headers. fresh: Do not use a cached result.
+            headers: The caller's headers.
+            fresh: Do not use a cached result.
 
         Raises:
             IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
