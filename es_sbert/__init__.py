@@ -23,7 +23,7 @@ if _TYPE_CHECKING:
     from es_sbert.search import AsyncSemanticIndex as AsyncSemanticIndex
     from es_sbert.search import SemanticIndex as SemanticIndex
 
-# The version's only place: pyproject.toml, `es-sbert --version` and the bundles read it here.
+# The only definition of the version: pyproject.toml, `es-sbert --version` and the bundles read it here.
 __version__ = "0.1.0"
 
 # Usage reporting of dependencies is off unless the environment says otherwise. onnxruntime reads its variable during
@@ -41,7 +41,7 @@ for _name, _value in NO_TELEMETRY.items():
 
 # `exporters/` and `mappings/` are top-level folders of a checkout and are installed inside this package. In a checkout
 # that is on the path but not installed (a worktree, a machine of `make gpu-check`), Python finds them by this entry.
-# Links in their place would not survive a checkout on Windows.
+# Symbolic links would not survive a checkout on Windows.
 _folder = _os.path.dirname(__file__)
 if not _os.path.isdir(_os.path.join(_folder, "mappings")):
     from importlib.util import find_spec as _find_spec

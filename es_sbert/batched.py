@@ -1,4 +1,4 @@
-"""`batched`: a sequence in slices. That of Python 3.12 gives tuples, and takes the items one by one."""
+"""`batched`: slices of a sequence. Python 3.12 has a function that yields tuples, item by item."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ T = TypeVar("T")
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Slices of at most `size` items."""
+    """Yield slices of at most `size` items."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

@@ -10,21 +10,21 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def current_timestamp() -> str:
-    """UTC in ISO 8601, to the millisecond."""
+    """The time: UTC in ISO 8601, to the millisecond."""
     return format_timestamp(datetime.now(UTC))
 
 
 def format_timestamp(time: datetime) -> str:
-    """`2026-01-31T12:00:00.000Z`; such times sort as text."""
+    """Format a time as `2026-01-31T12:00:00.000Z`; such strings sort by time."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Clock:
     """A wall clock that never returns an earlier time than it has returned or observed. Thread-safe.
 
-    The physical part of a hybrid logical clock (Kulkarni et al. 2014): what is written after something that was
-    observed has a later time, even where the machine's clock says otherwise. `--retry` tells by such times whether the
-    index holds a later version than a dead letter.
+    This is the physical part of a hybrid logical clock (Kulkarni et al. 2014): a write after an observed time gets a
+    later time, even if the machine's clock is behind. With these times, `--retry` recognizes whether the index has a
+    later version than a dead letter.
 
     Args:
         wall: The machine's clock, in UTC.
@@ -36,13 +36,13 @@ class Clock:
         self._lock = threading.Lock()
 
     def now(self) -> str:
-        """UTC in ISO 8601, to the millisecond."""
+        """The time: UTC in ISO 8601, to the millisecond."""
         with self._lock:
             self._earliest = max(self._earliest, self._wall())
             return format_timestamp(self._earliest)
 
     def observe(self, time: str) -> None:
-        """Return later times only from now on. Invalid times are ignored: dead letters may have been edited by hand."""
+        """Only return later times from now on. Invalid times are ignored: dead letters may have been edited."""
         try:
             seen = datetime.fromisoformat(time)
         except ValueError:

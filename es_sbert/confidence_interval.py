@@ -16,7 +16,7 @@ class ConfidenceInterval:
     """A mean of shares with its 95 % confidence interval.
 
     Attributes:
-        mean: Between 0 and 1.
+        mean: The mean, between 0 and 1.
         low, high: Ends of the interval.
     """
 
@@ -26,16 +26,17 @@ class ConfidenceInterval:
 
 
 def mean_confidence_interval(shares: Sequence[float], size: int) -> ConfidenceInterval:
-    """The mean of shares that are each of `size` trials, with Wilson's interval.
+    """Compute the mean of shares, each from `size` trials, with Wilson's interval.
 
-    Trials within one query are not independent: the neighbours of one query are missed together. The number of trials
-    is therefore the one that would give the variance seen between queries (the design effect of cluster samples; Korn
-    and Graubard 1998, "Confidence intervals for proportions with small expected number of positive counts"): never more
-    than all trials, never fewer than queries. Unlike the normal interval, Wilson's has a width where every share is 1.
+    Trials within one query are not independent, because the neighbors of one query are often missed together. The
+    number of trials is therefore adjusted to the variance between queries (the design effect of cluster samples; Korn
+    and Graubard 1998, "Confidence intervals for proportions with small expected number of positive counts"), but never
+    below the number of queries or above that of all trials. Unlike the normal interval, Wilson's has a positive width
+    even if every share is 1.
 
     Args:
-        shares: Of each query, between 0 and 1; at least one.
-        size: Trials of each query (k).
+        shares: Share of each query, between 0 and 1; at least one.
+        size: Number of trials of each query (k).
     """
     values = np.asarray(shares, dtype=np.float64)  # (queries,)
     queries, mean = len(values), float(values.mean())
@@ -44,6 +45,6 @@ def mean_confidence_interval(shares: Sequence[float], size: int) -> ConfidenceIn
     if between > 0:
         trials = min(trials, max(float(queries), mean * (1 - mean) * queries / between))
     spread = _Z95**2 / trials
-    centre = (mean + spread / 2) / (1 + spread)
+    center = (mean + spread / 2) / (1 + spread)
     half = _Z95 / (1 + spread) * math.sqrt(mean * (1 - mean) / trials + spread / (4 * trials))
-    return ConfidenceInterval(mean, max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half)))
+    return ConfidenceInterval(mean, max(0.0, min(mean, center - half)), min(1.0, max(mean, center + half)))

@@ -19,15 +19,15 @@ from es_sbert.errors import UsageError
 
 
 def expand_home(path: str) -> Path:
-    """A path with `~` and `~user` expanded if the home folder is known; else unchanged."""
+    """Expand `~` and `~user` in a path if the home folder is known."""
     return Path(os.path.expanduser(path))
 
 
 def home_folder(variable: str) -> Path:
-    """The home of this user.
+    """The home folder of this user.
 
     Args:
-        variable: Of the environment: names the folder that is looked for there.
+        variable: Environment variable that could set the folder instead, for the message.
 
     Raises:
         UsageError: HOME is not set, and the system does not know the user.
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
     """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`.
 
     Raises:
-        UsageError: nothing says where that is.
+        UsageError: none of them is known.
     """
     if base := os.environ.get("ES_SBERT_CACHE"):
         return Path(base)
@@ -50,13 +50,13 @@ def cache_folder() -> Path:
     return (Path(shared) if shared else home_folder("ES_SBERT_CACHE") / ".cache") / "es-sbert"
 
 
-# A secret is one line; a file that is longer is something else.
+# A secret is one line; a longer file is something else.
 _MAX_SECRET_BYTES = 64 << 10
 KEYRING_API_KEY_ENTRY = "api-key"
 
 
 def read_secret_file(path: Path, what: str) -> str:
-    """The secret that a file holds: its text without the line feed at the end.
+    """Read a secret from a file, without the line feed at the end.
 
     Args:
         path: The file.
@@ -73,17 +73,17 @@ def read_secret_file(path: Path, what: str) -> str:
             f"the file of the {what} {path} cannot be read: {error.strerror}",
             "Check the path, and that this user may read it.",
         ) from error
-    # Not by an exception of decode: it would carry the secret along.
+    # Without an exception from decode, which would contain the secret.
     secret = data.decode(errors="replace").rstrip("\r\n")
     if "\ufffd" in secret:
-        raise UsageError(f"the file of the {what} {path} is not UTF-8 text", "Write the bare secret into it.")
+        raise UsageError(f"the file of the {what} {path} is not UTF-8 text", "Write only the secret into it.")
     if not secret or "\n" in secret or len(data) > _MAX_SECRET_BYTES:
-        raise UsageError(f"the file of the {what} {path} does not hold one line", "Write the bare secret into it.")
+        raise UsageError(f"the file of the {what} {path} does not hold one line", "Write only the secret into it.")
     return secret
 
 
 def read_keyring(service: str, entry: str) -> str:
-    """A secret from the system's keyring, by the `keyring` package.
+    """Read a secret from the system's keyring with the `keyring` package.
 
     Args:
         service: Name under which it was stored (`keyring set SERVICE ENTRY`).
@@ -106,16 +106,16 @@ def read_keyring(service: str, entry: str) -> str:
             f"the keyring cannot be read: {error}", "Unlock it, or keep the secret in a file or the environment."
         ) from error
     if not secret:
-        raise UsageError(f"the keyring has no entry {entry} of {service}", f"Add it: keyring set {service} {entry}")
+        raise UsageError(f"the keyring has no entry {entry} for {service}", f"Add it: keyring set {service} {entry}")
     return secret
 
 
 DEFAULT_URL = "http://localhost:9200"
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
-MAX_TIMEOUT = 86_400  # seconds; no system takes any number
+MAX_TIMEOUT = 86_400  # seconds; all systems have some limit
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
-# A comma separates two addresses only where an address, another comma or the end follows: a password may hold commas.
+# A comma separates two addresses only before an address, another comma or the end: a password may contain commas.
 _BETWEEN_ADDRESSES = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|,|$))")
 
 
@@ -125,17 +125,17 @@ def split_addresses(url: str) -> list[str]:
 
 
 def address_name(number: int, count: int) -> str:
-    """How messages call an address of the setting `url`, which may hold a password and is not repeated.
+    """Name of an address of the setting `url` in messages; the address itself may contain a password.
 
     Args:
-        number: From 1.
-        count: Of how many.
+        number: Number of the address, from 1.
+        count: Number of addresses.
     """
     return "the address of the engine" if count == 1 else f"address {number} of {count} of the engine"
 
 
 class UsageErrorModel(BaseModel):
-    """Settings whose validators raise `UsageError`, which is a ValueError, and leaves pydantic as such all the same.
+    """Settings whose validators can raise `UsageError`, a ValueError that pydantic would otherwise wrap.
 
     Raises:
         UsageError: a validator raised it.
@@ -162,7 +162,7 @@ def _unwrap_usage_error(error: ValidationError) -> UsageError | ValidationError:
 
 
 class EngineSettings(UsageErrorModel, BaseSettings):
-    """Where the search engine is and how to sign in.
+    """Address and credentials of the search engine.
 
     Attributes:
         url: Base address, `http://host:port` or `https://…`; several nodes of one cluster are separated by commas, or
@@ -170,10 +170,10 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         api_key: Encoded API key (Elasticsearch).
         username, password: Basic authentication.
         token: Bearer token: a service account's, OAuth's or a JSON Web Token.
-        api_key_file, password_file, token_file: Files that hold them; read once, here.
-        keyring: Service of the system's keyring that holds the user's password, or the API key as `api-key`.
+        api_key_file, password_file, token_file: Files with these secrets; they are read once, here.
+        keyring: Service in the system's keyring with the user's password, or with the API key as `api-key`.
         ca_certs: PEM file of the certificate authority that signed the server's certificate.
-        fingerprint: SHA-256 of the server's certificate in hex digits, which then is all that is checked.
+        fingerprint: SHA-256 of the server's certificate in hex digits; nothing else is then checked.
         timeout: Seconds for one request.
         sniff: Also use the cluster's other nodes, at the addresses that they publish.
     """
@@ -204,14 +204,14 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _read_secrets(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Read the secrets of files and of the keyring into their own settings."""
+        """Read the secrets from files and from the keyring into their settings."""
         data = dict(data)
         for name, what in _SECRETS.items():
             file = data.get(f"{name}_file")
             if file is None:
                 continue
             if data.get(name) is not None:
-                raise UsageError(f"the {what} is given twice, once by a file", "Leave one of the two out.")
+                raise UsageError(f"the {what} is given twice, once by a file", "Omit one of the two.")
             data[name] = read_secret_file(Path(file), what)
         if data.get("keyring") is not None and all(data.get(name) is None for name in _SECRETS):
             user = data.get("username")
@@ -223,12 +223,12 @@ class EngineSettings(UsageErrorModel, BaseSettings):
     @model_validator(mode="after")
     def _check_authentication(self) -> EngineSettings:
         credentials = {"an API key": self.api_key, "a user name": self.username, "a token": self.token}
-        given = [name for name, value in credentials.items() if value is not None]
-        if len(given) > 1:
-            raise UsageError(f"both {' and '.join(given)} are given", "Give one of them.")
+        methods = [name for name, value in credentials.items() if value is not None]
+        if len(methods) > 1:
+            raise UsageError(f"both {' and '.join(methods)} are given", "Give one of them.")
         if (self.username is None) != (self.password is None):
             raise UsageError(
-                "a user name and a password belong together",
+                "a user name and a password must be given together",
                 "Give `username` with the password in ES_SBERT_PASSWORD or a `password_file`, or an API key in "
                 "ES_SBERT_API_KEY.",
             )
@@ -237,12 +237,12 @@ class EngineSettings(UsageErrorModel, BaseSettings):
             if not address.lower().startswith(("http://", "https://")):
                 name = address_name(number, len(addresses))
                 problem = "has no http:// or https:// in front" if address or len(addresses) == 1 else "is empty"
-                raise UsageError(f"{name} {problem}", f"Write it as {DEFAULT_URL} is written.")
+                raise UsageError(f"{name} {problem}", f"Write it like {DEFAULT_URL}.")
         if self.fingerprint is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", self.fingerprint.replace(":", "")):
             raise UsageError(
-                "the fingerprint is not a SHA-256 in hex digits",
+                "the fingerprint is not a SHA-256 in hexadecimal digits",
                 "Take it from: openssl x509 -noout -fingerprint -sha256 -in CERTIFICATE.",
             )
         if self.fingerprint is not None and self.ca_certs is not None:
-            raise UsageError("a fingerprint and a CA file exclude each other", "Give one of the two.")
+            raise UsageError("a fingerprint and a CA file cannot be combined", "Give one of the two.")
         return self

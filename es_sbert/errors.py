@@ -4,7 +4,7 @@
     ├── UsageError                 contradictory or invalid settings, or a missing extra; also a ValueError
     │   └── RequestTooLarge        a request body above the gateway's limit
     ├── ModelError
-    │   ├── ModelNotFound          no folder, installed package, registered model or hub repository of that name
+    │   ├── ModelNotFound          no folder, installed package, registered model or hub repository with that name
     │   ├── BundleInvalid          a model folder that is incomplete, unsafe or was edited by hand
     │   ├── RegistryInvalid        the file of registered models cannot be read
     │   ├── UnsupportedArchitecture
@@ -19,7 +19,7 @@
     │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch
     │   │   ├── EngineTooOld       a version that es-sbert does not support
     │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
-    │   ├── RequestFailed          the engine answered with an error, or for some of the shards only
+    │   ├── RequestFailed          the engine answered with an error, or only for some of the shards
     │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
     │   └── LocalEngineError       `es-sbert engine` cannot install, start or stop a server
     ├── VectorIndexError
@@ -52,9 +52,9 @@ class EsSbertError(Exception):
     """Base of all errors that a user can fix.
 
     Args:
-        message: What is wrong, naming the file, index, setting or address concerned. Settings are in backticks, as
-            keyword arguments: `device`, `device="cuda"`. The command line shows them as options.
-        remedy: What to do next.
+        message: The problem, naming the file, index, setting or address concerned. Settings are written in backticks,
+            as keyword arguments: `device`, `device="cuda"`. The command line shows them as options.
+        remedy: Advice on what to do next.
     """
 
     def __init__(self, message: str, remedy: str) -> None:
@@ -66,7 +66,7 @@ class EsSbertError(Exception):
         return f"{self.message}\n  {self.remedy}"
 
     def with_notes(self) -> str:
-        """The message, and in parentheses what callers have added with `add_note`."""
+        """The message, followed by notes from `add_note` in parentheses."""
         notes = getattr(self, "__notes__", [])
         return f"{self.message} ({'; '.join(notes)})" if notes else self.message
 
@@ -82,17 +82,17 @@ class EsSbertError(Exception):
 
 
 def error_summary(error: Exception) -> str:
-    """The message of another library's exception as one line; its type if it has none."""
+    """The message of another library's exception on one line; its type if it has no message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 class UsageError(EsSbertError, ValueError):
-    """Settings that are not valid, contradict each other or make no sense together."""
+    """Settings are invalid, contradict each other or make no sense together."""
 
 
 class RequestTooLarge(UsageError):
-    """The body of a request is larger than the gateway takes."""
+    """The body of a request is larger than the gateway accepts."""
 
 
 class ModelError(EsSbertError):
@@ -112,7 +112,7 @@ class RegistryInvalid(ModelError):
 
 
 class UnsupportedArchitecture(ModelError):
-    """The weight-built graph does not know this transformer."""
+    """No graph can be built from the weights of this transformer."""
 
 
 class UnsupportedSetting(ModelError):
@@ -120,7 +120,7 @@ class UnsupportedSetting(ModelError):
 
 
 class ParityFailed(ModelError):
-    """An exported graph does not reproduce the model's vectors within its bar."""
+    """An exported graph does not reproduce the model's vectors within its thresholds."""
 
 
 class ModelsDisagree(ModelError):
@@ -152,7 +152,7 @@ class AccessDenied(EngineError):
 
 
 class UnsupportedEngine(EngineError):
-    """The server is neither Elasticsearch nor OpenSearch, or lacks what is asked of it."""
+    """The server is neither Elasticsearch nor OpenSearch, or lacks a required feature."""
 
 
 class EngineTooOld(UnsupportedEngine):
@@ -193,15 +193,15 @@ class LocalEngineError(EngineError):
 
 
 class VectorIndexError(EsSbertError):
-    """An index is not fit for the request."""
+    """An index does not fit the request."""
 
 
 class IndexMissing(VectorIndexError):
-    """No index or alias of that name."""
+    """There is no index or alias with that name."""
 
 
 class IndexMismatch(VectorIndexError):
-    """The index holds other dimensions, another model's vectors, or no vector field."""
+    """The index has other dimensions, another model's vectors, or no vector field."""
 
 
 class DocumentsAltered(VectorIndexError):
@@ -245,25 +245,25 @@ class SourceError(EsSbertError):
 
 
 class OutputError(EsSbertError):
-    """A file of ours (dead letters, vectors, temporary data) cannot be written."""
+    """An output file (dead letters, vectors, temporary data) cannot be written."""
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Make sure that the modules of an extra are installed, before a command starts to need them.
+    """Check that the modules of an extra are installed, before a command needs them.
 
     Args:
         extra: Name of the extra in pyproject.toml.
-        modules: Top-level modules that it brings.
+        modules: Top-level modules of the extra.
 
     Raises:
         UsageError: one of them is missing.
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        # Imported here: most commands need none of its imports.
+        # Imported here because most commands do not need it.
         from es_sbert.installation import install_extra_command
 
         raise UsageError(
-            f"this needs {', '.join(missing)}, which a plain installation leaves out",
+            f"this needs {', '.join(missing)}, which a plain installation does not include",
             f"Install it: {install_extra_command(extra)}",
         )

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout, lock_descriptor, unlock_descriptor
 
 from es_sbert.errors import OutputError
 
-# Seconds between two attempts to lock a file that others lock for no longer than a write takes.
+# Seconds between two attempts to lock a file that others lock only for the duration of a write.
 _POLL_SECONDS = 0.005
 
 
@@ -26,9 +26,9 @@ def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None 
     """Hold a lock while the block runs; the system releases it even if this process is killed.
 
     Args:
-        path: File to lock, created for it and removed afterwards.
+        path: Lock file, which is created and afterwards removed.
         on_wait: Called once if someone else holds the lock, before waiting for it.
-        timeout: Longest wait in seconds; None for no limit.
+        timeout: Maximum wait in seconds; None for no limit.
 
     Raises:
         TimeoutError: someone else has held the lock for longer than the timeout.
@@ -44,18 +44,18 @@ def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None 
         try:
             yield
         finally:
-            # A process that waits for the removed file notices, and tries the next one. On Windows nobody can remove a
-            # file that is open; there the release does.
+            # A process that waits for the removed file notices this and tries the next one. On Windows an open file #
+            # cannot be removed; there the release removes it.
             if sys.platform != "win32":
                 path.unlink(missing_ok=True)
 
 
 def cached_folder(target: Path, write: Callable[[Path], None]) -> Path:
-    """A folder of the cache, written at the first call; other processes see it complete or not at all.
+    """A folder in the cache, which is written at the first call; other processes see it complete or not at all.
 
     Args:
         target: The folder.
-        write: Writes it under the name that it is given, which does not exist yet.
+        write: Writes it to the given path, which does not exist yet.
 
     Raises:
         OutputError: the cache cannot be written.
@@ -67,21 +67,21 @@ def cached_folder(target: Path, write: Callable[[Path], None]) -> Path:
         with file_lock(target.with_suffix(".lock"), lambda: None):
             if not target.is_dir():
                 partial = target.with_suffix(".partial")
-                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
+                shutil.rmtree(partial, ignore_errors=True)  # left by a killed process, since this one holds the lock
                 write(partial)
                 partial.rename(target)
     except OSError as error:
         raise OutputError(
-            f"{target.parent} cannot be written: {error.strerror}", "Free space there, or set ES_SBERT_CACHE."
+            f"{target.parent} cannot be written: {error.strerror}", "Free disk space there, or set ES_SBERT_CACHE."
         ) from error
     return target
 
 
 @contextmanager
 def rename_lock(path: Path) -> Iterator[None]:
-    """Keep out `append_lock` while the block moves a file.
+    """Block `append_lock` while the block moves a file.
 
-    On Windows the system refuses to move a file that a process has open, so that no lock is needed.
+    Windows refuses to move an open file, so no lock is needed there.
 
     Raises:
         OSError: there is no such file, or it cannot be locked.
@@ -97,9 +97,9 @@ def rename_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def append_lock(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
-    """Lock an open file while the block runs; yields whether it is still the file at a path.
+    """Lock an open file while the block runs; yields whether the path still refers to this file.
 
-    While the block runs, nobody moves the file by `rename_lock`, and no other process enters such a block with it.
+    While the block runs, the file is not moved by `rename_lock`, and no other process enters such a block with it.
 
     Raises:
         OSError: the file cannot be locked.
@@ -112,14 +112,14 @@ def append_lock(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
 
 
 def _is_same_file(handle: FileIO | BinaryIO, path: Path) -> bool:
-    """Whether an open file is the one that a path leads to."""
+    """Whether a path refers to an open file."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
-# As everywhere on command lines: the name for stdout.
+# The usual name for stdout on command lines.
 STDOUT_PATH = Path("-")
 
 
@@ -129,16 +129,16 @@ def is_stream(path: Path) -> bool:
 
 
 def open_output(path: Path) -> AbstractContextManager[BinaryIO]:
-    """What to write to: a file that takes its name when it is complete, or the pipe or device that is there.
+    """Open an output: a file that gets its name when it is complete, or an existing pipe or device.
 
     Raises:
-        OSError: it cannot be written; of the file nothing is left.
+        OSError: it cannot be written; no part of the file remains.
     """
     if path == STDOUT_PATH:
         return _flush_at_end(sys.stdout.buffer)
     if is_stream(path):
         return path.open("wb")
-    return _replace_when_complete(path.resolve())  # of a link, what it points to is written, and the link stays
+    return _replace_when_complete(path.resolve())  # the target of a link is written, and the link remains
 
 
 @contextmanager
@@ -166,14 +166,14 @@ def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def staged_folder(output: Path) -> Iterator[Path]:
-    """A folder next to `output` that replaces it if the block succeeds, and is removed otherwise.
+    """Yield a folder next to `output` that replaces it if the block succeeds, and is removed otherwise.
 
-    A reader sees the old folder, for an instant none, then the new one: never a half-written one.
+    A reader sees the old folder, for an instant none, then the new one, but never an incomplete one.
 
     Raises:
         OutputError: the folder cannot be written: no permission, a full disk.
     """
-    output = output.resolve()  # where it is a link, what it points to is replaced, not the link
+    output = output.resolve()  # the target of a link is replaced, not the link
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
@@ -182,12 +182,12 @@ def staged_folder(output: Path) -> Iterator[Path]:
             f"{output.parent} cannot be written to: {error.strerror}", "Export to a folder where you may write."
         ) from error
     try:
-        staging.chmod(0o755)  # mkdtemp makes it private; a bundle is read by others as any model folder is
+        staging.chmod(0o755)  # mkdtemp makes it private, but others must be able to read a bundle
         yield staging
         _replace_folder(staging, output)
     except OSError as error:
         raise OutputError(
-            f"{output} cannot be written: {error}", "Free space there, or export to a folder where you may write."
+            f"{output} cannot be written: {error}", "Free disk space there, or export to a folder where you may write."
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -208,9 +208,9 @@ def _replace_folder(staging: Path, output: Path) -> None:
 
 
 def safe_file_name(index: str) -> str:
-    """The name of an index as part of a file name, unique per index.
+    """Encode the name of an index for a file name, unique per index.
 
-    Characters that a file name may not have, and a leading dot, are percent-encoded.
+    Characters that are not allowed in file names, and a leading dot, are percent-encoded.
     """
     return re.sub(r"[^\w.-]|^\.", _percent_encoded, index) or "%"
 

@@ -1,8 +1,8 @@
 """How this copy of es-sbert was installed, and the commands that add packages to it.
 
-Every message that names a package or an extra to install takes its command from here. es-sbert may be a checkout, a
-wheel, or a release from an index; pip may be another one than that on the PATH; and onnxruntime has a build for CPUs
-and one for CUDA, which overwrite each other's files.
+Every message about a package or an extra to install gets its command from here. es-sbert may be a checkout, a wheel, or
+a release from an index; its pip may not be the one on PATH; and onnxruntime has a build for CPUs and one for CUDA,
+which overwrite each other's files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = "es-sbert"
 _CHECKOUT_FILES = ("pyproject.toml", "exporters/__init__.py")
 _CONSTRAINTS = "constraints.txt"
 
-# Extras that bring a build of onnxruntime. No other requirement may, so that no two can be installed by accident.
+# Extras with a build of onnxruntime. No other requirement may include one, so that two are never installed by accident.
 CPU_EXTRA, CUDA_EXTRA = "cpu", "cuda"
 # Packages that install the module onnxruntime.
 RUNTIME_PACKAGES = (
@@ -48,15 +48,15 @@ RUNTIME_PACKAGES = (
 
 @dataclass(frozen=True)
 class Installation:
-    """How packages get into the environment of this process.
+    """How packages are installed into the environment of this process.
 
     Attributes:
         pip: The installer: `pip`, `/opt/python -m pip`, `pip --python /opt/python` or `uv pip`.
         arguments: Arguments of each of its commands.
-        source: What follows `install` for es-sbert: a name, a folder, a file or an address. Empty if the place that it
-            came from is gone; the packages of an extra are then named one by one.
+        source: Argument of `install` for es-sbert: a name, a folder, a file or an address. Empty if its origin no
+            longer exists; the packages of an extra are then listed one by one.
         editable: Whether it is installed in editable mode.
-        constraints: File of the versions that were tested together; empty if there is none.
+        constraints: File with the versions that were tested together; empty if there is none.
     """
 
     pip: tuple[str, ...] = ("pip",)
@@ -78,7 +78,7 @@ class Installation:
         return self.install(*constraint, *(("--editable",) if self.editable else ()), requirement)
 
     def install(self, *arguments: str) -> str:
-        """The command that installs packages, or does what options say."""
+        """The command that installs packages; the arguments may include options."""
         return _command(*self.pip, "install", *self.arguments, *arguments)
 
     def uninstall(self, *packages: str) -> str:
@@ -93,15 +93,15 @@ def install_extra_command(*extras: str) -> str:
 
 
 def install_command(*arguments: str) -> str:
-    """The command that installs packages into this environment; `--upgrade` and the like may precede them."""
+    """The command that installs packages into this environment; options such as `--upgrade` may precede them."""
     return current_installation().install(*arguments)
 
 
 def switch_runtime_command(extra: str) -> str:
-    """The commands that leave the build of onnxruntime of an extra, `cpu` or `cuda`, as the only one.
+    """The commands that make the build of onnxruntime of an extra, `cpu` or `cuda`, the only installed one.
 
-    The builds write the same files: removing one breaks the other, and pip regards what is broken as installed. So all
-    of them are removed first.
+    The builds write the same files, so removing one breaks the other, which pip still regards as installed. So all of
+    them are removed first.
     """
     installation, installed = current_installation(), installed_runtimes()
     install = installation.install_extras([extra])
@@ -109,15 +109,15 @@ def switch_runtime_command(extra: str) -> str:
 
 
 def has_cuda_build(system: str = sys.platform, machine: str | None = None) -> bool:
-    """Whether the extra `cuda` brings CUDA on this system; elsewhere it brings the build for CPUs."""
+    """Whether the extra `cuda` installs CUDA on this system; elsewhere it installs the build for CPUs."""
     return system in ("linux", "win32") and (machine or platform.machine()) in ("x86_64", "AMD64")
 
 
 def installed_runtimes() -> dict[str, str]:
-    """Packages that have written the module onnxruntime which Python would import, with their versions.
+    """Packages that wrote the module onnxruntime that Python would import, with their versions.
 
-    More than one have overwritten each other's files. A package in a folder that comes later on Python's path is
-    hidden, and does no harm.
+    If there are several, they have overwritten each other's files. A package in a later folder of Python's path is
+    hidden and does no harm.
     """
     entries = {name: entry for name in RUNTIME_PACKAGES if (entry := _distribution(name)) is not None}
     folders = {name: Path(str(entry.locate_file(""))) for name, entry in entries.items()}
@@ -127,10 +127,10 @@ def installed_runtimes() -> dict[str, str]:
 
 
 def runtime_collision(cards: int) -> tuple[str, str] | None:
-    """The message and the remedy where several builds of onnxruntime are installed; None where there is at most one.
+    """The message and the remedy if several builds of onnxruntime are installed; else None.
 
     Args:
-        cards: NVIDIA GPUs; the remedy keeps the build for CUDA if there are any.
+        cards: Number of NVIDIA GPUs; the remedy keeps the build for CUDA if there are any.
     """
     installed = installed_runtimes()
     if len(installed) < 2:
@@ -144,7 +144,7 @@ def runtime_collision(cards: int) -> tuple[str, str] | None:
 
 
 def extra_requirements(extras: Iterable[str]) -> list[str]:
-    """The packages that extras bring on this system, by the metadata of the installed es-sbert; sorted."""
+    """The packages that extras install on this system, from the metadata of the installed es-sbert; sorted."""
     from packaging.requirements import Requirement
 
     installed = _distribution()
@@ -166,11 +166,11 @@ def extra_requirements(extras: Iterable[str]) -> list[str]:
 
 
 def unsupported_version(package: str, detail: str) -> UsageError:
-    """The error if the installed version of a package lacks a private name that es-sbert relies on.
+    """The error for an installed version of a package that lacks a private name on which es-sbert relies.
 
     Args:
         package: Its name in the metadata of es-sbert.
-        detail: What is missing.
+        detail: The missing name.
     """
     from packaging.requirements import Requirement
 
@@ -180,13 +180,13 @@ def unsupported_version(package: str, detail: str) -> UsageError:
     version = f" {installed.version}" if installed is not None else ""
     return UsageError(
         f"{package}{version} is not supported: {detail}",
-        f"Install a version that es-sbert was tested with: {install_command(tested)}",
+        f"Install a tested version: {install_command(tested)}",
     )
 
 
 @cache
 def current_installation() -> Installation:
-    """How this copy of es-sbert was installed, and which installer this environment has."""
+    """How this copy of es-sbert was installed, and the installer of this environment."""
     pip, arguments = _find_installer()
     package = Path(__file__).resolve().parent
     installed = _distribution()
@@ -199,11 +199,11 @@ def current_installation() -> Installation:
 
 
 def find_source(package: Path, record: Mapping[str, Any]) -> tuple[str, bool, Path | None]:
-    """Where to install es-sbert from again.
+    """Find the origin from which es-sbert can be installed again.
 
     Args:
         package: The folder `es_sbert` that runs.
-        record: What pip has noted of the origin (`direct_url.json`); empty for a release from an index.
+        record: pip's record of the origin (`direct_url.json`); empty for a release from an index.
 
     Returns:
         `source` and `editable` of `Installation`, and the folder of the checkout, if it is one.
@@ -224,14 +224,14 @@ def find_source(package: Path, record: Mapping[str, Any]) -> tuple[str, bool, Pa
 
 
 def _shown(folder: Path) -> str:
-    """A folder as the user would write it: the current one is a dot."""
+    """A folder as the user would write it: a dot for the current one."""
     return "." if folder == Path.cwd().resolve() else str(folder)
 
 
 def _find_installer() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The installer of this environment, and arguments of each of its commands."""
+    """The installer of this environment, and the arguments of each of its commands."""
     found = shutil.which("pip")
-    # `find_spec("pip")` would replace setuptools' distutils by the standard library's (Python 3.11).
+    # `find_spec("pip")` would replace setuptools' distutils with the standard library's (Python 3.11).
     if _distribution("pip") is None and sys.executable:
         if shutil.which("uv"):
             active = os.environ.get("VIRTUAL_ENV") == sys.prefix

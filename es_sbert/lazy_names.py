@@ -10,11 +10,11 @@ from importlib import import_module
 def lazy_names(
     package: str, names: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`.
+    """Make a package's `__getattr__` and `__dir__`.
 
     Args:
         package: Its `__name__`.
-        names: Module → those of its names that are public.
+        names: Maps each module to its public names.
     """
     members = vars(sys.modules[package])
     modules = {name: module for module, found in names.items() for name in found}

@@ -1,8 +1,7 @@
 """Log events, and text that is safe to print to a terminal.
 
-One call serves people and machines: a record of the standard `logging` module carries the event name and its fields
-for `--log-format json`, and the text that a terminal shows. Library users find the same records under the logger
-`es_sbert`.
+One record of the standard `logging` module contains both the event name and its fields for `--log-format json`, and the
+text for a terminal. Library users find the same records under the logger `es_sbert`.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ def size_text(count: int) -> str:
 
 
 logger = logging.getLogger("es_sbert")
-# A library is silent until the program that uses it says where its records go.
+# A library is silent until the program that uses it configures logging.
 logger.addHandler(logging.NullHandler())
 
 
 def log_event(
     event: str, message: str, level: int = logging.INFO, *, text: str | None = None, **fields: object
 ) -> None:
-    """Log that something happened.
+    """Log an event.
 
     Args:
         event: Its name: `load_started`, `progress`, `waiting_began`, ….
         message: One line of text.
-        level: Of `logging`.
-        text: What a terminal shows; empty for nothing. Without it, the message is shown where it is a warning or worse.
-        fields: Facts that can be turned into JSON; none is called time, level, event, message or logger.
+        level: Level of `logging`.
+        text: Text for a terminal; empty for none. By default the message, if it is a warning or worse.
+        fields: Values that can be turned into JSON; the names time, level, event, message and logger are reserved.
     """
     logger.log(level, message, extra={"event": event, "text": text, "fields": fields})
 
@@ -47,30 +46,30 @@ def log_message(message: str) -> None:
     log_event("message", message, text=message)
 
 
-# Marks that turn the direction of what follows: a name shown backwards reads as another one.
+# Marks that reverse the direction of text: a name shown backwards reads as another one.
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def escape_unprintable(text: str) -> str:
-    r"""The text with control characters, line ends and lone surrogates as escapes: `\x1b`, `\n`, `\udcff`."""
+    r"""Escape control characters, line ends and lone surrogates: `\x1b`, `\n`, `\udcff`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escape(character) for character in text)
 
 
 def escape_unprintable_lines(text: str) -> str:
-    """As `escape_unprintable`, with the text's own line feeds kept."""
+    """Like `escape_unprintable`, but keeps the text's own line feeds."""
     return "\n".join(escape_unprintable(line) for line in text.split("\n"))
 
 
 def setting_text(name: str, value: object) -> str:
-    """A setting with its value, as a Python program writes it: `device="gpu"`, in backticks."""
+    """A setting with its value, as in Python: `device="gpu"`, in backticks."""
     return f"`{name}={json.dumps(value, ensure_ascii=False)}`"
 
 
 def shorten(text: str, limit: int = 1000) -> str:
-    """The text, without its middle if it is longer than the limit: it may quote what a client sent."""
+    """The text, without its middle if it is longer than the limit, since it may quote a client's input."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -81,7 +80,7 @@ def pluralize(count: int, noun: str, plural: str | None = None) -> str:
     """`1 hit`, `1,200 hits`.
 
     Args:
-        plural: Of nouns such as `index`; None adds an s.
+        plural: Plural form; None adds an s.
     """
     return f"1 {noun}" if count == 1 else f"{count:,} {plural or f'{noun}s'}"
 

@@ -1,7 +1,7 @@
-"""Tune a model on the documents of an index, and find out on held-out queries whether it became better.
+"""Tune a model on the documents of an index, and measure on held-out queries whether it has improved.
 
-The steps: choose fields, read the documents, make and divide pairs, mine hard negatives, train, compare. What a step
-has found is kept in `FOLDER/adapt`, so that an interrupted run resumes after the last finished step, and within the
+The steps: choose fields, read the documents, make and divide pairs, mine hard negatives, train, compare. The result of
+each step is kept in `FOLDER/adapt`, so that an interrupted run resumes after the last finished step, and within the
 training after its last checkpoint.
 """
 
@@ -102,8 +102,8 @@ class Adaptation:
         if not path.is_file():
             raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave `resume` out to start one.")
         before = orjson.loads(path.read_bytes())
-        known = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
-        changed = [name for name, value in settings.items() if known[name] != value]
+        earlier = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
+        changed = [name for name, value in settings.items() if earlier[name] != value]
         if before["queries"] != recorded["queries"]:
             changed.append("queries")
         if changed:
@@ -119,9 +119,9 @@ class Adaptation:
             state: The index.
         """
         path, plan = self.work / "result.json", self.plan(state)
-        if (known := read_result(path, plan)) is not None:
+        if (result := read_result(path, plan)) is not None:
             self._report(f"{self.folder} is finished: there is nothing to resume")
-            return known
+            return result
         corpus = self.add_queries(plan, self.read_corpus(plan))
         split = self.split(corpus)
         self.write_examples(plan, corpus, split)
@@ -133,7 +133,7 @@ class Adaptation:
         return result
 
     def plan(self, state: IndexState) -> AdaptPlan:
-        """Choose model and fields, and say what was chosen; as recorded if the run is resumed.
+        """Choose model and fields, and report the choice; a resumed run uses the recorded choice.
 
         Raises:
             ModelNotFound: the model of the index is not on this machine.
@@ -157,7 +157,7 @@ class Adaptation:
         return plan
 
     def read_corpus(self, plan: AdaptPlan) -> PairCorpus:
-        """The documents of the index as pairs; from the run's folder if they have been read."""
+        """The documents of the index as pairs; from the run's folder if they were read before."""
         path, counts = self.work / "documents.jsonl", self.work / "left-out.json"
         if path.is_file() and counts.is_file():
             rows = map(orjson.loads, path.read_bytes().splitlines())
@@ -174,7 +174,7 @@ class Adaptation:
         return corpus
 
     def add_queries(self, plan: AdaptPlan, corpus: PairCorpus) -> PairCorpus:
-        """Generate the queries that the run has use for, if a generator makes them; unchanged if none does.
+        """Generate the queries that the run needs, if there is a generator; else the corpus is unchanged.
 
         Raises:
             UsageError, SourceError: the generator failed; queries that have arrived are kept.
@@ -183,11 +183,11 @@ class Adaptation:
         if settings.generator is None:
             return corpus
         held_out = settings.held_out if self._inputs.evaluated is None else 0
-        asked = corpus.documents[: held_out + MOST_DEV + settings.most_trained]
-        # Training reads no more of a text, so a query of what follows could not be learned.
-        texts = first_passages([document.text for document in asked], plan, settings.train_tokens)
-        by_id = {document.id: text for document, text in zip(reversed(asked), reversed(texts), strict=True)}
-        ordered = {document.id: by_id[document.id] for document in asked}
+        selected = corpus.documents[: held_out + MOST_DEV + settings.most_trained]
+        # Training reads no more of a text, so a query about the rest could not be learned.
+        texts = first_passages([document.text for document in selected], plan, settings.train_tokens)
+        by_id = {document.id: text for document, text in zip(reversed(selected), reversed(texts), strict=True)}
+        ordered = {document.id: by_id[document.id] for document in selected}
         queries = generate_queries(settings.generator, ordered, self.work / _GENERATED, self._report)
         corpus = add_generated_queries(corpus, queries)
         self._report(f"Generated queries: {_describe_corpus(corpus)}")
@@ -228,8 +228,8 @@ class Adaptation:
         negatives = self._mine_negatives(plan, corpus, split, texts, vectors)  # (pairs, negatives)
         rows = [
             {"query": pair.query, "text": texts[pair.row]}
-            | {f"negative{number}": texts[row] for number, row in enumerate(own, 1)}
-            for pair, own in zip(split.train, negatives.tolist(), strict=True)
+            | {f"negative{number}": texts[row] for number, row in enumerate(negative_rows, 1)}
+            for pair, negative_rows in zip(split.train, negatives.tolist(), strict=True)
         ]
         _write_lines(dev, [{"query": pair.query, "text": texts[pair.row]} for pair in split.dev])
         _write_lines(train, rows)
@@ -245,8 +245,8 @@ class Adaptation:
         """Rows of the negatives of each training pair, *shape* ``(pairs, negatives)``.
 
         Args:
-            passages: What training reads of each document.
-            vectors: Of the queries of the training pairs, and of all passages.
+            passages: The passage of each document that training reads.
+            vectors: Vectors of the queries of the training pairs, and of all passages.
         """
         settings, documents = self._settings, corpus.documents
         if not settings.negatives:
@@ -283,14 +283,14 @@ class Adaptation:
             reranker=settings.reranker,
             seed=settings.seed,
         )
-        how: Any = {"device": self._device, "threads": self._threads}
-        with nullcontext() if spec.reranker is None else Reranker(spec.reranker, **how) as reranker:
+        device_options: Any = {"device": self._device, "threads": self._threads}
+        with nullcontext() if spec.reranker is None else Reranker(spec.reranker, **device_options) as reranker:
             chosen = choose_negatives([nearest, bm25], relevant, (queries, texts), vectors, spec, reranker)
-        own: NDArray[np.int64] = rows[chosen]
-        return own
+        negatives: NDArray[np.int64] = rows[chosen]
+        return negatives
 
     def train(self, plan: AdaptPlan) -> str:
-        """Train the model, or go on with its training; returns its fingerprint."""
+        """Train the model, or resume its training; returns its fingerprint."""
         resume = (self.model_folder / "training" / "run.json").is_file()
         with _torch_threads(self._threads):
             trained = train(
@@ -306,7 +306,7 @@ class Adaptation:
 
     def compare(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> ModelComparison:
         """Rank the corpus for the held-out queries by both models, each in fp32 on onnxruntime."""
-        # Real queries are asked of the whole text; a title or sentence, of the text without it.
+        # Real queries are compared with the whole text; a title or sentence, with the text without it.
         whole = self._inputs.evaluated is not None
         texts = [document.full_text if whole else document.text for document in corpus.documents]
         queries, relevant = [query.text for query in split.held_out], [query.rows for query in split.held_out]
@@ -338,11 +338,11 @@ def adapt(
     """Tune a model on the documents of an index, and compare it with the model that it started from.
 
     Args:
-        engine: Where the index is.
-        settings: What to do.
+        engine: The engine of the index.
+        settings: Settings of the run.
         folder: New or empty, except with `resume`: gets `adapt` (documents, pairs, result) and `model`, a bundle.
         inputs: Queries that do not come from the index.
-        resume: Go on with the run in the folder.
+        resume: Resume the run in the folder.
         keep: Keep the model even if it is not better.
         device: `auto`, `cpu` or `cuda`.
         threads: CPU threads of the encoder and of the training.
@@ -395,7 +395,7 @@ def _describe_corpus(corpus: PairCorpus) -> str:
 
 @contextmanager
 def _torch_threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many threads while the block runs."""
+    """Let torch use this number of threads while the block runs."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

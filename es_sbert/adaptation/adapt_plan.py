@@ -1,4 +1,4 @@
-"""What a run of `es-sbert adapt` does: its settings, what it chooses by looking at the index, and its recipe."""
+"""The plan of a run of `es-sbert adapt`: its settings, the fields and model that it chooses, and its recipe."""
 
 from __future__ import annotations
 
@@ -34,42 +34,43 @@ from es_sbert.training.passage_pairs import passage_splitter
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model
 
-# Documents that the fields are chosen by.
+# Number of documents by which the fields are chosen.
 _LOOKED_AT = 500
-# Passages are taken in place of unfit first sentences if so many texts have two.
+# Passages are used instead of unsuitable first sentences if at least this share of the texts has two.
 _MIN_WITH_PASSAGES = 0.5
 _CHECKPOINTS_PER_EPOCH = 4
 
-# Tokens of the passages that are queries: longer than a sentence, and much shorter than what a model reads.
+# Tokens of the passages that serve as queries: longer than a sentence, and much shorter than a model's limit.
 _PASSAGE_TOKENS = 64
 
 PairKind = Literal["auto", "title", "sentence", "passage"]
 
 
 class AdaptSettings(BaseModel):
-    """What a run does; a resumed run must have the same.
+    """The settings of a run; a resumed run must have the same.
 
     Attributes:
         index: Index, or alias of one.
-        vector_field: Its vector field: says which model and which text.
+        vector_field: Its vector field, which determines model and text.
         filter: Query that every document must match; None for all.
         model: Model to start from; None takes that of the index.
         name: Name of the tuned model.
         pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `passage`: a passage
             finds what follows it; `auto`: the first of these that fits.
         generator: Command that generates the queries, see `query_generator`; None for none.
-        title_field, body_fields: Chosen by the user; None and empty choose by looking.
-        documents: At most so many are read, at random: pairs are made of them, and queries are ranked against them.
-        most_trained: Largest number of pairs to train on.
+        title_field, body_fields: Fields that the user has chosen; None and empty choose by a sample of the documents.
+        documents: Maximum number of documents to read, at random. Pairs are made from them, and queries are ranked
+            against them.
+        most_trained: Maximum number of pairs to train on.
         held_out: Number of held-out queries.
-        negatives: Hard negatives of a pair; 0 for none.
+        negatives: Hard negatives per pair; 0 for none.
         ranks: First and last rank of their candidates, by kNN and by BM25.
         margin: See `HardNegativesSpec`.
         reranker: See `HardNegativesSpec`.
-        train_tokens: Training reads the first passage of a text, of at most so many tokens, which takes less time; the
-            model still reads as much as before.
-        epochs, batch, learning_rate: Of the training.
-        seed: Of the sample, the split, the training and the bootstrap.
+        train_tokens: Maximum tokens that training reads of a text: its first passage. This saves time; the model itself
+            still reads as much as before.
+        epochs, batch, learning_rate: Settings of the training.
+        seed: Seed of the sample, the split, the training and the bootstrap.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,8 +103,8 @@ class AdaptInputs:
     """Queries that do not come from the index.
 
     Attributes:
-        evaluated: Labelled queries to compare the models with, instead of held-out titles or sentences.
-        trained: Labelled queries to train on, such as those of a search log with what was opened.
+        evaluated: Labeled queries to compare the models with, instead of held-out titles or sentences.
+        trained: Labeled queries to train on, such as those of a search log with the documents that were opened.
     """
 
     evaluated: Sequence[LabelledQuery] | None = None
@@ -119,7 +120,7 @@ class AdaptInputs:
 
 @dataclass(frozen=True)
 class AdaptPlan:
-    """What a run has chosen by looking at the index.
+    """The choices of a run, made by the mapping and a sample of the documents.
 
     Attributes:
         model: Folder of the model to start from.
@@ -127,7 +128,7 @@ class AdaptPlan:
         model_hash: Hash of its files.
         fields: Title and body.
         embedded: Template of the text that the index embeds.
-        pairs: What the queries are.
+        pairs: Kind of the queries.
     """
 
     model: str
@@ -138,7 +139,7 @@ class AdaptPlan:
     pairs: PairSource
 
     def describe(self) -> str:
-        """What was chosen, in one line."""
+        """The choices as one line."""
         body = ", ".join(self.fields.body)
         queries = {
             "title": f"field {self.fields.title}",
@@ -181,9 +182,9 @@ def make_plan(
         located = find_index_model(index, meta.model, meta.fingerprint)
         name, folder = located.name, Path(located.folder)
     transformers_logging.disable_progress_bar()
-    open_siamese_encoder(folder, name=name)  # what cannot be trained is refused before documents are read
+    open_siamese_encoder(folder, name=name)  # refuses a model that cannot be trained, before documents are read
     embedded = None if meta is None or meta.text is None else TextTemplate.parse(meta.text)
-    ours = {own for field in metas for own in (field, document_meta_field(field))}
+    ours = {used for field in metas for used in (field, document_meta_field(field))}
     named = [*(embedded.fields if embedded else ()), settings.title_field, *settings.body_fields]
     names = list(dict.fromkeys([*filter(None, named), *_text_fields(state.mappings.get("properties", {}), ours)]))
     selection = DocumentSelection(index, settings.filter, _LOOKED_AT, settings.seed)
@@ -227,7 +228,7 @@ def _choose_pairs(
     documents: Sequence[SampledDocument],
     report: Callable[[str], None],
 ) -> PairSource:
-    """What the queries are: titles, else first sentences, and passages only if these are unfit."""
+    """Choose the queries: titles, else first sentences, and passages only if these are unsuitable."""
     if settings.generator is not None:
         return "generated"
     if settings.pairs != "auto":
@@ -241,7 +242,7 @@ def _choose_pairs(
         return "sentence"
     with_passages = replace(plan, pairs="passage")
     corpus = build_corpus(documents, plan.fields, body, "passage", with_passages.passages())
-    # Texts of one passage are left with first sentences, as few as these are.
+    # Too few texts have two passages: first sentences are used, although they are few.
     if sum(document.query is not None for document in corpus.documents) < _MIN_WITH_PASSAGES * len(texts):
         return "sentence"
     report(f"First sentences are unfit for queries: {problem}. Passages of the texts are taken")
@@ -253,15 +254,15 @@ _WORD_TYPES = frozenset({"text", "match_only_text", "annotated_text", "search_as
 
 
 def _text_fields(properties: Json, ours: Collection[str]) -> list[str]:
-    """Dotted names of the fields that may hold words, and that documents bring themselves.
+    """Dotted names of the fields that may hold words, without those that es-sbert adds.
 
     Args:
         properties: `properties` of a mapping.
         ours: Vector fields and their metadata, which are left out.
     """
     types = {name: field.get("type") for name, field in mapped_fields(properties)}
-    own = (name for name in mapping_field_names(properties) if name.partition(".")[0] not in ours)
-    return [name for name in own if types.get(name) in _WORD_TYPES]
+    names = (name for name in mapping_field_names(properties) if name.partition(".")[0] not in ours)
+    return [name for name in names if types.get(name) in _WORD_TYPES]
 
 
 def training_recipe(settings: AdaptSettings, plan: AdaptPlan) -> Recipe:
@@ -308,7 +309,7 @@ def first_passages(texts: Sequence[str], plan: AdaptPlan, tokens: int) -> list[s
     Args:
         texts: The texts.
         plan: Names the model, whose tokens are counted.
-        tokens: Most tokens of a passage; fewer if the model reads fewer.
+        tokens: Maximum tokens of a passage; fewer if the model reads fewer.
     """
     model = read_sentence_model(Path(plan.model), plan.model_name)
     split = SentenceTokenizer(model).make_chunker(min(tokens, model.input_limit("document")), 0, "document")

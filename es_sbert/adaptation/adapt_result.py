@@ -20,8 +20,8 @@ class AdaptResult:
     Attributes:
         comparison: The stock model and the tuned one.
         model: Folder of the tuned model; None if it was not better and has been deleted.
-        fingerprint: Of the tuned model.
-        plan: What was chosen.
+        fingerprint: Fingerprint of the tuned model.
+        plan: The plan of the run.
         trained: Number of pairs that it was trained on.
         is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
     """
@@ -55,6 +55,7 @@ def read_result(path: Path, plan: AdaptPlan) -> AdaptResult | None:
     if not path.is_file():
         return None
     found = orjson.loads(path.read_bytes())
-    own = found["comparison"]
-    comparison = ModelComparison(own["documents"], PairedDifference(**own["ndcg"]), PairedDifference(**own["recall"]))
+    scores = found["comparison"]
+    ndcg, recall = PairedDifference(**scores["ndcg"]), PairedDifference(**scores["recall"])
+    comparison = ModelComparison(scores["documents"], ndcg, recall)
     return AdaptResult(comparison, None, found["fingerprint"], plan, found["trained"], False)

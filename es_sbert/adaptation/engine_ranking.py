@@ -30,12 +30,12 @@ def rank_by_bm25(
     """The known documents among the first hits of each query, best first.
 
     Args:
-        engine: Where the index is.
+        engine: The engine of the index.
         selection: Index and filter.
         queries: The queries.
         fields: Fields that are searched.
         rows: Id of a known document → its row. Hits of other documents are left out.
-        depth: Hits of a search.
+        depth: Hits per search.
         retrying: Retries each request.
 
     Returns:
@@ -50,8 +50,8 @@ def rank_by_bm25(
         bodies = [bm25_body(query, fields, selection.filter, depth) for query in part]
         for answer in retrying(partial(engine.multi_search, selection.index, bodies)):
             found = [rows[hit["_id"]] for hit in answer["hits"]["hits"] if hit["_id"] in rows]
-            own = list(dict.fromkeys(found))
-            ranking[number, : len(own)] = own
+            distinct = list(dict.fromkeys(found))
+            ranking[number, : len(distinct)] = distinct
             number += 1
     return ranking
 

@@ -1,4 +1,4 @@
-"""Choose the fields of an index that make pairs of query and text: a title, and the text that it is the title of."""
+"""Choose the fields of an index for pairs of query and text: a title, and the text with that title."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from es_sbert.index.text_template import TextTemplate, field_text
 _TITLE_NAMES = ("title", "headline", "heading", "subject", "question", "name", "summary", "label")
 _TITLE_WORDS = (2, 20)  # median number of words
 _BODY_WORDS = 8
-# Of the documents with text in the field, and of these with a text that no other has.
+# Minimum share of documents with text in the field, and of distinct texts among them.
 _MIN_SHARE, _MIN_DISTINCT = 0.5, 0.5
 
 
 @dataclass(frozen=True)
 class FieldStatistics:
-    """What a sample of documents has in a field.
+    """Statistics of a field in a sample of documents.
 
     Attributes:
         name: The field, dotted if it is nested.
@@ -51,12 +51,12 @@ class FieldChoice:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """All of them."""
+        """All fields."""
         return self.body if self.title is None else (self.title, *self.body)
 
 
 def field_statistics(documents: Sequence[Json], names: Sequence[str]) -> list[FieldStatistics]:
-    """Look at the text fields of a sample of documents; fields without text are left out."""
+    """Statistics of the text fields in a sample of documents; fields without text are left out."""
     found = []
     for name in names:
         texts = [text for document in documents if (text := (field_text(document, name) or "").strip())]
@@ -89,14 +89,14 @@ def choose_fields(
     Raises:
         IndexMismatch: a field that was chosen has no text, or no field has texts long enough for a body.
     """
-    known = {field.name: field for field in fields}
-    missing = [name for name in (*body, *([title] if title else [])) if name not in known]
+    by_name = {field.name: field for field in fields}
+    missing = [name for name in (*body, *([title] if title else [])) if name not in by_name]
     if missing:
         raise IndexMismatch(
             f"no document of the sample has text in {', '.join(missing)}",
-            f"Name one of the fields with text: {', '.join(known) or 'there is none'}.",
+            f"Name one of the fields with text: {', '.join(by_name) or 'there is none'}.",
         )
-    texts = list(body) or ([name for name in embedded.fields if name in known] if embedded else [])
+    texts = list(body) or ([name for name in embedded.fields if name in by_name] if embedded else [])
     if not texts:
         long = [field for field in fields if field.words >= _BODY_WORDS and field.share >= _MIN_SHARE]
         if not long:
@@ -106,20 +106,20 @@ def choose_fields(
             )
         texts = [max(long, key=lambda field: field.words).name]
     if title is None and use_title:
-        title = _choose_title(known, texts, keep=bool(body))
-    own = tuple(name for name in texts if name != title)
-    if not own:
+        title = _choose_title(by_name, texts, keep=bool(body))
+    body_fields = tuple(name for name in texts if name != title)
+    if not body_fields:
         raise IndexMismatch(f"{title} is both title and body", "Name another `title_field` or `body_fields`.")
-    return FieldChoice(title, own)
+    return FieldChoice(title, body_fields)
 
 
-def _choose_title(known: Mapping[str, FieldStatistics], texts: Sequence[str], *, keep: bool) -> str | None:
+def _choose_title(by_name: Mapping[str, FieldStatistics], texts: Sequence[str], *, keep: bool) -> str | None:
     """The field of titles, or None; a field of the body only if another one remains and the body may change."""
-    longest = max(known[name].words for name in texts)
+    longest = max(by_name[name].words for name in texts)
     may_lose = len(texts) > 1 and not keep
     fitting = [
         field
-        for field in known.values()
+        for field in by_name.values()
         if (field.name not in texts or may_lose)
         and _TITLE_WORDS[0] <= field.words <= min(_TITLE_WORDS[1], longest / 2)
         and field.share >= _MIN_SHARE

@@ -73,9 +73,9 @@ def compare_metrics(
     """Compare the metrics of two models, query by query.
 
     Args:
-        stock, tuned: By `query_metrics`, of the same queries.
+        stock, tuned: Results of `query_metrics` for the same queries.
         documents: Number of documents.
-        seed: Of the resampling.
+        seed: Seed of the resampling.
     """
     ndcg, recall = (paired_difference(after, before, seed=seed) for before, after in zip(stock, tuned, strict=True))
     return ModelComparison(documents, ndcg, recall)

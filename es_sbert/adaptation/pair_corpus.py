@@ -15,12 +15,12 @@ from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextTemplate, field_text
 from es_sbert.runtime.chunker import Span
 from es_sbert.training.hard_negatives import normalized_text
-from es_sbert.training.passage_pairs import choose_neighbours
+from es_sbert.training.passage_pairs import choose_neighbors
 
-# A title of so many words that the text repeats word for word is a copy: finding it needs no understanding. Shorter
-# ones are often names, which texts do repeat, and which people do search for.
+# A title with this many words that the text repeats word for word is a copy, which is too easy to find. Shorter titles
+# are often names, which texts repeat and people search for.
 _COPIED_WORDS = 4
-# What follows a title that was put in front of a text.
+# Separators between a text and a title in front of it.
 _AFTER_HEADING = r"(?:\s*(?:[.:|–—-]+\s+|\n)|\s*$)"
 
 
@@ -44,7 +44,7 @@ class PairDocument:
 
 @dataclass(frozen=True)
 class PairCorpus:
-    """The documents that pairs are made of and that queries are ranked against.
+    """The documents from which pairs are made and against which queries are ranked.
 
     Attributes:
         documents: In random order.
@@ -55,7 +55,7 @@ class PairCorpus:
     left_out: dict[str, int]
 
 
-# What a query is: see `PairDocument`. `generated` leaves all documents without one, for a generator.
+# The kind of query, see `PairDocument`. `generated` leaves all documents without a query, for a generator.
 PairSource = Literal["title", "sentence", "passage", "generated"]
 SplitPassages = Callable[[Sequence[str]], list[list[Span]]]
 
@@ -67,13 +67,13 @@ def build_corpus(
     source: PairSource,
     passages: SplitPassages | None = None,
 ) -> PairCorpus:
-    """Make pairs of documents. The text of a pair never contains its query, but for short titles.
+    """Make pairs of documents. The text of a pair never contains its query, except for short titles.
 
     Args:
         documents: With the fields of the choice and of the template.
-        choice: Which fields are query and text.
+        choice: The fields of query and text.
         embedded: The text that the index embeds.
-        source: What the queries are.
+        source: Kind of the queries.
         passages: Splits texts into passages, for the source `passage`.
     """
     body = TextTemplate.from_fields(choice.body)
@@ -84,12 +84,12 @@ def build_corpus(
     spans: list[list[Span]] = [[] for _ in with_text]
     if passages is not None:
         spans = passages([text for _, text in with_text])
-    for (document, text), own in zip(with_text, spans, strict=True):
+    for (document, text), text_spans in zip(with_text, spans, strict=True):
         full_text, reason = document_text(embedded, document), ""
         if source == "generated":
             query = None
         elif source == "passage":
-            query, text = split_passage(text, own, document.key[0])
+            query, text = split_passage(text, text_spans, document.key[0])
             reason = "with a text of one passage"
         elif choice.title is None:
             query, text = split_sentence(text)
@@ -109,9 +109,9 @@ def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> Pai
         corpus: Documents without queries.
         queries: Id → query, empty for none.
     """
-    documents, left_out, asked = [], Counter(corpus.left_out), dict(queries)
+    documents, left_out, remaining = [], Counter(corpus.left_out), dict(queries)
     for document in corpus.documents:
-        query = asked.pop(document.id, None)  # of several documents with one id and other routings, the first
+        query = remaining.pop(document.id, None)  # of several documents with one id and other routings, the first
         if query == "":
             left_out["without a generated query"] += 1
         elif query is not None and is_copied(query, document.text):
@@ -155,7 +155,7 @@ def is_copied(title: str, text: str) -> bool:
 
 
 def split_sentence(text: str) -> tuple[str | None, str]:
-    """The first sentence, and the text after it; None and the text where there is only one sentence."""
+    """The first sentence, and the text after it; None and the text if there is only one sentence."""
     end = first_sentence_end(text)
     if end is None:
         return None, text
@@ -164,27 +164,27 @@ def split_sentence(text: str) -> tuple[str | None, str]:
 
 
 def split_passage(text: str, spans: Sequence[Span], identifier: str) -> tuple[str | None, str]:
-    """A passage of a text, and the text that follows it; None and the whole text where there is only one passage.
+    """A passage of a text, and the text that follows it; None and the whole text if there is only one passage.
 
     Args:
         text: The text.
         spans: Its passages, which do not overlap.
-        identifier: Of the document: which passage is taken depends on it, so that not all are first ones.
+        identifier: Id of the document. It determines which passage is taken, so that not all are first passages.
     """
     draw = int.from_bytes(hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).digest()[:8])
-    chosen = choose_neighbours(text, spans, draw)
+    chosen = choose_neighbors(text, spans, draw)
     if chosen is None:
         return None, text
     (start, end), (following, _) = chosen
     return " ".join(text[start:end].split()), text[following:].strip()
 
 
-# First sentences are fit for queries if so many texts have one, and so many of these differ.
+# First sentences are suitable as queries if at least this share of texts has one, and this share of them differs.
 _MIN_SENTENCES, _MIN_DISTINCT = 0.5, 0.5
 
 
 def sentence_problem(texts: Sequence[str]) -> str | None:
-    """Why the first sentences of texts are unfit for queries; None if they are fit."""
+    """The reason why the first sentences of texts are unsuitable as queries; None if they are suitable."""
     found = [query for query, _ in map(split_sentence, texts) if query is not None]
     if len(found) < _MIN_SENTENCES * len(texts):
         return f"only {len(found) / len(texts):.0%} of the texts have a first sentence with text after it"

@@ -1,8 +1,8 @@
-"""Queries that a command of the user's choice generates for texts: a language model, a service, a script.
+"""Generate queries for texts with a command that the user chooses: a language model, a service, a script.
 
-The command reads one JSON object a line on standard input, {"id": …, "text": …}, and writes one a line on standard
-output, {"id": …, "query": …}, in any order. Its standard error is that of es-sbert. Each query is kept as soon as it
-arrives, so that an interrupted run asks only for the rest.
+The command reads one JSON object per line on standard input, {"id": …, "text": …}, and writes one per line on standard
+output, {"id": …, "query": …}, in any order. It shares standard error with es-sbert. Each query is stored as soon as it
+arrives, so that an interrupted run generates only the rest.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from es_sbert.errors import SourceError, UsageError
 from es_sbert.messages import pluralize
 from es_sbert.training.training_errors import translate_disk_errors
 
-# Between two messages of how many queries have arrived.
+# Seconds between two progress messages.
 _REPORT_SECONDS = 30.0
 _JOIN_SECONDS = 5.0
-_FORMAT = 'one object a line on standard output, {"id": "the id of the text", "query": "a query"}'
+_FORMAT = 'one object per line on standard output, {"id": "the id of the text", "query": "a query"}'
 # Characters of a line that are shown.
 _SHOWN = 80
 
@@ -36,12 +36,12 @@ _SHOWN = 80
 def generate_queries(
     command: str, texts: Mapping[str, str], path: Path, report: Callable[[str], None]
 ) -> dict[str, str]:
-    """The query of each text; those that an earlier call has kept are not generated again.
+    """The query of each text; queries that an earlier call has stored are not generated again.
 
     Args:
         command: Program and arguments, as in a shell; no shell runs it.
         texts: Id → text.
-        path: Where queries are kept, JSON Lines.
+        path: File of the stored queries, JSON Lines.
         report: Called with progress messages.
 
     Returns:
@@ -49,16 +49,17 @@ def generate_queries(
 
     Raises:
         UsageError: the command cannot be started.
-        SourceError: it failed, or wrote something else than a query for each text. What arrived before is kept.
+        SourceError: it failed, or wrote something other than a query for each text. Queries that arrived before are
+            kept.
         OutputError: the queries cannot be written.
     """
-    known = _read_kept(path)
-    missing = {identifier: text for identifier, text in texts.items() if identifier not in known}
+    generated = _read_kept(path)
+    missing = {identifier: text for identifier, text in texts.items() if identifier not in generated}
     if missing:
         kept = f"; {len(texts) - len(missing):,} are kept from before" if len(missing) < len(texts) else ""
         report(f"Generating queries for {pluralize(len(missing), 'text')} with {command}{kept}")
-        known |= _Generation(command, missing, path, report).run()
-    return {identifier: known[identifier] for identifier in texts}
+        generated |= _Generation(command, missing, path, report).run()
+    return {identifier: generated[identifier] for identifier in texts}
 
 
 def _read_kept(path: Path) -> dict[str, str]:
@@ -111,7 +112,7 @@ class _Generation:
         if not arguments:
             raise UsageError("the generator is empty", remedy)
         try:
-            # In a session of its own, so that the processes of the command can be ended with it.
+            # In a separate session, so that the command's own child processes can be ended with it.
             return subprocess.Popen(
                 arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=sys.platform != "win32"
             )
@@ -142,19 +143,19 @@ class _Generation:
 
     def _parse(self, number: int, line: bytes) -> tuple[str, str]:
         """Id and query of a line."""
-        where = f"line {number:,} of the generator's output"
+        location = f"line {number:,} of the generator's output"
         shown = line[:_SHOWN].decode("utf-8", "replace").strip()
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise SourceError(
-                f"{where} is not JSON: {shown}", f"Write {_FORMAT}, and logs to standard error."
+                f"{location} is not JSON: {shown}", f"Write {_FORMAT}, and logs to standard error."
             ) from error
         if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("query"), str):
-            raise SourceError(f"{where} lacks an id or a query: {shown}", f"Write {_FORMAT}; both are strings.")
+            raise SourceError(f"{location} lacks an id or a query: {shown}", f"Write {_FORMAT}; both are strings.")
         if row["id"] not in self._texts:
             raise SourceError(
-                f"{where} has the id {row['id']!r}, which the generator was not given",
+                f"{location} has the id {row['id']!r}, which the generator was not given",
                 "Write the id of the text that the query is for, unchanged.",
             )
         return row["id"], " ".join(row["query"].split())
@@ -197,7 +198,7 @@ def _feed(pipe: IO[bytes], texts: Mapping[str, str]) -> None:
     with contextlib.suppress(OSError):
         for identifier, text in texts.items():
             pipe.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
-            # A command that answers line by line gets its first line at once.
+            # So that a command that answers line by line gets its first line at once.
             pipe.flush()
     with contextlib.suppress(OSError):
         pipe.close()

@@ -11,13 +11,13 @@ from es_sbert.diagnostics.index_calibration import LabelledQuery
 from es_sbert.errors import SourceError
 from es_sbert.training.hard_negatives import normalized_text
 
-# Fewer are refused: a model would hardly change, and an interval would say nothing.
+# Fewer are refused: a model would hardly change, and an interval would be meaningless.
 MIN_TRAINED, MIN_HELD_OUT = 50, 20
-# Share of the shingles of two texts that are in both.
+# Minimum share of common shingles of near-duplicates.
 NEAR_DUPLICATE = 0.5
-# Words of more characters than this on average are not words.
+# If words are longer than this on average, the script has no spaces between words.
 _LONGEST_WORDS = 20
-# Of the pairs at most this share is held out, and of the others this share chooses the checkpoint.
+# At most this share of the pairs is held out, and this share of the others chooses the checkpoint.
 _MOST_HELD_OUT, _DEV_SHARE, MOST_DEV = 0.2, 0.1, 500
 
 
@@ -27,7 +27,7 @@ class QueryPair:
 
     Attributes:
         query: The query.
-        row: Of the document in the corpus.
+        row: Row of the document in the corpus.
     """
 
     query: str
@@ -40,7 +40,7 @@ class HeldOutQuery:
 
     Attributes:
         text: The query.
-        rows: Of all documents that are relevant to it.
+        rows: Rows of all documents that are relevant to it.
     """
 
     text: str
@@ -78,7 +78,7 @@ def split_queries(
     Args:
         documents: The corpus, in random order.
         held_out: Number of held-out queries; fewer if there are not five times as many pairs.
-        most_trained: Largest number of pairs to train on.
+        most_trained: Maximum number of pairs to train on.
         labelled: Queries to evaluate with instead of those of held-out documents: documents whose `_id` is in `ids` are
             relevant.
         extra: Further pairs to train on, such as those of a search log.
@@ -96,8 +96,8 @@ def split_queries(
     else:
         evaluated, excluded = _labelled_queries(labelled, documents), set()
     extra = list(extra)
-    asked = {pair.row for pair in extra}  # their documents are trained on
-    dev = [pair for pair in pairs if pair.row not in asked][: min(MOST_DEV, int(len(pairs) * _DEV_SHARE))]
+    extra_rows = {pair.row for pair in extra}  # their documents are trained on
+    dev = [pair for pair in pairs if pair.row not in extra_rows][: min(MOST_DEV, int(len(pairs) * _DEV_SHARE))]
     chosen_dev = set(dev)
     train = [*extra, *(pair for pair in pairs if pair not in chosen_dev)]
     texts = [documents[row].text for row in excluded]
@@ -112,7 +112,7 @@ def split_queries(
 
 
 def _without(pairs: Iterable[QueryPair], taken: set[str], documents: Sequence[PairDocument]) -> list[QueryPair]:
-    """The pairs with neither a query nor a text that is taken."""
+    """The pairs whose query and text are both not taken yet."""
     return [
         pair
         for pair in pairs
@@ -163,17 +163,17 @@ def near_duplicates(texts: Sequence[str], held_out: Collection[int]) -> frozense
     holders: dict[object, list[int]] = {}
     sizes: dict[int, int] = {}
     for row in held_out:
-        own = _shingles(texts[row])
-        sizes[row] = len(own)
-        for shingle in own:
+        shingles = _shingles(texts[row])
+        sizes[row] = len(shingles)
+        for shingle in shingles:
             holders.setdefault(shingle, []).append(row)
     found = set()
     for row, text in enumerate(texts):
         if row in sizes:
             continue
-        own = _shingles(text)
-        shared = Counter(other for shingle in own for other in holders.get(shingle, ()))
-        if any(count >= NEAR_DUPLICATE * (len(own) + sizes[other] - count) for other, count in shared.items()):
+        shingles = _shingles(text)
+        shared = Counter(other for shingle in shingles for other in holders.get(shingle, ()))
+        if any(count >= NEAR_DUPLICATE * (len(shingles) + sizes[other] - count) for other, count in shared.items()):
             found.add(row)
     return frozenset(found)
 
@@ -194,7 +194,7 @@ def _check_enough(split: QuerySplit) -> None:
     ):
         if count < least:
             raise SourceError(
-                f"there are {count:,} {part}, and at least {least} are needed",
+                f"there are {count:,} {part}, but at least {least} are needed",
                 "Adapt to an index with more documents, choose other fields (`title_field`, `body_fields`, `pairs`), "
                 "or raise `documents`.",
             )

@@ -1,7 +1,7 @@
 """LoRA adapters of a transformer, merged into its weights (Hu et al. 2021, arXiv 2106.09685).
 
 An adapter is a folder's adapter_config.json and adapter_model.safetensors, as peft writes them. The weights that it
-belongs to are in the same folder, or in the folder of the model that adapter_config.json names.
+changes are in the same folder, or in the folder of the model that adapter_config.json names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 CONFIG_FILE = "adapter_config.json"
 _WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-# Not in every checkpoint, and not in a sentence vector.
+# Not in every checkpoint, and without effect on a sentence vector.
 _UNUSED = "pooler."
 
 
@@ -39,7 +39,7 @@ class Adapter:
     Attributes:
         folder: Its folder.
         settings: Its adapter_config.json.
-        tensors: Name, without peft's prefix → tensor.
+        tensors: Maps names, without peft's prefix, to tensors.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Adapter:
     tensors: Mapping[str, Floats]
 
     def merge(self, name: str, weight: Floats) -> Floats:
-        """A tensor of the model with the adapter's update; the tensor itself if there is none for it.
+        """Apply the adapter's update to a tensor of the model; without an update, the tensor is returned unchanged.
 
         Args:
             name: Name of the tensor in the model, without the prefix of a checkpoint.
@@ -68,14 +68,14 @@ class Adapter:
             )
         if up.shape[1] != len(down):
             raise BundleInvalid(f"the adapter in {self.folder} has two ranks for {name}", COPY_AGAIN)
-        # Rank by rank: a product of matrices has other last bits on other processors, and the weights are hashed.
+        # Rank by rank: the last bits of a matrix product depend on the processor, and the weights are hashed.
         update = np.zeros_like(weight)
         for column, row in zip(up.T, down, strict=True):
             update += np.multiply.outer(column, row)
         return weight + np.float32(self._scale(module, len(down))) * update
 
     def _scale(self, module: str, rank: int) -> float:
-        """Factor of the update: alpha / rank, or alpha / √rank with rank stabilization (arXiv 2312.03732)."""
+        """Scaling factor of the update: alpha / rank, or alpha / √rank with rank stabilization (arXiv 2312.03732)."""
         alpha = self.settings.get("lora_alpha", 8)
         try:
             for pattern, value in (self.settings.get("alpha_pattern") or {}).items():
@@ -95,7 +95,7 @@ class Adapter:
 
 
 def read_adapter(folder: Path, ignored: Collection[str] = ()) -> Adapter | None:
-    """The adapter of a transformer's folder; None if there is none.
+    """Read the adapter in a transformer's folder; None if there is none.
 
     Raises:
         BundleInvalid: it is incomplete or broken.
@@ -107,7 +107,7 @@ def read_adapter(folder: Path, ignored: Collection[str] = ()) -> Adapter | None:
     settings = read_json(path)
     check_settings(path, settings, ADAPTER, ignored)
     if not weights.exists():
-        raise BundleInvalid(f"{folder} has {CONFIG_FILE} and no {_WEIGHTS_FILE}", COPY_AGAIN)
+        raise BundleInvalid(f"{folder} has {CONFIG_FILE} but no {_WEIGHTS_FILE}", COPY_AGAIN)
     read_header(weights)
     try:
         tensors = {name: np.asarray(value, np.float32) for name, value in load_file(weights).items()}
@@ -124,7 +124,7 @@ def read_adapter(folder: Path, ignored: Collection[str] = ()) -> Adapter | None:
 
 
 def find_base_folder(folder: Path, adapter: Adapter, find_model: Callable[[str], Path]) -> Path:
-    """The folder with the weights that an adapter belongs to.
+    """Find the folder with the weights that an adapter changes.
 
     Args:
         folder: Folder of the transformer.
@@ -139,26 +139,26 @@ def find_base_folder(folder: Path, adapter: Adapter, find_model: Callable[[str],
     name = adapter.settings.get("base_model_name_or_path")
     if not name or not isinstance(name, str):
         raise BundleInvalid(
-            f"{folder} has an adapter and no weights, and {CONFIG_FILE} does not name the model that it belongs to",
-            "Name it as base_model_name_or_path.",
+            f"{folder} has an adapter but no weights, and {CONFIG_FILE} does not name the base model",
+            "Set base_model_name_or_path to its name or folder.",
         )
     try:
         return find_model(name)
     except ModelError as error:
         raise BundleInvalid(
-            f"{folder} has an adapter of {name} and no weights: {error.message}",
-            "Fetch that model, or name its folder as base_model_name_or_path in adapter_config.json.",
+            f"{folder} has an adapter of {name} but no weights: {error.message}",
+            "Download that model, or set base_model_name_or_path in adapter_config.json to its folder.",
         ) from error
 
 
 def merge_weights(folder: Path, adapter: Adapter) -> dict[str, Floats]:
-    """The tensors that an adapter changes, by their full names in the weights, as float32.
+    """Compute the tensors that an adapter changes, as float32, by their full names in the weights.
 
     Args:
         folder: Folder with the weights.
 
     Raises:
-        BundleInvalid: a tensor that the adapter changes is not among the weights, or of another shape.
+        BundleInvalid: a tensor that the adapter changes is missing in the weights, or has another shape.
     """
     places = {name: (file, entry) for file in find_weight_files(folder) for name, entry in read_header(file).items()}
     merged = {}
@@ -168,7 +168,8 @@ def merge_weights(folder: Path, adapter: Adapter) -> dict[str, Floats]:
             continue
         if len(full) != 1:
             raise BundleInvalid(
-                f"the adapter in {adapter.folder} changes {name}, of which {folder} has {len(full)} tensors, not one",
+                f"the adapter in {adapter.folder} changes {name}, for which {folder} has {len(full)} tensors instead "
+                "of one",
                 "The adapter belongs to another model: check base_model_name_or_path in adapter_config.json.",
             )
         file, entry = places[full[0]]
@@ -198,7 +199,7 @@ def write_merged_weights(folder: Path, adapter: Adapter, output: Path) -> None:
             kept = {"dtype": entry["dtype"], "shape": entry["shape"]} if weight is None else _described(weight)
             header[name] = {**kept, "data_offsets": [position, position + size]}
             position += size
-    # Not by safetensors' own function: it has changed its form, and its numpy one has no bfloat16.
+    # Not with safetensors' own functions: their interface has changed, and the one for numpy lacks bfloat16.
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
     with output.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""A copy of a model's folder with further modules after the model's own: a linear layer, a scaling to length 1.
+"""Copy a model's folder and append modules: a linear layer, or normalization to length 1.
 
 The copy opens in sentence-transformers with the same vectors, the graph computes the modules, and the fingerprint
 covers them.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Graphs of the model without the modules, and what says how they were made.
+# Graphs of the model without the new modules, and the files that describe their export.
 _LEFT_OUT = ("*.onnx", "*.onnx.data", "es_sbert.json", ".git", "onnx", "openvino")
 
 
 class ModelFolderCopy:
-    """A copy of a model's folder, whose vectors have no `truncate_dim`.
+    """A copy of a model's folder, without its `truncate_dim`.
 
     Args:
         model: The model.
@@ -36,7 +36,7 @@ class ModelFolderCopy:
 
     Attributes:
         folder: The new folder.
-        width: Dimensions that the model's own modules make, before `truncate_dim`.
+        width: Dimensions of the vectors of the model's own modules, before `truncate_dim`.
         is_normalized: Whether the last of the model's own modules is a Normalize.
 
     Raises:
@@ -87,7 +87,7 @@ class ModelFolderCopy:
         write_module_entries(self.folder, self._entries)
 
     def _append(self, kind: str, config: dict[str, object] | None) -> Path:
-        """Add a module to the list, and write its settings; returns its folder."""
+        """Add a module to the list and write its settings; returns the module's folder."""
         path = f"{len(self._entries)}_{kind}"
         self._entries.append(module_entry(kind, path))
         (self.folder / path).mkdir()

@@ -26,7 +26,7 @@ from es_sbert.errors import BundleInvalid
 
 
 class DifferenceCause(StrEnum):
-    """The most likely cause of a variant's difference from the reference."""
+    """The most likely cause of a variant's difference from the reference. Manifests contain these texts."""
 
     TOKENIZER = "the reference reads other tokens (tokenizer.json, tokenizer_config.json)"
     KIND = "the reference reads other tokens of this kind (prompts, query_expansion)"
@@ -36,19 +36,19 @@ class DifferenceCause(StrEnum):
 
 
 class ParityReport(BaseModel, frozen=True):
-    """How closely a variant gives the vectors of the reference implementation.
+    """How closely the vectors of a variant match those of the reference implementation.
 
     Attributes:
-        reference: What it was compared with, with version (`transformers 5.23.0`, `numpy 2.4.6`).
+        reference: Library that computed the reference, with version (`transformers 5.23.0`, `numpy 2.4.6`).
         sentences: Number of sentences compared.
         mean_cosine, min_cosine: Cosine of variant and reference vector of the same sentence.
         max_abs_difference: Largest difference of one coordinate.
         rank_agreement: Spearman's ρ × 100 between the two sets of pairwise cosines.
-        sts_reference, sts_variant: Spearman's ρ × 100 against gold scores, where a file of them was given.
+        sts_reference, sts_variant: Spearman's ρ × 100 against gold scores, if a file with gold scores was given.
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
-        worst, cause: The text with the least cosine, and the most likely cause; None if the variant passed.
-        emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
+        worst, cause: The text with the lowest cosine, and the most likely cause; None if the variant passed.
+        emulated: Whether the variant's number format was emulated because the intended device is missing.
     """
 
     reference: str
@@ -72,10 +72,10 @@ class GraphFile(BaseModel, frozen=True):
     Attributes:
         file: Path inside the folder, with forward slashes.
         sha256: Hash of that file.
-        data_sha256: Hash of `FILE.data`, which holds the weights where they pass protobuf's 2 GB; else None.
-        runtime: What runs it: `onnxruntime` or `openvino`.
-        precision: Number format of its products: fp32, int8, fp16 or bf16.
-        device: `cpu` or `cuda`: where it is meant to run.
+        data_sha256: Hash of `FILE.data`, which holds the weights if they exceed protobuf's limit of 2 GB; else None.
+        runtime: Library that runs it: `onnxruntime` or `openvino`.
+        precision: Number format of its matrix products: fp32, int8, fp16 or bf16.
+        device: Device that it is intended for: `cpu` or `cuda`.
         forced: Whether it was written although it failed the parity check (`--force`).
     """
 
@@ -92,8 +92,8 @@ class EncoderVariant(GraphFile, frozen=True):
     """A variant of a sentence encoder.
 
     Attributes:
-        attention: `plain`, or for CUDA `packed` (without padding) or `fused`; `traced` where torch's exporter wrote it.
-        parity: Its parity report; None where it can only be measured on a device this machine lacks.
+        attention: `plain`, or for CUDA `packed` (without padding) or `fused`; `traced` if torch's exporter wrote it.
+        parity: Its parity report; None if it can only be measured on a device that the exporting machine lacked.
     """
 
     attention: str
@@ -109,12 +109,12 @@ class EncoderManifest(BaseModel, frozen=True):
 
     Attributes:
         format: Version of this file's layout.
-        name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Of the
-            model.
+        name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Settings
+            of the model.
         ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
-        route_fingerprints: Of a model with a Router, name of each route → fingerprint of its model.
-        variants: Variant name (`fp32`, `int8`, `openvino-bf16`, …) → variant; empty for a model with a Router.
-        route_variants: Of a model with a Router, name of each route → its variants.
+        route_fingerprints: For a model with a Router, maps the name of each route to the fingerprint of its model.
+        variants: Variants by name (`fp32`, `int8`, `openvino-bf16`, …); empty for a model with a Router.
+        route_variants: For a model with a Router, maps the name of each route to its variants.
         exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
     """
 
@@ -149,19 +149,19 @@ class EncoderManifest(BaseModel, frozen=True):
 
 
 class ScoreParityReport(BaseModel, frozen=True):
-    """How closely a variant gives the outputs of the reference implementation.
+    """How closely the outputs of a variant match those of the reference implementation.
 
-    Differences are in standard deviations of the reference's outputs over the pairs, label by label: how far a pair
-    moves among the others, independent of the range of a model's outputs.
+    Differences are measured per label, in standard deviations of the reference's outputs over the pairs, so they do not
+    depend on the range of a model's outputs.
 
     Attributes:
-        reference: What it was compared with, with version.
+        reference: Library that computed the reference, with version.
         pairs: Number of pairs compared.
-        mean_difference, max_difference: Of one output, in standard deviations.
-        rank_agreement: Spearman's ρ × 100 between the two orders of the pairs; of several labels the least.
+        mean_difference, max_difference: Difference of one output, in standard deviations.
+        rank_agreement: Spearman's ρ × 100 between the two orders of the pairs; with several labels, the lowest.
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
-        emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
+        emulated: Whether the variant's number format was emulated because the intended device is missing.
     """
 
     reference: str
@@ -185,13 +185,13 @@ class RerankerVariant(GraphFile, frozen=True):
 
 
 class PairFormat(BaseModel, frozen=True):
-    """How the tokenizer of a cross-encoder hands pairs to its network.
+    """Format in which the tokenizer of a cross-encoder passes pairs to its network.
 
     Attributes:
         inputs: Names of the graph's inputs, int64 of *shape* ``(batch, tokens)``.
-        padding_id: Token in padded places.
+        padding_id: Id of the padding token.
         padding_side: Side of the padding; XLNet's head reads the last token, so its padding is on the left.
-        truncation_side: Where a text loses tokens when a pair is too long.
+        truncation_side: Side at which a text is truncated when a pair is too long.
     """
 
     inputs: tuple[str, ...]
@@ -203,14 +203,14 @@ class PairFormat(BaseModel, frozen=True):
 class RerankerManifest(BaseModel, frozen=True):
     """Contents of `es_sbert_reranker.json`.
 
-    Class attributes: as of `EncoderManifest`.
+    Class attributes: As in `EncoderManifest`.
 
     Attributes:
         format: Version of this file's layout.
-        name, architecture, fingerprint, labels, activation, max_tokens, lowercase: Of the model.
-        pairs: How pairs become inputs.
-        variants: Variant name → variant.
-        exporter: Versions that wrote the folder.
+        name, architecture, fingerprint, labels, activation, max_tokens, lowercase: Settings of the model.
+        pairs: Format of pairs for the network.
+        variants: Variants by name.
+        exporter: Versions of the libraries that wrote the folder.
     """
 
     FILE_NAME: ClassVar = "es_sbert_reranker.json"
@@ -235,7 +235,7 @@ ManifestT = TypeVar("ManifestT", EncoderManifest, RerankerManifest)
 
 
 def describe_model(model: SentenceModel | CrossEncoderModel, kind: type[ManifestT]) -> dict[str, Any]:
-    """The settings of a model that its manifest holds."""
+    """The settings of a model that its manifest contains."""
     return model.model_dump(mode="json", include=set(kind.model_fields))
 
 
@@ -248,8 +248,8 @@ class Bundle(Generic[ModelT, ManifestT]):
 
     Attributes:
         folder: The folder.
-        model: What its configuration files say.
-        manifest: What its manifest says; the two agree.
+        model: The model as read from its configuration files.
+        manifest: Its manifest, which agrees with the model.
     """
 
     folder: Path
@@ -257,7 +257,7 @@ class Bundle(Generic[ModelT, ManifestT]):
     manifest: ManifestT
 
     def variant_file(self, name: str) -> Path:
-        """The ONNX file of a variant, after its hash was checked.
+        """Check the hash of a variant's ONNX file and return its path.
 
         Raises:
             BundleInvalid: the file is missing or differs from what was exported.
@@ -275,7 +275,7 @@ RerankerBundle = Bundle[CrossEncoderModel, RerankerManifest]
 
 
 def rename_bundle(bundle: EncoderBundle, name: str) -> EncoderBundle:
-    """The same bundle whose model is shown under another name."""
+    """The same bundle, with another name for the model."""
     return replace(bundle, model=bundle.model.renamed(name))
 
 
@@ -284,8 +284,8 @@ def route_bundle(bundle: EncoderBundle, number: int) -> EncoderBundle:
     model = bundle.model.route(number)
     if model is bundle.model:
         return bundle
-    own = {"variants": bundle.manifest.route_variants.get(model.route_name, {}), "route_variants": {}}
-    manifest = bundle.manifest.model_copy(update={**describe_model(model, EncoderManifest), **own})
+    variants = {"variants": bundle.manifest.route_variants.get(model.route_name, {}), "route_variants": {}}
+    manifest = bundle.manifest.model_copy(update={**describe_model(model, EncoderManifest), **variants})
     return Bundle(bundle.folder, model, manifest)
 
 
@@ -303,8 +303,8 @@ def open_encoder_bundle(folder: Path) -> EncoderBundle:
     """Open an exported sentence encoder.
 
     Raises:
-        BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts
-            are not those that were exported.
+        BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts have
+            changed since the export.
     """
     return _open_bundle(folder, EncoderManifest, read_sentence_model)
 
@@ -313,12 +313,13 @@ def open_reranker_bundle(folder: Path) -> RerankerBundle:
     """Open an exported cross-encoder.
 
     Raises:
-        BundleInvalid: it is none, its manifest is broken, or its files are not those that were exported.
+        BundleInvalid: it is not an exported cross-encoder, its manifest is broken, or its files have changed since the
+            export.
     """
     if not is_reranker_bundle(folder):
         if folder.is_dir() and is_cross_encoder(folder):
             raise BundleInvalid(
-                f"{folder} is a cross-encoder that was not exported yet", f"`es-sbert export {folder} -o RERANKER`"
+                f"{folder} is a cross-encoder that has not been exported yet", f"`es-sbert export {folder} -o RERANKER`"
             )
         raise BundleInvalid(
             f"{folder} is not a reranker: it has no {RerankerManifest.FILE_NAME}",
@@ -343,7 +344,7 @@ def _open_bundle(
         )
     if changed:
         raise BundleInvalid(
-            f"{folder} was edited after its export, or exported by an earlier es-sbert that read it otherwise: "
+            f"{folder} was edited after its export, or exported by an earlier es-sbert that read it differently: "
             f"{', '.join(changed)} no longer agree with {kind.FILE_NAME}",
             "Undo an edit, or export the edited model to a new folder: `es-sbert export MODEL -o BUNDLE`.",
         )
@@ -384,7 +385,7 @@ def _check_hash(path: Path, sha256: str) -> None:
 
 
 def remembered_file_hash(path: Path) -> str:
-    """SHA-256 of a file as of `hash_file`; that of a file that has not changed is remembered."""
+    """SHA-256 of a file, as from `hash_file`, cached for as long as the file does not change."""
     return remembered_hash("sha256", [path], lambda: hash_file(path))
 
 
@@ -395,5 +396,5 @@ def hash_file(path: Path) -> str:
 
 
 def cached_bundle_path(fingerprint: str) -> Path:
-    """Where the cache keeps the bundle of the model with that fingerprint, if it has it."""
+    """Path in the cache for the bundle of the model with a fingerprint; it may not exist."""
     return cache_folder() / "bundles" / fingerprint

@@ -31,7 +31,7 @@ _TRANSFORMER_FILE = "sentence_bert_config.json"
 
 
 class ScoreActivation(StrEnum):
-    """What turns a cross-encoder's output into a score."""
+    """Activation that turns a cross-encoder's output into a score."""
 
     IDENTITY = "identity"
     SIGMOID = "sigmoid"
@@ -52,7 +52,7 @@ _LIBRARY_SETTINGS = SettingsTable(
     # Scores are computed in float32.
     harmless=frozenset({"__version__", "similarity_fn_name", "requirements", "keep_in_fp32_modules"}),
 )
-# sentence_bert_config.json. Pairs are neither queries nor documents.
+# sentence_bert_config.json. Settings for queries or documents do not apply to pairs.
 _TRANSFORMER_SETTINGS = SettingsTable(
     applied=frozenset({
         "max_seq_length", "do_lower_case", "processor_kwargs", "tokenizer_args", "model_kwargs", "model_args",
@@ -85,16 +85,16 @@ class CrossEncoderModel(BaseModel, frozen=True):
 
     Attributes:
         folder: The model folder.
-        name: Name for people.
+        name: Name in messages.
         architecture: `model_type` of config.json.
         config: config.json.
         labels: Names of the outputs in their order; one for a reranker.
         activation: Applied to each output.
-        max_tokens: Longest pair in tokens, special tokens included; longer ones lose tokens of the longer text.
-        lowercase: Whether the tokenizer lower-cases texts before all else (`do_lower_case`).
-        prompt: Put in front of the first text of each pair.
-        tokenizer_changes: What transformers reads otherwise than tokenizer.json says; see `ResolvedTokenizer`.
-        fingerprint: Hash of weights, tokenizer and everything else that decides a score.
+        max_tokens: Maximum tokens of a pair, special tokens included; in longer pairs, the longer text is truncated.
+        lowercase: Whether the tokenizer lower-cases texts first (`do_lower_case`).
+        prompt: Text in front of the first text of each pair.
+        tokenizer_changes: Parts that transformers builds differently from tokenizer.json; see `ResolvedTokenizer`.
+        fingerprint: Hash of weights, tokenizer and everything else that affects a score.
     """
 
     folder: Path
@@ -115,10 +115,10 @@ class CrossEncoderModel(BaseModel, frozen=True):
 
 
 def is_cross_encoder(folder: Path) -> bool:
-    """Whether a folder holds a cross-encoder: by the class that sentence-transformers notes, else by its network.
+    """Whether a folder holds a cross-encoder, by the class that sentence-transformers records or else by its network.
 
-    A sentence encoder may have been cut out of a classifier and still name it in config.json; its modules.json
-    has a Pooling.
+    A sentence encoder that was made from a classifier may still name that in config.json, but its modules.json has a
+    Pooling.
 
     Raises:
         BundleInvalid: a file is broken.
@@ -137,11 +137,11 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
 
     Args:
         folder: The folder with config.json.
-        name: Name for people; the folder's own name by default.
+        name: Name in messages; by default the name of the folder.
 
     Raises:
         BundleInvalid: a file is missing or broken, or weights are pickled.
-        UnsupportedArchitecture: another network than one transformer with a classification head.
+        UnsupportedArchitecture: the network is not a single transformer with a classification head.
         UnsupportedSetting: a setting that may change scores and that es-sbert does not apply.
     """
     config = read_json(folder / "config.json")
@@ -173,7 +173,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
     decisive = model.model_dump(mode="json", include={"labels", "activation", "max_tokens", "lowercase"})
-    # Only of models that have them: the fingerprints of all others are those of earlier releases.
+    # Only for models that have them, so that all others keep the fingerprints of earlier releases.
     decisive |= {key: value for key in ("prompt", "tokenizer_changes") if (value := getattr(model, key))}
     decisive["config"] = fingerprint_settings(config, files)
     return model.model_copy(update={"fingerprint": compute_fingerprint(hash_tensors(files), tokenizer, decisive)})
@@ -185,8 +185,8 @@ def _check_shape(folder: Path, config: dict[str, Any]) -> None:
     if modules != [("Transformer", "")] or not any(name.endswith(_HEAD) for name in architectures):
         raise UnsupportedArchitecture(
             f"{folder} holds {', '.join(kind for kind, _ in modules)} with {', '.join(architectures) or 'no network'}; "
-            f"es-sbert reads cross-encoders of one transformer with a classification head (…{_HEAD})",
-            "Choose a model of that shape.",
+            f"es-sbert reads cross-encoders that are one transformer with a classification head (…{_HEAD})",
+            "Choose such a model.",
         )
 
 
@@ -208,17 +208,17 @@ def _check_settings(folder: Path, settings: dict[str, Any], sbert: dict[str, Any
     except UnsupportedSetting as error:
         raise UnsupportedSetting(
             error.message.replace("may change vectors", "may change scores"),
-            "Remove the setting if it changes no score; else score pairs with sentence-transformers.",
+            "Remove the setting if it does not change scores; otherwise score pairs with sentence-transformers.",
         ) from error
     modalities = sbert.get("modality_config") or {"text": {"method_output_name": "logits"}}
     if not isinstance(modalities, dict):
         raise BundleInvalid(f"{file} has a setting of the wrong type: modality_config is not an object", COPY_AGAIN)
     text = modalities.get("text")
     if not isinstance(text, dict) or text.get("method", "forward") != "forward":
-        raise UnsupportedSetting(f"{file} does not give texts to the network (modality_config)", _OTHER_CROSS_ENCODER)
+        raise UnsupportedSetting(f"{file} does not pass texts to the network (modality_config)", _OTHER_CROSS_ENCODER)
     if text.get("method_output_name") not in ("logits", ["logits"]):
         raise UnsupportedSetting(
-            f"{file} takes {text.get('method_output_name')!r} as scores (modality_config); es-sbert takes the logits",
+            f"{file} uses {text.get('method_output_name')!r} as scores (modality_config); es-sbert uses the logits",
             _OTHER_CROSS_ENCODER,
         )
 
@@ -227,19 +227,19 @@ _OTHER_CROSS_ENCODER = "Choose another cross-encoder, or score pairs with senten
 
 
 def _check_chat_template(folder: Path, sbert: dict[str, Any], tokenizer_settings: dict[str, Any]) -> None:
-    """Refuse models that see a pair as a chat: sentence-transformers does so wherever there is a template."""
+    """Refuse models that format a pair as a chat, which sentence-transformers does for every model with a template."""
     modalities = sbert.get("modality_config")
     has_template = bool(tokenizer_settings.get("chat_template")) or (folder / "chat_template.jinja").exists()
     if "message" in modalities if modalities else has_template:
         raise UnsupportedSetting(
-            f"{folder} makes a chat message of each pair (chat_template), which es-sbert does not",
-            "If the model was trained without, remove chat_template.jinja, and chat_template in tokenizer_config.json; "
-            "else score pairs with sentence-transformers.",
+            f"{folder} turns each pair into a chat message (chat_template), which es-sbert does not support",
+            "If the model was trained without it, remove chat_template.jinja, and chat_template in "
+            "tokenizer_config.json; otherwise score pairs with sentence-transformers.",
         )
 
 
 def _labels(config: dict[str, Any]) -> tuple[str, ...]:
-    """Names of the outputs, in their order; transformers makes up those that config.json leaves out."""
+    """Names of the outputs, in order; transformers generates names that config.json lacks."""
     names = config.get("id2label")
     if names is None:
         count = config.get("num_labels")
@@ -256,20 +256,20 @@ def _length_settings(sbert: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_prompt(folder: Path, settings: dict[str, Any]) -> str:
-    """What sentence-transformers puts in front of the first text of each pair."""
+    """The text that sentence-transformers puts in front of the first text of each pair."""
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is None:
         return ""
     if name not in prompts:
         raise BundleInvalid(
-            f"{folder / _SENTENCE_TRANSFORMERS_FILE} has the default prompt {name!r}, and no prompt of that name",
+            f"{folder / _SENTENCE_TRANSFORMERS_FILE} has the default prompt {name!r}, but no prompt with that name",
             "Add it to prompts, or set default_prompt_name to null.",
         )
     return prompts[name] or ""
 
 
 def _activation(folder: Path, config: dict[str, Any], settings: dict[str, Any], labels: int) -> ScoreActivation:
-    """What sentence-transformers would apply: as noted, else the sigmoid for one label and nothing for several."""
+    """The activation that sentence-transformers applies; by default sigmoid for one label, none for several."""
     noted = settings.get("activation_fn")
     if noted is None:
         older = config.get("sbert_ce_default_activation_function")
@@ -281,6 +281,6 @@ def _activation(folder: Path, config: dict[str, Any], settings: dict[str, Any], 
         *most, last = _ACTIVATIONS
         raise UnsupportedArchitecture(
             f"{folder} uses the activation function {noted}",
-            f"es-sbert knows torch's {', '.join(most)} and {last}; save the model with one of them.",
+            f"es-sbert supports torch's {', '.join(most)} and {last}; save the model with one of them.",
         )
     return activation

@@ -1,7 +1,7 @@
-"""Hashes of files, remembered in the cache for as long as the files stay as they are.
+"""Hashes of files, cached for as long as the files do not change.
 
-To hash a model's weights takes longer than to read them, and every start of a command needs the hashes of the weights,
-for the fingerprint, and of the ONNX file, which must be the exported one.
+Hashing a model's weights takes longer than reading them. Every command needs the hash of the weights, for the
+fingerprint, and of the ONNX file, to verify that it is the exported one.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from es_sbert.config import cache_folder
 from es_sbert.errors import UsageError
 from es_sbert.filesystem import open_output
 
-# A file that has just been written may be written again within the same tick of the file system's clock: its hash is
-# remembered later.
+# A file that has just been written may be written again within the same tick of the file system's clock, so its hash is
+# not cached yet.
 _SETTLED_SECONDS = 2.0
 
 
 def remembered_hash(kind: str, paths: Sequence[Path], compute: Callable[[], str]) -> str:
-    """The hash of some files: the remembered one if none of them has changed since, else computed and remembered.
+    """The hash of some files: from the cache if none of them has changed, else computed and cached.
 
-    A change shows in the size, the time of the last write, or the time of the last change of any property, which no
-    program can set. Windows has no such time, so nothing is remembered there.
+    A change is detected by the size, the time of the last write, or the time of the last change of any property, which
+    programs cannot set. Windows has no such time, so nothing is cached there.
 
     Args:
-        kind: What is hashed how: the same files may have hashes of several kinds.
+        kind: Name of the hash: the same files may have several.
         paths: The files.
-        compute: Hashes the files.
+        compute: Computes the hash of the files.
     """
     before = _states(paths)
     if not before:
         return compute()
     key = "\0".join([kind, *(str(path.absolute()) for path in paths)])
-    known = _read()
-    if (entry := known.get(key)) is not None and entry["files"] == before:
+    cached = _read()
+    if (entry := cached.get(key)) is not None and entry["files"] == before:
         return str(entry["hash"])
     computed = compute()
     last_change = max(changed for _, _, changed, _, _ in before) / 1e9
     if _states(paths) == before and time.time() - last_change > _SETTLED_SECONDS:
-        _write({**known, key: {"hash": computed, "files": before}})
+        _write({**cached, key: {"hash": computed, "files": before}})
     return computed
 
 
 def forget_hashes() -> None:
-    """Let every file be read again."""
+    """Clear the cached hashes."""
     with contextlib.suppress(OSError, UsageError):
         _place().unlink(missing_ok=True)
 
@@ -70,18 +70,18 @@ def _states(paths: Sequence[Path]) -> list[list[int]] | None:
 
 
 def _read() -> dict[str, Any]:
-    """What is remembered; nothing if that is unreadable, since hashes can be computed."""
+    """The cached hashes; empty if the file is unreadable, since hashes can be computed again."""
     try:
-        known = json.loads(_place().read_bytes())
-        return {key: {"hash": str(entry["hash"]), "files": entry["files"]} for key, entry in known.items()}
+        cached = json.loads(_place().read_bytes())
+        return {key: {"hash": str(entry["hash"]), "files": entry["files"]} for key, entry in cached.items()}
     except (OSError, UsageError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def _write(known: dict[str, Any]) -> None:
-    """Keep what is known of files that still exist. What another process adds at the same time may be lost."""
-    present = {key: entry for key, entry in known.items() if all(map(os.path.exists, key.split("\0")[1:]))}
-    with contextlib.suppress(OSError, UsageError):  # without a cache that can be written, they are computed each time
+def _write(hashes: dict[str, Any]) -> None:
+    """Store the hashes of files that still exist. Hashes that another process adds at the same time may be lost."""
+    present = {key: entry for key, entry in hashes.items() if all(map(os.path.exists, key.split("\0")[1:]))}
+    with contextlib.suppress(OSError, UsageError):  # without a writable cache, hashes are computed each time
         _place().parent.mkdir(parents=True, exist_ok=True)
         with open_output(_place()) as file:
             file.write(json.dumps(present).encode())

@@ -27,13 +27,13 @@ _CONFIG_KEYS = (
     "position_embedding_type", "relative_attention_num_buckets", "pad_token_id",
 )  # fmt: skip
 
-# Settings with which even these architectures are other networks, unless they are false or empty.
+# Settings that make even these architectures different networks, unless they are false or empty.
 UNSUPPORTED_CONFIG_KEYS = ("is_decoder", "add_cross_attention", "pruned_heads", "quantization_config")
 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layers")
 _LAYER_PATTERN = re.compile(r"\blayer\.(\d+)\.")
 
-# Of any other architecture everything counts but what no network computes with: who wrote it, and how to train it.
+# For any other architecture everything counts except settings that no network computes with: origin and training.
 _IGNORED_CONFIG_KEYS = frozenset({
     "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "initializer_range",
     "initializer_factor", "init", "init_range", "init_std", "id2label", "label2id", "problem_type",
@@ -43,7 +43,7 @@ _IGNORED_CONFIG_KEYS = frozenset({
 
 
 def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dict[str, Any]:
-    """The settings besides the weights that change a transformer's output, for the fingerprint.
+    """The settings, besides the weights, that change a transformer's output, for the fingerprint.
 
     Args:
         config: Its config.json.
@@ -55,18 +55,18 @@ def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dic
     settings |= {key: config[key] for key in UNSUPPORTED_CONFIG_KEYS if config.get(key)}
     held = {int(found[1]) for file in weights for name in read_header(file) if (found := _LAYER_PATTERN.search(name))}
     layers = next((config[key] for key in _LAYER_COUNT_KEYS if key in config), None)
-    # A config.json may leave out layers that the weights hold.
+    # A config.json may leave out layers that the weights contain.
     return settings if layers == len(held) else {**settings, "layers": layers}
 
 
 def hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]] | None = None) -> str:
     """SHA-256 over name, type, shape and bytes of all tensors, sorted by name.
 
-    The same weights give the same hash however they are ordered or spread over files. That of files that have not
-    changed is remembered.
+    The hash does not depend on the order of the weights or on their distribution over files. It is cached for as long
+    as the files do not change.
 
     Args:
-        merged: Tensors that take the place of those in the files, by name.
+        merged: Tensors that replace those in the files, by name.
 
     Raises:
         BundleInvalid: a file is broken.
@@ -101,7 +101,7 @@ _TOKENIZER_RUN_SETTINGS = ("padding", "truncation")
 
 
 def compute_fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[str, Any]) -> str:
-    """Hash of everything that decides a vector, as 32 hex digits (128 bits).
+    """Hash of everything that affects a vector, as 32 hex digits (128 bits).
 
     Args:
         weights: Hash of the transformer's and the Dense modules' tensors.

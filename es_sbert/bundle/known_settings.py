@@ -1,8 +1,8 @@
-"""Which settings of a model folder are applied, which change no vector, and which are refused.
+"""Settings of a model folder: those that are applied, that do not change vectors, and that are refused.
 
-sentence-transformers and transformers read more settings than es-sbert applies. A setting that is not applied, and may
-change a vector, is refused by name: a vector that differs from the model's own is worse than an error. The tables are
-those of sentence-transformers 6.2 and transformers 5.23; a test compares them with the installed releases.
+sentence-transformers and transformers read more settings than es-sbert applies. A setting that is not applied and may
+change a vector is refused by name, because a wrong vector is worse than an error. The tables are those of
+sentence-transformers 6.2 and transformers 5.23; a test compares them with the installed releases.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class SettingsTable:
     """The settings of one kind of file.
 
     Attributes:
-        applied: Settings that es-sbert applies. Where they are read, a value that it cannot apply is refused.
+        applied: Settings that es-sbert applies. Values that it cannot apply are refused when they are read.
         harmless: Settings that never change a vector.
-        neutral: Setting → values with which it changes no vector; it is refused with any other. An empty
-            tuple allows null and an empty list or object.
+        neutral: Maps each setting to the values with which it does not change vectors; other values are refused. An
+            empty tuple allows null and an empty list or object.
     """
 
     applied: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ def check_settings(
         settings: Its contents.
         table: The table of its kind.
         ignored: Unknown settings that the user accepts (`--ignore-setting`).
-        prefix: Put before each name in messages, for an object inside the file.
+        prefix: Prefix of each name in messages, for an object inside the file.
 
     Raises:
         UnsupportedSetting: there is one.
@@ -63,7 +63,7 @@ def check_settings(
             if name in ignored:
                 continue
             raise UnsupportedSetting(
-                f"{path} has the setting {name}, which es-sbert does not know: it may change vectors",
+                f"{path} has the unknown setting {name}, which may change vectors",
                 "Remove it if it does not change what the model computes, or accept it in an exported bundle: "
                 f"`es-sbert export MODEL -o BUNDLE --ignore-setting {name}`.",
             )
@@ -79,7 +79,7 @@ def check_settings(
 def _is_neutral(value: Any, values: tuple[Any, ...]) -> bool:
     if not values:
         return value is None or value == [] or value == {}
-    # 1 == True, and they are not the same setting. A flag that is null is not set.
+    # 1 == True, although they are different settings. A flag that is null is not set.
     return (value is None and False in values) or any(value == each and type(value) is type(each) for each in values)
 
 
@@ -90,8 +90,8 @@ def _shown(value: Any) -> str:
 
 _SAVE_TOKENIZER = "Save the tokenizer without it: AutoTokenizer.from_pretrained(MODEL).save_pretrained(MODEL)."
 _REMEDIES = {
-    "query_expansion": "It is for models with a vector for each token (ColBERT); choose one with a vector for a text.",
-    "auto_map": "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
+    "query_expansion": "It is for models with one vector per token (ColBERT); choose one with one vector per text.",
+    "auto_map": "es-sbert does not run code from a model; choose an architecture that transformers itself has.",
     "split_special_tokens": _SAVE_TOKENIZER,
     "tokenizer_name_or_path": "Copy the tokenizer's files into the folder and remove the setting.",
     "transformer_task": "es-sbert reads encoders (feature-extraction): save the model as a SentenceTransformer.",
@@ -125,9 +125,9 @@ SENTENCE_BERT_CONFIG = SettingsTable(
     },
 )  # fmt: skip
 
-# How the library loads and runs the network.
+# Settings for loading and running the network.
 MODEL_KWARGS = SettingsTable(
-    # Weights are computed with in float32.
+    # Computation is in float32.
     harmless=frozenset({
         "dtype", "torch_dtype", "attn_implementation", "device_map", "low_cpu_mem_usage", "use_safetensors",
         "trust_remote_code", "local_files_only", "cache_dir", "token", "revision", "use_cache",
@@ -203,7 +203,7 @@ _HARMLESS_CONFIG = frozenset({
 
 # config.json of the architectures whose graphs are built from the weights. Traced graphs are the library's own network.
 _CODE = {"auto_map": ()}
-# With these it is another network, which is traced too.
+# With these it is a different network, which is traced too.
 _OTHER_NETWORK = frozenset({"is_decoder", "add_cross_attention", "pruned_heads", "quantization_config"})
 _BERT_CONFIG = _OTHER_NETWORK | {
     "model_type", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size", "hidden_act",
@@ -216,7 +216,7 @@ _BERT = SettingsTable(_BERT_CONFIG, _HARMLESS_CONFIG | {"is_causal"}, _CODE)
 CONFIGS = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), _BERT),
     "mpnet": SettingsTable(_BERT_CONFIG | {"relative_attention_num_buckets"}, _HARMLESS_CONFIG | {"is_causal"}, _CODE),
-    # Positions that were computed as sines are in the weights like others.
+    # Sinusoidal positions are stored in the weights like others.
     "distilbert": SettingsTable(
         _DISTILBERT_CONFIG, _HARMLESS_CONFIG | {"is_causal", "sinusoidal_pos_embds", "tie_weights_"}, _CODE
     ),
@@ -267,7 +267,7 @@ ROTARY_CONFIGS = {
         _HARMLESS_ROTARY,
         _CODE,
     ),
-    # Caps on logits are not applied by its code either.
+    # Its own code does not apply caps on logits either.
     "gemma3_text": SettingsTable(
         _LLAMA_CONFIG | {
             "hidden_activation", "is_causal", "layer_types", "sliding_window", "sliding_window_pattern",
@@ -284,7 +284,7 @@ ROTARY_CONFIGS = {
 # adapter_config.json of peft.
 ADAPTER = SettingsTable(
     applied=frozenset({"base_model_name_or_path", "lora_alpha", "alpha_pattern", "use_rslora"}),
-    # The tensors say which modules have an update, and of which rank.
+    # The tensors show which modules have an update, and its rank.
     harmless=frozenset({
         "r", "rank_pattern", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern",
         "modules_to_save", "lora_dropout", "inference_mode", "peft_version", "task_type", "auto_mapping",
@@ -293,7 +293,7 @@ ADAPTER = SettingsTable(
     neutral={
         "peft_type": ("LORA",), "fan_in_fan_out": (False,), "use_dora": (False,), "lora_bias": (False,),
         "use_qalora": (False,), "use_bdlora": (False,), "revision": (), "target_parameters": (),
-        # Others change the base's weights when they are initialized.
+        # Others change the base weights when they are initialized.
         "init_lora_weights": (True, False, "gaussian"),
         "trainable_token_indices": (), "layer_replication": (), "alora_invocation_tokens": (), "megatron_config": (),
         "loftq_config": (), "eva_config": (), "corda_config": (), "arrow_config": (), "kasa_config": (),
@@ -333,15 +333,15 @@ TOKENIZER_CONFIG = SettingsTable(
         "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "backend", "is_local",
         "local_files_only", "use_fast", "legacy", "from_slow", "trust_remote_code", "files_loaded", "verbose",
         "language", "device_map", "max_model_input_sizes", "vocab_size", "return_tensors", "device",
-        # Of decoding, padding, pairs and the truncation of calls.
+        # Settings for decoding, padding, pairs and the truncation of calls.
         "clean_up_tokenization_spaces", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
         "errors", "trim_offsets", "padding_side", "pad_to_multiple_of", "pad_token_type_id", "max_length", "stride",
         "truncation_strategy", "spaces_between_special_tokens", "unk_id", "pad_token_id",
-        # Of the Python tokenizers before transformers 5.
+        # Settings of the Python tokenizers before transformers 5.
         "do_basic_tokenize", "never_split", "sp_model_kwargs", "wordpieces_prefix", "clean_text",
-        # Dropped where there is a tokenizer.json.
+        # Dropped if there is a tokenizer.json.
         "add_bos_token", "add_eos_token",
-        # Of chats and of other modalities.
+        # Settings for chats and for other modalities.
         "chat_template", "response_template", "response_schema", "chat_control_tokens", "tokenizer_type",
         "use_default_system_prompt",
     }),

@@ -2,7 +2,7 @@
 
 The registry is one JSON file per user: `{"format": 1, "models": [{"name", "fingerprint", "folder"}, …]}`, the latest
 registration last. The entry of a pair also has `query_fingerprint`. It stores paths, not models. Each entry is checked
-against its folder when it is used, so a stale entry never opens the wrong model.
+against its folder when it is used, so an outdated entry never opens the wrong model.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _REGISTRY_FORMAT = 1
 
 
 class FolderState(StrEnum):
-    """What became of the folder of a registered model."""
+    """State of the folder of a registered model."""
 
     PRESENT = "present"  # it holds the registered model
     MISSING = "missing"  # it was moved or deleted
-    CHANGED = "changed"  # it holds another model, or none that can be read
+    CHANGED = "changed"  # it holds another model, or no readable model
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class RegisteredModel:
     """An entry of the registry.
 
     Attributes:
-        name: What users may call the model in place of its folder. Several models may have one name.
-        fingerprint: Of the model that was registered.
-        folder: Absolute path of the folder that held it.
-        query_fingerprint: Of a pair (`pair_record.py`), the fingerprint of its model for queries; else empty.
+        name: Name that users may give instead of the folder. Several models may share a name.
+        fingerprint: Fingerprint of the registered model.
+        folder: Absolute path of its folder.
+        query_fingerprint: For a pair (`pair_record.py`), the fingerprint of its query model; else empty.
     """
 
     name: str
@@ -62,18 +62,18 @@ class RegisteredModel:
         return self.check()[0]
 
     def check(self) -> tuple[FolderState, str]:
-        """As `state`, with a clause that says what is wrong; it is empty if nothing is."""
+        """Like `state`, with a clause that describes the problem; the clause is empty if there is none."""
         try:
             if not self.folder.is_dir():
                 return FolderState.MISSING, f"its folder {self.folder} was moved or deleted"
             found, queries = fingerprint_of(self.folder), query_fingerprint_of(self.folder)
         except (EsSbertError, OSError) as error:
             reason = error.message if isinstance(error, EsSbertError) else error.strerror
-            return FolderState.CHANGED, f"its folder {self.folder} cannot be opened any more ({reason})"
+            return FolderState.CHANGED, f"its folder {self.folder} can no longer be opened ({reason})"
         if found != self.fingerprint:
-            return FolderState.CHANGED, f"its folder {self.folder} holds another model now ({found[:12]})"
+            return FolderState.CHANGED, f"its folder {self.folder} now holds another model ({found[:12]})"
         if queries != self.query_fingerprint:
-            return FolderState.CHANGED, f"its folder {self.folder} holds another model for queries now"
+            return FolderState.CHANGED, f"its folder {self.folder} now holds another query model"
         return FolderState.PRESENT, ""
 
 
@@ -81,7 +81,7 @@ def fingerprint_of(folder: Path) -> str:
     """The fingerprint of the sentence encoder or the exported reranker in a folder, computed from its files.
 
     Raises:
-        ModelError: it holds neither.
+        ModelError: the folder holds neither.
     """
     if is_reranker_bundle(folder):
         return open_reranker_bundle(folder).manifest.fingerprint
@@ -89,10 +89,10 @@ def fingerprint_of(folder: Path) -> str:
 
 
 def query_fingerprint_of(folder: Path) -> str:
-    """The fingerprint of the model for queries, as the note of a pair has it; empty for a folder of any other model.
+    """The fingerprint of the query model in the record of a pair; empty for a folder of any other model.
 
     Raises:
-        BundleInvalid: the note is broken.
+        BundleInvalid: the record is broken.
     """
     pair = read_pair_record(folder)
     return "" if pair is None else pair.queries.fingerprint
@@ -102,10 +102,10 @@ def registry_path() -> Path:
     """`$ES_SBERT_REGISTRY`, or `$XDG_DATA_HOME/es-sbert/models.json`, or `~/.local/share/es-sbert/models.json`.
 
     Raises:
-        UsageError: this user has no home folder, and no variable names the file.
+        UsageError: this user has no home folder, and no environment variable gives the path.
     """
-    if given := os.environ.get(REGISTRY_VARIABLE):
-        return expand_home(given).absolute()
+    if configured := os.environ.get(REGISTRY_VARIABLE):
+        return expand_home(configured).absolute()
     shared = os.environ.get("XDG_DATA_HOME")
     return (Path(shared) if shared else home_folder(REGISTRY_VARIABLE) / ".local/share") / "es-sbert/models.json"
 
@@ -131,22 +131,22 @@ def register_model(
     default: str = "",
     is_taken: Callable[[str], bool] = lambda name: False,
 ) -> RegisteredModel:
-    """Add a model, or update the entry of one that was moved. Safe with other processes that register models.
+    """Add a model, or update the entry of a model that was moved. Several processes may do so at once.
 
-    Entries of the same model whose folders no longer hold it are replaced. An entry of another model in the same
-    folder stays: it tells why an index of that model cannot be searched.
+    Entries of the same model whose folders no longer hold it are replaced. An entry of another model in the same folder
+    is kept, to explain why an index of that model cannot be searched.
 
     Args:
         folder: The folder of the model.
-        fingerprint: Of the model in it.
-        name: Its name. Without one, an entry that is replaced passes its name on.
-        default: The name if there is no such entry; the folder's own name if it is empty.
-        is_taken: Whether a name is one that no registered model may have, because it would never be found by it.
+        fingerprint: Fingerprint of the model.
+        name: Its name. If it is empty, the name of the replaced entry is kept.
+        default: Name if there is no such entry either; if empty, the name of the folder.
+        is_taken: Whether a name is not allowed, because a model registered by it would never be found.
 
     Raises:
         RegistryInvalid: the registry is broken.
         OutputError: the registry cannot be written.
-        UsageError: the name is not valid, or nothing says where the registry is.
+        UsageError: the name is not valid, or the location of the registry is unknown.
     """
     folder = folder.resolve()
     queries = query_fingerprint_of(folder)
@@ -164,10 +164,10 @@ def register_model(
 
 
 def try_register_model(folder: Path, fingerprint: str, *, name: str = "") -> None:
-    """Register a model that a command has made. A registry that cannot be written is a warning: the model is whole.
+    """Register a model that a command has written. If this fails, a warning is logged, since the model is complete.
 
     Args:
-        name: Its name; the folder's own name if it is empty.
+        name: Its name; if empty, the name of the folder.
     """
     try:
         model = register_model(folder, fingerprint, default=name)
@@ -193,10 +193,10 @@ def try_register_model(folder: Path, fingerprint: str, *, name: str = "") -> Non
 
 
 def unregister_model(key: str) -> list[RegisteredModel]:
-    """Remove the entries of one model; its folder is left alone.
+    """Remove the entries of one model; its folder is not touched.
 
     Args:
-        key: Its name, its folder, or its fingerprint or the first digits of it, at least eight.
+        key: Its name, its folder, or at least the first eight digits of its fingerprint.
 
     Returns:
         The removed entries.
@@ -209,18 +209,20 @@ def unregister_model(key: str) -> list[RegisteredModel]:
     with _update_registry() as models:
         found = _find_entries(models, key)
         if not found:
-            raise ModelNotFound(f"no registered model is called {key!r}", "List them: `es-sbert model list`.")
+            raise ModelNotFound(
+                f"there is no registered model {key!r}", "List the registered models: `es-sbert model list`."
+            )
         if len({model.fingerprint for model in found}) > 1:
             raise UsageError(
-                f"several registered models are called {key!r}: {_format_entries(found)}",
-                "Give the folder or the fingerprint of one of them.",
+                f"several registered models have the name {key!r}: {_format_entries(found)}",
+                "Use the folder or the fingerprint of one of them.",
             )
         models[:] = [model for model in models if model not in found]
     return found
 
 
 def registered_model_folder(name: str) -> Path | None:
-    """The folder of the registered model of that name, after it was checked; None if none has the name.
+    """Find and check the folder of a registered model by name; None if no registered model has the name.
 
     Raises:
         ModelNotFound: its folder is missing or changed, or several models have the name.
@@ -231,8 +233,8 @@ def registered_model_folder(name: str) -> Path | None:
     present = [model for model, state, _ in checked if state is FolderState.PRESENT]
     if len({model.fingerprint for model in present}) > 1:
         raise ModelNotFound(
-            f"several registered models are called {name!r}: {_format_entries(present)}",
-            "Give the folder of one of them, or give one another name: `es-sbert model add FOLDER --name NAME`.",
+            f"several registered models have the name {name!r}: {_format_entries(present)}",
+            "Use the folder of one of them, or rename one: `es-sbert model add FOLDER --name NAME`.",
         )
     if present:
         return present[0].folder
@@ -241,7 +243,7 @@ def registered_model_folder(name: str) -> Path | None:
     model, _, problem = checked[0]
     raise ModelNotFound(
         f"the model {name!r} ({model.fingerprint[:12]}) is registered, but {problem}",
-        "Register the folder that holds it now: `es-sbert model add FOLDER`. Or forget it: "
+        "Register its new folder: `es-sbert model add FOLDER`. Or remove the entry: "
         f"`es-sbert model remove {shlex.quote(name)}`.",
     )
 
@@ -250,16 +252,16 @@ _MAX_NAME_CHARACTERS = 200
 
 
 def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
-    """Refuse a name that could be taken for a path, a hub id or an option, whether it was given or is a folder's.
+    """Refuse a name that could be mistaken for a path, a hub id or an option.
 
     Raises:
-        UsageError: it could, it is too long, or it is taken.
+        UsageError: it could, it is too long, or an installed model has it.
     """
     if is_taken(name):
-        raise UsageError(f"an installed model is called {name!r}", "Choose another name: `name=NAME`.")
+        raise UsageError(f"an installed model has the name {name!r}", "Choose another name: `name=NAME`.")
     if len(name) > _MAX_NAME_CHARACTERS:
         raise UsageError(
-            f"a model cannot be registered by a name of {len(name):,} characters",
+            f"a model cannot be registered with a name of {len(name):,} characters",
             f"Choose a name of at most {_MAX_NAME_CHARACTERS}: `name=NAME`.",
         )
     if not name or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
@@ -285,7 +287,7 @@ def _format_entries(models: Sequence[RegisteredModel]) -> str:
 
 @contextmanager
 def _update_registry() -> Iterator[list[RegisteredModel]]:
-    """The entries, to change in place; written at the end of the block, while no other process can change them."""
+    """Yield the entries for changes in place; they are locked, and written at the end of the block."""
     path = registry_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -298,7 +300,7 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
     except OSError as error:
         raise OutputError(
             f"the model registry {path} cannot be written: {error.strerror}",
-            f"Free space, or set {REGISTRY_VARIABLE} to a file that this user may write.",
+            f"Free disk space, or set {REGISTRY_VARIABLE} to a file that this user may write.",
         ) from error
 
 
@@ -309,7 +311,7 @@ def _entry(model: RegisteredModel) -> dict[str, str]:
 
 def _read_entries(path: Path) -> list[RegisteredModel]:
     try:
-        # A named pipe would be waited for, and a device may never end.
+        # Reading a named pipe would block, and a device may never end.
         if path.exists() and not path.is_file():
             raise RegistryInvalid(
                 f"the model registry {path} is not a file",
@@ -322,7 +324,7 @@ def _read_entries(path: Path) -> list[RegisteredModel]:
     except OSError as error:
         raise RegistryInvalid(
             f"the model registry {path} cannot be read: {error.strerror}",
-            f"Check who may read it, or set {REGISTRY_VARIABLE} to another file.",
+            f"Check its permissions, or set {REGISTRY_VARIABLE} to another file.",
         ) from error
     except ValueError as error:
         raise _invalid_registry(path, "it is not JSON") from error
@@ -338,9 +340,9 @@ def _read_entries(path: Path) -> list[RegisteredModel]:
 
 @cache
 def _warn_if_others_may_write(path: Path) -> None:
-    """Warn once that other users decide which models are opened by name."""
+    """Warn once if other users can change which models are opened by name."""
     if sys.platform == "win32":
-        return  # where permissions are not in the mode
+        return  # permissions are not in the mode here
     file, folder = path.stat(), path.parent.stat()
     is_replaceable = bool(folder.st_mode & stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX
     if file.st_uid not in (os.getuid(), 0):
@@ -351,7 +353,7 @@ def _warn_if_others_may_write(path: Path) -> None:
         problem, remedy = "can be replaced by all users", f"run: chmod o-w {shlex.quote(str(path.parent))}"
     else:
         return
-    message = f"the model registry {path} {problem}, who then decide which models es-sbert opens"
+    message = f"the model registry {path} {problem}, who can then change which models es-sbert opens"
     log_event(
         "registry_writable_by_others",
         message,

@@ -20,7 +20,7 @@ COPY_AGAIN = "Copy or download the model folder again."
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
+    """Read a JSON object from a file.
 
     Raises:
         BundleInvalid: missing, unreadable, or not a JSON object.
@@ -37,13 +37,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON for people to read; the folder of the file may be new."""
+    """Write indented JSON; the folder of the file is created if necessary."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; an empty one where there is none.
+    """Read a JSON object from a file; empty if there is no file.
 
     Raises:
         BundleInvalid: unreadable, or not a JSON object.
@@ -68,12 +68,12 @@ def read_module_entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def module_entry(kind: str, place: str) -> dict[str, Any]:
-    """An entry of modules.json: a module of sentence-transformers in a folder of the model folder."""
+    """Make an entry of modules.json for a module of sentence-transformers in a subfolder of the model folder."""
     return {"path": place, "type": f"sentence_transformers.models.{kind}"}
 
 
 def write_module_entries(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
-    """Write a folder's modules.json, with the entries numbered as sentence-transformers numbers them."""
+    """Write a folder's modules.json, numbering the entries like sentence-transformers."""
     numbered = [{**entry, "idx": number, "name": str(number)} for number, entry in enumerate(entries)]
     write_json(folder / "modules.json", numbered)
 
@@ -95,7 +95,7 @@ def find_weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a module's folder: one, or the shards that their index names, sorted by name.
 
     Raises:
-        BundleInvalid: there are none, or only a pickle, which runs its author's code when it is opened.
+        BundleInvalid: there are none, or only a pickle, which can run code when it is opened.
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
@@ -103,11 +103,11 @@ def find_weight_files(folder: Path) -> list[Path]:
     if index.exists():
         return _shards(index)
     if any(folder.glob("model-*.safetensors")):
-        raise BundleInvalid(f"{folder} has shards of weights and no {index.name} that names them", COPY_AGAIN)
+        raise BundleInvalid(f"{folder} has shards of weights, but no {index.name} that lists them", COPY_AGAIN)
     if (folder / "pytorch_model.bin").exists():
         raise BundleInvalid(
             f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run code when it is opened",
-            "Where you trust it, save it again as safetensors: SentenceTransformer(...).save(folder).",
+            "If you trust it, save it again as safetensors: SentenceTransformer(...).save(folder).",
         )
     raise BundleInvalid(
         f"{folder} holds no model.safetensors",
@@ -122,22 +122,23 @@ def _shards(index: Path) -> list[Path]:
     except (KeyError, TypeError, AttributeError) as error:
         raise BundleInvalid(f"{index} has no weight_map of file names", COPY_AGAIN) from error
     if outside:
-        raise BundleInvalid(f"{index} names {outside[0]!r}, outside the folder", "Do not use this model.")
+        raise BundleInvalid(f"{index} names {outside[0]!r}, which is outside the folder", "Do not use this model.")
     return [index.parent / name for name in names]
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Tensor name → `{"dtype", "shape", "data_offsets"}` of a safetensors file; offsets count from its beginning.
+    """Read the header of a safetensors file: tensor name → `{"dtype", "shape", "data_offsets"}`, offsets from the
+    start.
 
     Raises:
-        BundleInvalid: the file is missing, cut short or no safetensors file.
+        BundleInvalid: the file is missing or truncated, or not a safetensors file.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
             if size < _HEADER_LENGTH_BYTES or length > min(size - _HEADER_LENGTH_BYTES, _MAX_HEADER):
-                raise BundleInvalid(f"{path} is cut short or is not a safetensors file", COPY_AGAIN)
+                raise BundleInvalid(f"{path} is truncated or is not a safetensors file", COPY_AGAIN)
             header = json.loads(file.read(length))
         base = _HEADER_LENGTH_BYTES + length
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
@@ -150,7 +151,7 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BundleInvalid(f"{path} has no valid safetensors header", COPY_AGAIN) from error
     if end != size:
-        raise BundleInvalid(f"{path} has {size} bytes, its header says {end}", COPY_AGAIN)
+        raise BundleInvalid(f"{path} has {size} bytes, but {end} according to its header", COPY_AGAIN)
     return tensors
 
 
@@ -164,18 +165,18 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def read_tensor(path: Path, name: str, entry: dict[str, Any]) -> NDArray[np.float32]:
-    """A tensor of a safetensors file as float32.
+    """Read a tensor of a safetensors file as float32.
 
     Args:
-        entry: Of the file's header, from `read_header`.
+        entry: Its entry in the file's header, from `read_header`.
 
     Raises:
-        BundleInvalid: it is not of a floating-point type, or the file is broken.
+        BundleInvalid: its type is not floating-point, or the file is broken.
     """
     if entry["dtype"] not in _DTYPES:
         raise BundleInvalid(
-            f"the tensor {name} in {path.parent} is of type {entry['dtype']}, not floating-point",
-            "Give the model as it was before it was quantized; es-sbert quantizes it itself.",
+            f"the tensor {name} in {path.parent} has the type {entry['dtype']}, which is not floating-point",
+            "Use the model from before it was quantized; es-sbert does the quantization itself.",
         )
     start, end = entry["data_offsets"]
     with path.open("rb") as stream:

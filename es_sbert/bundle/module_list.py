@@ -1,4 +1,4 @@
-"""Which modules a model folder has: those in modules.json, or those that sentence-transformers gives a transformer."""
+"""The modules of a model folder: those in modules.json, or sentence-transformers' defaults for a transformer."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _MAKE_STATIC = (
 # Modules of sentence-transformers that es-sbert does not read → the reason, and what to do.
 _REFUSED_MODULES = {
     "WordEmbeddings": (
-        "looks words up as they are, then without punctuation, then in lower case, which no tokenizer.json can say",
+        "looks words up unchanged, then without punctuation, then in lower case, which no tokenizer.json can express",
         _MAKE_STATIC,
     ),
-    "WordWeights": ("weighs the words of WordEmbeddings, whose words es-sbert does not read", _MAKE_STATIC),
-    "BoW": ("counts the words of a text, and has no vectors of tokens", "Search words with the engine itself (BM25)."),
-    "CNN": ("is a network over WordEmbeddings, whose words es-sbert does not read", _SERVE_ELSEWHERE),
-    "LSTM": ("is a network over WordEmbeddings, whose words es-sbert does not read", _SERVE_ELSEWHERE),
+    "WordWeights": ("weights the words of WordEmbeddings, which es-sbert does not support", _MAKE_STATIC),
+    "BoW": ("counts the words of a text and has no token vectors", "Search for words with the engine itself (BM25)."),
+    "CNN": ("is a network over WordEmbeddings, which es-sbert does not support", _SERVE_ELSEWHERE),
+    "LSTM": ("is a network over WordEmbeddings, which es-sbert does not support", _SERVE_ELSEWHERE),
     "CLIPModel": (
         "embeds images too, with the pooling of its own network",
-        "Serve it with sentence-transformers, or choose a model of texts.",
+        "Serve it with sentence-transformers, or choose a model for texts.",
     ),
 }
 
-# Of a sentence-transformers folder, besides modules.json.
+# Other files of a sentence-transformers folder, besides modules.json.
 _SENTENCE_TRANSFORMERS_FILES = (
     "es_sbert.json", "config_sentence_transformers.json", "1_Pooling", *SENTENCE_BERT_CONFIG_FILES,
 )  # fmt: skip
@@ -43,24 +43,24 @@ def plain_modules(folder: Path) -> list[tuple[str, str]]:
     """The modules of a transformers folder: only the Transformer; see `plain_pooling`.
 
     Raises:
-        BundleInvalid: it is none, or a sentence-transformers folder that has lost its modules.json.
+        BundleInvalid: it is not a transformers folder, or it is a sentence-transformers folder without modules.json.
     """
     lost = [name for name in _SENTENCE_TRANSFORMERS_FILES if (folder / name).exists()]
     if lost or not (folder / "config.json").exists():
         what = f"but {lost[0]}" if lost else "and no config.json"
         raise BundleInvalid(
-            f"{folder} has no modules.json {what}: it does not say how token vectors become a sentence vector",
+            f"{folder} has no modules.json {what}, so the pooling of its token vectors is unknown",
             "Copy the folder again, or give another one (SentenceTransformer(...).save writes one).",
         )
     return [("Transformer", "")]
 
 
 def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
-    """The sentence vector that sentence-transformers makes by a transformers folder."""
+    """The sentence vector that sentence-transformers computes with a transformers folder."""
     names = config.get("architectures") or [""]
     if str(names[0]).endswith("ForSequenceClassification"):
         raise BundleInvalid(
-            f"{folder} is a cross-encoder ({names[0]}), which has no sentence vectors",
+            f"{folder} is a cross-encoder ({names[0]}), which does not compute sentence vectors",
             f"Export it as a reranker: `es-sbert export {folder} -o RERANKER`.",
         )
     if config.get("model_type") == "model2vec":
@@ -82,10 +82,10 @@ def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
 
 
 def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]]:
-    """(class name, folder) of each module in modules.json, a Router too.
+    """(class name, folder) of each module in modules.json, including a Router.
 
     Raises:
-        BundleInvalid: the file is broken, or names a folder outside the model's.
+        BundleInvalid: the file is broken, or names a folder outside the model folder.
         UnsupportedArchitecture: a module that is not one of sentence-transformers.
         UnsupportedSetting: an entry has a setting that es-sbert does not apply.
     """
@@ -97,7 +97,7 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
     if foreign:
         raise UnsupportedArchitecture(
             f"{path} has a module of the class {foreign[0]}, which is not one of sentence-transformers",
-            "es-sbert runs no code that comes with a model; choose one with modules of sentence-transformers.",
+            "es-sbert does not run code from a model; choose one with modules of sentence-transformers.",
         )
     names = [entry["name"] for entry in entries if "name" in entry]
     if len(set(map(str, names))) < len(names):
@@ -107,16 +107,16 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
     modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:
-            raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
+            raise BundleInvalid(f"{path} names {place!r}, which is outside the folder", "Do not use this model.")
     return modules
 
 
 def check_modules(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The modules of a model, or of one route of it, once their kinds are known to be read.
+    """Check that es-sbert reads the modules of a model, or of one of its routes, and return them.
 
     Raises:
-        UnsupportedArchitecture: a module that es-sbert does not read, or another one than a Transformer or a
-            StaticEmbedding at the beginning.
+        UnsupportedArchitecture: a module that es-sbert does not read, or a first module that is neither a Transformer
+            nor a StaticEmbedding.
     """
     path = folder / "modules.json"
     for kind, _ in modules:
@@ -127,6 +127,6 @@ def check_modules(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[st
         raise UnsupportedArchitecture(
             f"{path} lists {', '.join(kind for kind, _ in modules) or 'no module'}; es-sbert reads models that begin "
             f"with a Transformer or a {STATIC}",
-            "Choose a model of that shape.",
+            "Choose such a model.",
         )
     return modules

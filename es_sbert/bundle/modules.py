@@ -1,4 +1,4 @@
-"""The modules that a model is made of: poolings, Dense, LayerNorm and Normalize, and what they make."""
+"""The modules of a model: pooling, Dense, LayerNorm and Normalize, and the values that they compute."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-# Name of the module that is a table of token vectors, without a network.
+# Class of the module with a table of token vectors instead of a network.
 STATIC = "StaticEmbedding"
-# What a model with this module has as its architecture.
+# Architecture of a model with this module.
 STATIC_ARCHITECTURE = "static"
 
 
 class Pooling(StrEnum):
-    """How token vectors become one sentence vector (names as in sentence-transformers)."""
+    """Pooling of token vectors into a sentence vector (names as in sentence-transformers)."""
 
     CLS = "cls"
     MAX = "max"
@@ -59,7 +59,7 @@ class Dense(BaseModel, frozen=True):
     Attributes:
         folder: The module's folder, relative to the model folder; its `model.safetensors` holds
             `linear.weight` of shape (out_features, in_features) and, with bias, `linear.bias`.
-        residual: Whether the input is added; with another width, multiplied by `residual.weight`.
+        residual: Whether the input is added; if the width differs, it is multiplied by `residual.weight` first.
     """
 
     folder: str
@@ -100,16 +100,16 @@ class WeightedLayers(BaseModel, frozen=True):
     count: int
 
 
-# A module that makes a vector of a vector.
+# A module that computes a vector from a vector.
 VectorModule = Dense | LayerNorm | Normalize
 
 
 def drop_inner_normalize(modules: Sequence[VectorModule]) -> tuple[VectorModule, ...]:
-    """The modules without each Normalize that a later one makes superfluous; vectors stay the same but for rounding.
+    """Remove each Normalize that a later one makes superfluous, which changes vectors only by rounding.
 
-    Between the two are only products with a matrix, by Dense modules without bias and activation, whose results are as
-    many times longer as their inputs. A model that is cut to fewer dimensions or rotated (`appended_modules.py`) then
-    has Dense modules, and Normalize at the end.
+    Between the two there are only products with a matrix (Dense modules without bias and activation), whose results
+    scale with their inputs. A model that is cut to fewer dimensions or rotated (`appended_modules.py`) then has Dense
+    modules, and Normalize at the end.
     """
     kept: list[VectorModule] = []
     is_scaled_later = False
@@ -126,17 +126,17 @@ def drop_inner_normalize(modules: Sequence[VectorModule]) -> tuple[VectorModule,
 
 @dataclass(frozen=True)
 class Feature:
-    """A value that modules hand on, by the modules that it comes from.
+    """A value that modules pass on, described by the modules that computed it.
 
-    sentence-transformers keeps such values by names, of which a module reads one and writes one.
+    sentence-transformers stores such values by name; a module reads one and writes one.
 
     Attributes:
-        width: Length of a vector; None where only the transformer's library knows it.
-        layers: The hidden states that vectors of tokens are the mean of; None for one hidden state.
-        token_modules: Modules that were applied to the vector of each token.
-        pooling: Pooling modes of the vector of a text; None for vectors of tokens.
+        width: Length of a vector; None if only the transformers library knows it.
+        layers: The hidden states whose mean is the vector of a token; None for one hidden state.
+        token_modules: Modules applied to the vector of each token.
+        pooling: Pooling modes of the vector of a text; None for token vectors.
         include_prompt: Whether the tokens of a prompt are pooled too.
-        modules: Modules that were applied to the vector of a text.
+        modules: Modules applied to the vector of a text.
     """
 
     width: int | None
@@ -147,10 +147,10 @@ class Feature:
     modules: tuple[VectorModule, ...] = ()
 
     def apply(self, module: VectorModule, width: int | None) -> Feature:
-        """What a module makes of it."""
+        """The value after another module."""
         applied = self.token_modules if self.pooling is None else self.modules
         if applied and applied[-1] == module == Normalize():
-            return self  # a second one changes nothing
+            return self  # a second Normalize has no effect
         applied = (*applied, module)
         if self.pooling is None:
             return replace(self, width=width, token_modules=applied)
@@ -158,7 +158,7 @@ class Feature:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a `SentenceModel` whose sentence vector it is."""
+        """The settings of a `SentenceModel` with this sentence vector."""
         return {
             "layers": self.layers,
             "token_modules": self.token_modules,
@@ -174,13 +174,13 @@ class InputModule:
     """The first module of a model, which reads texts: a Transformer or a StaticEmbedding.
 
     Attributes:
-        settings: The settings of a `SentenceModel` that it decides.
-        output: What it makes: a vector of each token, or of the text.
-        has_all_layers: Whether it hands on all hidden states (`output_hidden_states` in its config.json).
+        settings: The settings of a `SentenceModel` that it determines.
+        output: Its output: a vector of each token, or of the text.
+        has_all_layers: Whether it outputs all hidden states (`output_hidden_states` in its config.json).
         tokenizer: Parsed tokenizer.json.
         weights_hash: Hash of its tensors.
-        fingerprint_fields: Settings of the `SentenceModel` that its fingerprint has besides those of all models.
-        fingerprint_settings: More settings of the fingerprint.
+        fingerprint_fields: Settings of the `SentenceModel` in its fingerprint, besides those of all models.
+        fingerprint_settings: Further settings in the fingerprint.
     """
 
     settings: dict[str, Any]
@@ -193,7 +193,7 @@ class InputModule:
 
 
 # Flags of a pooling configuration, in sentence-transformers' order. Its versions before 5.2 read and write only these,
-# so saved models have them too: a new mode needs one.
+# so saved models contain them too, and a new mode needs a flag.
 POOLING_MODE_FLAGS = {
     "pooling_mode_cls_token": Pooling.CLS,
     "pooling_mode_max_tokens": Pooling.MAX,
@@ -203,7 +203,7 @@ POOLING_MODE_FLAGS = {
     "pooling_mode_lasttoken": Pooling.LASTTOKEN,
 }
 
-# Names of torch's classes, as configurations have them.
+# Names of torch's classes in configurations.
 _ACTIVATION_NAMES = (
     "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "Mish", "ELU", "SELU", "LeakyReLU", "Softplus", "Softsign",
     "Hardswish", "ReLU6", "CELU", "RReLU", "Hardtanh", "Hardsigmoid", "Hardshrink", "Softshrink", "Tanhshrink",

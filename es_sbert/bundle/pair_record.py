@@ -1,7 +1,7 @@
-"""Read what `es-sbert model pair` notes about two models: which they are, and how well their vectors agree.
+"""Read the record that `es-sbert model pair` writes: the two models, and how well their vectors agree.
 
-The folder of a pair is a Router of sentence-transformers with this file next to it. An index holds vectors of the model
-for documents, so a pair has that model's fingerprint. The note says which model for queries was compared with it.
+The folder of a pair is a Router of sentence-transformers, plus this file. An index holds vectors of the document model,
+so a pair has that model's fingerprint. The record identifies the query model that was compared with it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class PairedModel(BaseModel, frozen=True):
     """One of the two models.
 
     Attributes:
-        name: What it was opened by.
-        fingerprint: Of the model alone.
-        prompts, default_prompt: That it has alone. The pair's folder has one list of prompts for both.
+        name: Name by which it was opened.
+        fingerprint: Fingerprint of this model alone.
+        prompts, default_prompt: Prompts of this model alone. The pair's folder has one list of prompts for both.
     """
 
     name: str
@@ -36,22 +36,22 @@ class PairedModel(BaseModel, frozen=True):
 
     @property
     def prompt_settings(self) -> dict[str, Any]:
-        """The settings of a `SentenceModel` that they are."""
+        """The prompts as settings of a `SentenceModel`."""
         return self.model_dump(include={"prompts", "default_prompt"})
 
 
 class PairAgreement(BaseModel, frozen=True):
-    """How well the model for queries agrees with that for documents, on texts that both embed as queries.
+    """How well the query model agrees with the document model, on texts that both embed as queries.
 
     Attributes:
         texts: Number of texts.
         mean_cosine: Mean cosine of the two vectors of a text.
-        centered_cosine: The same without what the vectors of all texts have in common: the mean vector of the model for
-            documents is subtracted from both.
-        rank_agreement: Spearman's ρ × 100 between the cosines of all texts as queries of the one and of the other model
-            with all other texts as documents.
+        centered_cosine: The same after subtracting the mean vector of the document model, so that what all texts have
+            in common does not count.
+        rank_agreement: Spearman's ρ × 100 between the cosines of the two models, with each text as query and all other
+            texts as documents.
         bar: The thresholds, as text.
-        passed: Whether it meets them; if not, the pair was made with `--accept-disagreement`.
+        passed: Whether the thresholds are met; if not, the pair was made with `--accept-disagreement`.
     """
 
     texts: int
@@ -62,7 +62,7 @@ class PairAgreement(BaseModel, frozen=True):
     passed: bool
 
     def describe(self) -> str:
-        """The figures as one line."""
+        """The figures on one line."""
         return (
             f"mean cosine {self.mean_cosine:.3f}, centered {self.centered_cosine:.3f}, rank agreement "
             f"{self.rank_agreement:.1f} on {pluralize(self.texts, 'text')}"
@@ -91,15 +91,15 @@ class PairRecord(BaseModel, frozen=True):
     agreement: PairAgreement
 
     def model_for(self, kinds: Collection[str | None]) -> PairedModel:
-        """The model that embeds texts of some kinds."""
+        """The model that embeds texts of these kinds."""
         return self.queries if "query" in kinds else self.documents
 
 
 def read_pair_record(folder: Path) -> PairRecord | None:
-    """The note in a model folder; None for a model that is not a pair.
+    """Read the record in a model folder; None for a model that is not a pair.
 
     Raises:
-        BundleInvalid: it is broken, or of another format.
+        BundleInvalid: it is broken, or has another format.
     """
     path = folder / PairRecord.FILE_NAME
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Write a model whose vectors are rotated: cosines stay, and the first values may be made to hold the most.
+"""Write a model with rotated vectors: cosines do not change, and the first values can carry the most information.
 
 `es_sbert/analysis/dimension_reduction.py` finds the rotation.
 """
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Refuse a folder that holds anything.
+    """Refuse a folder that is not empty.
 
     Raises:
-        OutputError: it does, or it is a file.
+        OutputError: it is not empty, or it is a file.
     """
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
         raise OutputError(f"{folder} cannot be read: {error.strerror}", "Check its permissions.") from error
     if taken:
-        raise OutputError(f"{folder} exists and is not empty", "Name a new folder.")
+        raise OutputError(f"{folder} exists and is not empty", "Choose a new folder.")
 
 
 def write_rotated_model(model: SentenceModel, axes: NDArray[np.float32], folder: Path) -> SentenceModel:
@@ -41,8 +41,8 @@ def write_rotated_model(model: SentenceModel, axes: NDArray[np.float32], folder:
         folder: The new folder.
 
     Raises:
-        OutputError: the folder holds something, or cannot be written.
-        ModelError: the model has a form that no module can be added to.
+        OutputError: the folder is not empty, or cannot be written.
+        ModelError: no module can be added to the model.
     """
     import numpy as np
 
@@ -52,7 +52,7 @@ def write_rotated_model(model: SentenceModel, axes: NDArray[np.float32], folder:
         shutil.rmtree(partial, ignore_errors=True)
         partial.parent.mkdir(parents=True, exist_ok=True)
         copy = ModelFolderCopy(model, partial)
-        # A model with truncate_dim makes more values than it returns.
+        # A model with truncate_dim computes more values than it returns.
         copy.append_linear(np.ascontiguousarray(axes @ np.eye(model.dimensions, copy.width, dtype=np.float32)))
         if copy.is_normalized:
             copy.append_normalize()
@@ -61,7 +61,7 @@ def write_rotated_model(model: SentenceModel, axes: NDArray[np.float32], folder:
         partial.rename(folder)
     except OSError as error:
         raise OutputError(
-            f"{folder} cannot be written: {error.strerror}", "Free space there, or name another folder."
+            f"{folder} cannot be written: {error.strerror}", "Free disk space, or choose another folder."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Read a Router: modules of their own for queries and for documents, chosen by the kind of a text."""
+"""Read a Router: separate modules for queries and for documents, chosen by the kind of a text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class RouterModule:
 
     Attributes:
         folder: The module's folder, relative to the model folder.
-        routes: Name of a route → (class, folder) of each of its modules.
-        default: Route of texts of which neither kind nor modality names one; None for no such route.
-        mappings: (kind, modality) → route.
-        module_folders: Folders of all its modules, also of those that no route uses.
+        routes: Maps the name of a route to the (class, folder) of each of its modules.
+        default: Route of texts without a mapping for their kind or modality; None if there is no such route.
+        mappings: Maps (kind, modality) to a route.
+        module_folders: Folders of all its modules, including those that no route uses.
     """
 
     folder: str
@@ -35,7 +35,7 @@ class RouterModule:
     module_folders: tuple[str, ...]
 
     def resolve(self, kind: str | None, modality: str | None) -> str | None:
-        """The route of a text of some kind, as sentence-transformers finds it; None if it has an error for it."""
+        """The route that sentence-transformers chooses for a text of this kind; None if it raises an error."""
         for key in ((kind, modality), (kind, None), (None, modality), (None, None)):
             if key in self.mappings:
                 return self.mappings[key]
@@ -50,7 +50,7 @@ def read_router(folder: Path, place: str, ignored: Collection[str] = ()) -> Rout
     """Read the Router in a folder of a model folder.
 
     Raises:
-        BundleInvalid: its configuration is missing or broken, or names a folder outside the model's.
+        BundleInvalid: its configuration is missing or broken, or names a folder outside the model folder.
         UnsupportedArchitecture: a module that is not one of sentence-transformers.
         UnsupportedSetting: a setting that es-sbert does not apply.
     """
@@ -83,7 +83,7 @@ def read_router(folder: Path, place: str, ignored: Collection[str] = ()) -> Rout
     if foreign:
         raise UnsupportedArchitecture(
             f"{path} has a module of the class {foreign[0]}, which is not one of sentence-transformers",
-            "es-sbert runs no code that comes with a model; choose one with modules of sentence-transformers.",
+            "es-sbert does not run code from a model; choose one with modules of sentence-transformers.",
         )
     if any(kind in ROUTER_CLASSES for modules in routes.values() for kind, _ in modules):
         raise UnsupportedArchitecture(f"{path} has a Router in a Router", "Save the model with one Router.")
@@ -93,5 +93,5 @@ def read_router(folder: Path, place: str, ignored: Collection[str] = ()) -> Rout
 
 def _join(path: Path, place: str, name: str) -> str:
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise BundleInvalid(f"{path} names {name!r}, outside the folder", "Do not use this model.")
+        raise BundleInvalid(f"{path} names {name!r}, which is outside the folder", "Do not use this model.")
     return (Path(place) / name).as_posix()

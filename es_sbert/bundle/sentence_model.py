@@ -1,8 +1,8 @@
 """`SentenceModel`: the settings of a sentence encoder, read from its folder.
 
 A sentence-transformers folder has a modules.json, which lists a Transformer and a Pooling, or a StaticEmbedding, and
-the modules after them. The folder of a plain transformer has none: `read_sentence_model` gives it the pooling that
-sentence-transformers does, and `read_plain_transformer` the caller's.
+the modules after them. The folder of a plain transformer has none: `read_sentence_model` then uses the default pooling
+of sentence-transformers, and `read_plain_transformer` that of the caller.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SentenceModel(BaseModel, frozen=True):
 
     Attributes:
         folder: The model folder.
-        name: Name for people: the hub id, package name or folder name it was opened by.
+        name: Name in messages: the hub id, package name or folder name by which it was opened.
         transformer: Folder of the transformer (config.json, model.safetensors), relative to `folder`.
         has_adapter: Whether that folder has a LoRA adapter, which is merged into the weights.
         base_folder: Folder with these weights, if the adapter is alone in its folder.
@@ -61,33 +61,33 @@ class SentenceModel(BaseModel, frozen=True):
         transformer_config: The transformer's config.json.
         pooling: Pooling modes; several are concatenated in this order.
         layers: The hidden states whose weighted mean is pooled; None for one hidden state.
-        token_modules: Modules between the transformer and the pooling, applied to the vector of each token.
-        routes: Of a model with a Router, the distinct models that it routes texts to; each has the same folder.
-        route_numbers: Of a model with a Router, kind of a text (`any` for none) → number of its model in `routes`; a
-            kind without a model is missing.
-        route_name: Of one of these models, its name in the Router.
-        route_modules: Of one of these models, class and folder of each of its modules.
-        kinds: The kinds of texts that it embeds; only a Router or one of its models may lack some.
-        pair: Of two models that `es-sbert model pair` has put together, what it noted.
+        token_modules: Modules between transformer and pooling, applied to the vector of each token.
+        routes: For a model with a Router, the distinct models to which it routes texts; all have the same folder.
+        route_numbers: For a model with a Router, maps the kind of a text (`any` for none) to the number of its model in
+            `routes`; a kind without a model is missing.
+        route_name: For one of these models, its name in the Router.
+        route_modules: For one of these models, class and folder of each of its modules.
+        kinds: The kinds of texts that it embeds; only a Router or one of its models may not embed all kinds.
+        pair: For a pair of models from `es-sbert model pair`, its record.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
-        truncate_dim: Number of values that are kept of what the modules make, its first ones; None for all.
-        hidden_state: Number of the layer whose output is pooled, 0 for the embeddings, negative from the last one back;
-            None for the last. In the config.json of architectures without other steps after the last layer, the number
-            of layers then says the same.
-        max_tokens: Longest input in tokens, special tokens included; longer ones are cut.
-        max_tokens_by_kind: The same for queries or documents, where the model has another limit for them.
+        truncate_dim: Number of first values of the modules' output that are kept; None for all.
+        hidden_state: Number of the layer whose output is pooled: 0 for the embeddings, negative numbers from the end,
+            None for the last. For architectures without other steps after the last layer, the number of layers in
+            config.json is reduced instead.
+        max_tokens: Maximum input in tokens, special tokens included; longer inputs are truncated.
+        max_tokens_by_kind: The same for queries or documents, if the model has another limit for them.
         dimensions: Length of a sentence vector.
-        prompts: Prompt name → text put in front of an input.
+        prompts: Maps prompt names to the text in front of an input.
         default_prompt: Name of the prompt of inputs that are neither query nor document.
-        lowercase: Whether the tokenizer lower-cases texts before all else, prompts included (`do_lower_case`).
-        tokenizer_class: Class of transformers that reads texts.
-        tokenizer_changes: What that class reads otherwise than tokenizer.json says; see `ResolvedTokenizer`.
-        tokenizer_is_known: Whether es-sbert knows that class, so that `tokenizer_changes` is complete.
-        adds_special_tokens: Whether texts get special tokens; a StaticEmbedding has none.
-        tokenizer_arguments: Arguments of its constructor that override its files (`processor_kwargs`).
+        lowercase: Whether the tokenizer first lower-cases texts, including prompts (`do_lower_case`).
+        tokenizer_class: Tokenizer class of transformers.
+        tokenizer_changes: Parts that this class builds differently from tokenizer.json; see `ResolvedTokenizer`.
+        tokenizer_is_known: Whether es-sbert knows this class, so that `tokenizer_changes` is complete.
+        adds_special_tokens: Whether special tokens are added to texts; not for a StaticEmbedding.
+        tokenizer_arguments: Arguments of the tokenizer's constructor that override its files (`processor_kwargs`).
         uses_token_types: Whether the network gets another token type than 0 for some tokens of a text.
-        earlier_fingerprint: Fingerprint that earlier releases gave the model if they misread it; else empty.
+        earlier_fingerprint: Fingerprint in earlier releases if they misread the model; else empty.
         ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
             models with equal fingerprints produce the same vectors of documents. That of a pair is the fingerprint of
@@ -139,17 +139,17 @@ class SentenceModel(BaseModel, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def route_fingerprints(self) -> dict[str, str]:
-        """Of a model with a Router, name of each route → fingerprint of its model."""
+        """For a model with a Router, the fingerprint of each route's model by the name of the route."""
         return {route.route_name: route.fingerprint for route in self.routes}
 
     @property
     def query_fingerprint(self) -> str:
-        """Of a pair, the fingerprint of its model for queries; empty for any other model."""
+        """For a pair, the fingerprint of its query model; empty for any other model."""
         return "" if self.pair is None else self.routes[self.route_number("query")].fingerprint
 
     @property
     def is_route(self) -> bool:
-        """Whether it is one of several models of a Router, so that it embeds some kinds of texts only."""
+        """Whether it is one of several models of a Router, so that it embeds only some kinds of texts."""
         return not self.routes and self.kinds != KINDS
 
     @property
@@ -159,7 +159,7 @@ class SentenceModel(BaseModel, frozen=True):
 
     @property
     def has_plain_modules(self) -> bool:
-        """Whether its modules are Dense ones without a residual after pooling, and Normalize at the end or none."""
+        """Whether its modules after pooling are Dense without a residual, and optionally a Normalize at the end."""
         last = (Normalize(),) if self.normalize else ()
         return not self.token_modules and self.modules == (
             *(layer for layer in self.dense if not layer.residual),
@@ -172,7 +172,7 @@ class SentenceModel(BaseModel, frozen=True):
 
     @property
     def weights_folder(self) -> Path:
-        """Folder with the transformer's weights; those that an adapter is merged into."""
+        """Folder with the transformer's weights, into which an adapter is merged."""
         return self.base_folder or self.transformer_folder
 
     @property
@@ -180,7 +180,7 @@ class SentenceModel(BaseModel, frozen=True):
         return self.transformer_folder / "tokenizer.json"
 
     def tokenizer_json(self) -> dict[str, Any]:
-        """The tokenizer.json, made from the vocabulary where the folder has none.
+        """Read the tokenizer.json, or build it from the vocabulary if the folder has none.
 
         Raises:
             BundleInvalid: a file is broken.
@@ -205,14 +205,14 @@ class SentenceModel(BaseModel, frozen=True):
         if not self.has_route(kind):
             kinds = [name for name in self.route_numbers if name != _ANY_KIND]
             raise UsageError(
-                f"{self.name} has a Router without a route for {'texts of no kind' if kind is None else f'a {kind}'}",
+                f"{self.name} has a Router without a route for 'texts without a kind' if kind is None else f'a {kind}'",
                 f"Embed texts as one of these kinds: {', '.join(kinds) or 'none'} (`kind`), or save the model with a "
                 "default_route.",
             )
         return self.route_numbers[kind or _ANY_KIND]
 
     def route(self, number: int) -> SentenceModel:
-        """A model of `routes` by its number; the model itself if it has no Router."""
+        """The model of `routes` with this number; the model itself if it has no Router."""
         return self.routes[number] if self.routes else self
 
     def renamed(self, name: str) -> SentenceModel:
@@ -232,13 +232,13 @@ class SentenceModel(BaseModel, frozen=True):
 
     @property
     def longest_input(self) -> int:
-        """Longest input of any kind in tokens."""
+        """Maximum input in tokens over all kinds."""
         if self.routes:
             return max(route.longest_input for route in self.routes)
         return max(self.max_tokens, *self.max_tokens_by_kind.values(), 0)
 
     def input_limit(self, kind: PromptKind | None) -> int:
-        """Longest input of this kind in tokens, special tokens included.
+        """Maximum input of this kind in tokens, special tokens included.
 
         Raises:
             UsageError: the model has a Router without a route for this kind.
@@ -248,10 +248,10 @@ class SentenceModel(BaseModel, frozen=True):
         return self.max_tokens if kind is None else self.max_tokens_by_kind.get(kind, self.max_tokens)
 
     def prompt(self, kind: PromptKind | None) -> str:
-        """Text to put in front of an input of this kind; empty where the model has none.
+        """Text to put in front of an input of this kind; empty if the model has none.
 
-        The default prompt is for inputs of no kind only, as in sentence-transformers' `encode_query` and
-        `encode_document`: it may be the prompt for queries, which documents must not get.
+        The default prompt is only for inputs without a kind, as in sentence-transformers' `encode_query` and
+        `encode_document`: it may be the prompt for queries, which must not be used for documents.
         """
         if kind is None:
             return self.prompts.get(self.default_prompt, "") if self.default_prompt else ""
@@ -259,7 +259,7 @@ class SentenceModel(BaseModel, frozen=True):
         return "" if name is None else self.prompts[name]
 
     def prompt_name(self, kind: PromptKind) -> str | None:
-        """Name of the prompt for inputs of this kind, which may be empty; None where the model has none."""
+        """Name of the prompt for inputs of this kind, which may be empty; None if the model has none."""
         return next((name for name in PROMPT_NAMES[kind] if name in self.prompts), None)
 
 
@@ -267,13 +267,13 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     """Read and check a model folder: a Transformer or StaticEmbedding of sentence-transformers, or a plain transformer.
 
     Args:
-        folder: The folder with modules.json; without one, the folder of a transformer, as transformers writes it.
-        name: Name for people; the folder's own name by default.
-        ignored: Unknown settings to accept, besides those that a bundle was exported with.
+        folder: The folder with modules.json, or the folder of a plain transformer as written by transformers.
+        name: Name in messages; by default the name of the folder.
+        ignored: Unknown settings to accept, besides those accepted at the export of a bundle.
 
     Raises:
         BundleInvalid: a file is missing or broken, weights are pickled, dimensions contradict each other.
-        UnsupportedArchitecture: a module that es-sbert does not have.
+        UnsupportedArchitecture: a module that es-sbert does not support.
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
     # Read from the manifest directly: importing bundle.py, which imports this module, would be circular.
@@ -296,11 +296,11 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
 def _read_routed_model(
     folder: Path, name: str, modules: ModuleList, position: int, ignored: tuple[str, ...]
 ) -> SentenceModel:
-    """A model with a Router: a model for each route that texts take, of the modules before, in and after the Router."""
+    """Read a model with a Router: one model per route of texts, with the modules before, in and after the Router."""
     before, (_, place), after = modules[:position], modules[position], modules[position + 1 :]
     router = read_router(folder, place, ignored)
     pair = read_pair_record(folder)
-    # A Transformer tells the modules after it that it has read a text.
+    # A Transformer passes the modality text to the modules after it.
     modality = None if before and before[0][0] == STATIC else "text"
     resolved = {kind: route for kind in KINDS if (route := router.resolve(kind, modality)) is not None}
     if not resolved:
@@ -311,13 +311,13 @@ def _read_routed_model(
     names = list(dict.fromkeys(resolved.values()))
     routes = []
     for route in names:
-        own = check_modules(folder, [*before, *router.routes[route], *after])
+        route_modules = check_modules(folder, [*before, *router.routes[route], *after])
         kinds = tuple(kind for kind in KINDS if resolved.get(kind) == route)
-        model = _read_model(folder, name, own, ignored, route=route, kinds=kinds, pair=pair)
+        model = _read_model(folder, name, route_modules, ignored, route=route, kinds=kinds, pair=pair)
         if pair is not None:
-            # Of the modules that were compared: a model that is cut to fewer dimensions has more after the Router.
+            # Only the modules that were compared: a model that is cut to fewer dimensions has more after the Router.
             inside = router.routes[route]
-            is_whole = own == inside
+            is_whole = route_modules == inside
             paired = (
                 model if is_whole else _read_model(folder, name, inside, ignored, route=route, kinds=kinds, pair=pair)
             )
@@ -326,8 +326,8 @@ def _read_routed_model(
     if len({route.dimensions for route in routes}) > 1:
         found = ", ".join(f"{route.route_name} {route.dimensions}" for route in routes)
         raise BundleInvalid(
-            f"the routes of {folder} make vectors of different lengths ({found})",
-            "Train them to one length: vectors of queries and documents are compared.",
+            f"the routes of {folder} have vectors of different lengths ({found})",
+            "Train them to the same length, since vectors of queries and documents are compared.",
         )
     if pair is not None and {route.kinds for route in routes} != {("query",), (None, "document")}:
         raise _edited_pair(folder, "its Router has other routes")
@@ -345,14 +345,14 @@ def _read_routed_model(
 
 
 def _check_paired_model(folder: Path, model: SentenceModel, pair: PairRecord) -> None:
-    """Make sure that a model of a pair is the one whose vectors were compared when the pair was made.
+    """Check that a model of a pair is the one whose vectors were compared when the pair was made.
 
     Raises:
         BundleInvalid: it is not.
     """
     paired = pair.model_for(model.kinds)
     if model.fingerprint != paired.fingerprint:
-        raise _edited_pair(folder, f"its route {model.route_name} is another model than {paired.name}")
+        raise _edited_pair(folder, f"its route {model.route_name} is not the model {paired.name}")
     stated = model.model_copy(
         update=read_model_settings(folder / "config_sentence_transformers.json", model.ignored_settings)
     )
@@ -376,14 +376,14 @@ def _read_model(
     kinds: tuple[PromptKind | None, ...] = KINDS,
     pair: PairRecord | None = None,
 ) -> SentenceModel:
-    """A model of some modules.
+    """Read a model with given modules.
 
     Args:
         modules: (class name, folder) of each.
         is_plain: Whether the folder has no modules.json.
         route: Name of the modules in the model's Router.
         kinds: The kinds of texts that take this route.
-        pair: What `es-sbert model pair` noted, with the prompts that each of the two models had alone.
+        pair: The record of `es-sbert model pair`, with the prompts of each of the two models.
     """
     kind, place = modules[0]
     if kind == STATIC:
@@ -419,7 +419,7 @@ def _read_model(
 
 
 def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dict[str, str]:
-    """The fingerprint of a model, and that of earlier releases if they misread it."""
+    """The fingerprint of a model, and its fingerprint in earlier releases if they misread it."""
     common = {"pooling", "normalize", "max_tokens", "prompts", "default_prompt"}
     settings = model.model_dump(mode="json", include={*common, *first.fingerprint_fields})
     settings |= _describe_modules(model) | _fingerprint_revisions(model) | first.fingerprint_settings
@@ -431,9 +431,9 @@ def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dic
 
 
 def _describe_modules(model: SentenceModel) -> dict[str, Any]:
-    """How a model makes its vectors, for its fingerprint.
+    """How a model computes its vectors, for its fingerprint.
 
-    Those of a model that earlier releases read too are only Dense modules and a last Normalize.
+    Models that earlier releases could read have only Dense modules and a final Normalize.
     """
     # sentence-transformers names a module's folder by its position. In a Router it puts the route's name in front.
     folders = {place: f"{number}_{kind}" for number, (kind, place) in enumerate(model.route_modules)}
@@ -454,21 +454,21 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
         settings["include_prompt"] = False
     if model.truncate_dim is not None:
         settings["truncate_dim"] = model.truncate_dim
-    # The settings of other architectures have the number of layers.
+    # The settings of other architectures contain the number of layers.
     if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
         settings["hidden_state"] = model.hidden_state
     return settings
 
 
-# Of the settings in `_fingerprint_revisions`, those that releases before them did not read.
+# The settings in `_fingerprint_revisions` that earlier releases did not read.
 _MISREAD_BY_EARLIER_RELEASES = frozenset({"uses_token_types", "tokenizer_changes", "max_tokens_by_kind"})
 
 
 def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
-    """Settings that earlier releases read otherwise, or not at all.
+    """Settings that earlier releases read differently, or not at all.
 
-    A setting is in the fingerprint only if the model has it. So the fingerprints of all other models stay as they are,
-    and a model that an earlier release misread gets another one than its vectors in an index.
+    A setting is in the fingerprint only if the model has it. So the fingerprints of all other models do not change, and
+    a model that an earlier release misread has a different fingerprint from its vectors in an index.
     """
     changed: dict[str, Any] = {}
     a_prompt_for_each_kind = all(model.prompts.keys() & set(names) for names in PROMPT_NAMES.values())
@@ -488,11 +488,11 @@ def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
 def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] = (Pooling.MEAN,)) -> SentenceModel:
     """A transformers folder (config.json, safetensors, tokenizer.json) with a pooling of the caller's choice.
 
-    The fingerprint is left empty: such a model is a starting point for training, and no vectors of it are stored.
+    The fingerprint is empty: such a model is a starting point for training, and its vectors are never stored.
 
     Args:
         folder: The folder.
-        name: Name for people.
+        name: Name in messages.
         pooling: Pooling modes; several are concatenated.
 
     Raises:

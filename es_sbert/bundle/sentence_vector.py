@@ -1,4 +1,4 @@
-"""Read how the modules of a folder make the vector of a text: pooling, and the modules before and after it."""
+"""Read how the modules of a folder compute the vector of a text: pooling, and the modules before and after it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 TOKEN_EMBEDDINGS, SENTENCE_EMBEDDING = "token_embeddings", "sentence_embedding"
 
 
-_DENSE_REMEDY = f"es-sbert reads Dense layers with {', '.join(ACTIVATION_CLASSES)}; choose a model of that shape."
+_DENSE_REMEDY = f"es-sbert supports Dense layers with {', '.join(ACTIVATION_CLASSES)}; choose such a model."
 
 
 def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Feature:
-    """What a Pooling module makes of the vectors of tokens.
+    """Read a Pooling module, and return the sentence vector that it computes from token vectors.
 
     Raises:
         BundleInvalid: its config.json is missing or broken, or names no pooling mode.
-        UnsupportedArchitecture: a pooling mode that es-sbert does not have.
+        UnsupportedArchitecture: a pooling mode that es-sbert does not support.
     """
     config = read_json(folder / "config.json")
     check_settings(folder / "config.json", config, POOLING, ignored)
@@ -45,8 +45,8 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
     unknown = [mode for mode in modes if mode not in list(Pooling)] if isinstance(modes, list) else []
     if unknown:
         raise UnsupportedArchitecture(
-            f"{folder / 'config.json'} pools by {', '.join(map(str, unknown))}",
-            f"es-sbert pools by {', '.join(Pooling)}; choose a model that does.",
+            f"{folder / 'config.json'} has the pooling {', '.join(map(str, unknown))}",
+            f"es-sbert supports {', '.join(Pooling)}; choose a model with one of these.",
         )
     try:
         pooling = tuple(Pooling(mode) for mode in modes)
@@ -56,7 +56,7 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
     if not pooling:
         raise BundleInvalid(f"{folder / 'config.json'} names no pooling mode", "Set pooling_mode, e.g. to mean.")
     include_prompt = bool(config.get("include_prompt", True))
-    # sentence-transformers pools vectors of any width: what a Dense module before it makes is not in these settings.
+    # sentence-transformers pools vectors of any width: the width after a Dense module is not in these settings.
     width = (tokens.width or width) * len(pooling)
     return replace(tokens, pooling=pooling, include_prompt=include_prompt, width=width)
 
@@ -64,18 +64,18 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
 def read_sentence_vector(
     folder: Path, modules: list[tuple[str, str]], first: InputModule, ignored: Collection[str]
 ) -> Feature:
-    """The sentence vector of a model, by the modules that it comes from.
+    """Determine the sentence vector of a model from its modules.
 
     Args:
         folder: The model folder.
         modules: (class name, folder) of the modules after the first one.
-        first: The first one.
+        first: The first module.
         ignored: Unknown settings to accept.
 
     Raises:
-        BundleInvalid: a file is missing or broken, dimensions contradict each other, or no module makes a sentence
+        BundleInvalid: a file is missing or broken, dimensions contradict each other, or no module computes a sentence
             vector.
-        UnsupportedArchitecture: a module that es-sbert does not have.
+        UnsupportedArchitecture: a module that es-sbert does not support.
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
     features = {TOKEN_EMBEDDINGS if first.output.pooling is None else SENTENCE_EMBEDDING: first.output}
@@ -92,51 +92,51 @@ def read_sentence_vector(
                 _check_width(folder / place, layer_norm.dimension, vector.width)
                 features[SENTENCE_EMBEDDING] = vector.apply(layer_norm, layer_norm.dimension)
             case "Dropout":
-                # It does nothing outside training, but reads the vector.
+                # It has no effect outside training, but reads the vector.
                 _take(folder, kind, features, SENTENCE_EMBEDDING)
             case "WeightedLayerPooling":
                 layers = _read_weighted_layers(folder, place, ignored)
-                # It does nothing if the transformer does not hand on all its hidden states.
+                # It has no effect if the transformer does not output all its hidden states.
                 if first.has_all_layers:
                     features[TOKEN_EMBEDDINGS] = replace(first.output, layers=layers)
             case "Normalize":
                 source, target = _read_normalize(folder, place, ignored)
-                # It does nothing to what is not there.
+                # It has no effect if the vector does not exist.
                 if source in features:
                     features[target] = features[source].apply(Normalize(), features[source].width)
             case _:
                 raise UnsupportedArchitecture(
                     f"{folder / 'modules.json'} has a {kind} module",
                     "es-sbert reads WeightedLayerPooling, Pooling, Dense, LayerNorm, Normalize and Dropout after the "
-                    "first module; choose a model of that shape.",
+                    "first module; choose such a model.",
                 )
     made = features.get(SENTENCE_EMBEDDING)
     if made is None or made.pooling is None or made.width is None:
         raise BundleInvalid(
-            f"{folder / 'modules.json'} has no module that makes one vector of the vectors of tokens",
+            f"{folder / 'modules.json'} has no module that pools the token vectors into one vector",
             "Give the model a Pooling: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
         )
     return made
 
 
 def _take(folder: Path, kind: str, features: dict[str, Feature], name: str) -> Feature:
-    """The value that a module reads.
+    """Get the value that a module reads.
 
     Raises:
-        BundleInvalid: no module before it makes one of that name, or Pooling would get the vector of a text.
+        BundleInvalid: no earlier module writes a value of that name, or Pooling would read the vector of a text.
     """
     found = features.get(name)
     if found is None or (kind == "Pooling" and found.pooling is not None):
-        what = "which no module before it makes" if found is None else "which is a vector of the text there"
+        what = "which no module before it writes" if found is None else "which is a vector of the text there"
         raise BundleInvalid(
-            f"{folder / 'modules.json'} has a {kind} module of {name}, {what}",
-            "Save the model with its modules in an order that sentence-transformers runs.",
+            f"{folder / 'modules.json'} has a {kind} module that reads {name}, {what}",
+            "Save the model with its modules in an order that works in sentence-transformers.",
         )
     return found
 
 
 def _read_normalize(folder: Path, place: str, ignored: Collection[str]) -> tuple[str, str]:
-    """The names of what a Normalize module reads and writes."""
+    """The names of the values that a Normalize module reads and writes."""
     # Releases before 5.5 write no settings, and often no folder.
     path = folder / place / "config.json"
     config = read_optional_json(path) if place else {}
@@ -145,7 +145,7 @@ def _read_normalize(folder: Path, place: str, ignored: Collection[str]) -> tuple
 
 
 def _names(path: Path, config: dict[str, Any]) -> tuple[str, str]:
-    """The names of what a module reads and writes (`module_input_name`, `module_output_name`)."""
+    """The names of the values that a module reads and writes (`module_input_name`, `module_output_name`)."""
     source = config.get("module_input_name", SENTENCE_EMBEDDING)
     target = config.get("module_output_name")
     target = source if target is None else target
@@ -201,12 +201,12 @@ def _apply_dense(folder: Path, place: str, features: dict[str, Feature], ignored
 
 
 def _read_dense(path: Path, place: str, config: dict[str, Any]) -> Dense:
-    # sentence-transformers' own default is Tanh; what it cannot open, a null, means no activation to others.
+    # sentence-transformers' own default is Tanh; null, which it cannot open, means no activation for other programs.
     stated = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     stated = "torch.nn.modules.linear.Identity" if stated is None else str(stated)
     if not stated.startswith("torch."):
         raise UnsupportedArchitecture(
-            f"{path} uses the activation {stated!r}, for which sentence-transformers takes Tanh",
+            f"{path} uses the activation {stated!r}, which sentence-transformers replaces with Tanh",
             "Name a class of torch, such as torch.nn.modules.activation.ReLU.",
         )
     activation = stated.rpartition(".")[2]
@@ -230,12 +230,14 @@ def _read_dense(path: Path, place: str, config: dict[str, Any]) -> Dense:
 
 def _check_width(path: Path, expected: int, width: int | None) -> None:
     if width is not None and width != expected:
-        raise BundleInvalid(f"{path} takes {expected} values and gets {width}", COPY_AGAIN)
+        raise BundleInvalid(f"{path} expects {expected} values but gets {width}", COPY_AGAIN)
 
 
 def _check_tensors(path: Path, expected: dict[str, list[int]]) -> None:
-    """Compare the tensors of a module with what its settings say."""
+    """Compare the tensors of a module with its settings."""
     headers = [read_header(file) for file in find_weight_files(path)]
     shapes = {name: list(entry["shape"]) for header in headers for name, entry in header.items()}
     if shapes != expected:
-        raise BundleInvalid(f"the weights in {path} are {shapes}, its config.json says {expected}", COPY_AGAIN)
+        raise BundleInvalid(
+            f"the weights in {path} are {shapes}, but {expected} according to its config.json", COPY_AGAIN
+        )

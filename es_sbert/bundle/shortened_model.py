@@ -1,8 +1,8 @@
 """`NAME@DIMENSIONS`: a model whose vectors are cut to their first values and scaled to length 1 again.
 
-Of models that were trained for it (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147), the first values hold most of
-the meaning. The cut is a Dense module with the first rows of the identity matrix, followed by Normalize: the folder
-opens in sentence-transformers with the same vectors, the graph computes the cut, and the fingerprint covers it.
+In models trained for it (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147), the first values carry most of the
+meaning. The cut is a Dense module with the first rows of the identity matrix, followed by Normalize: the folder opens
+in sentence-transformers with the same vectors, the graph computes the cut, and the fingerprint covers it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHORT_NAME = re.compile(r"(?P<name>.+)@(?P<dimensions>[1-9]\d{0,8})")
 
 
 def shortened_name(name: str, dimensions: int) -> str:
-    """The name of a model with so many dimensions."""
+    """The name of a model that is cut to this many dimensions."""
     return f"{name}@{dimensions}"
 
 
@@ -38,15 +38,15 @@ def whole_name(name: str) -> str:
 
 
 def shortened_model_folder(folder: Path, dimensions: int, name: str | None = None) -> Path:
-    """The folder of a model with fewer dimensions, in the cache; it is written at the first call.
+    """The folder in the cache of a model with fewer dimensions; it is written at the first call.
 
     Args:
         folder: The folder of the model.
         dimensions: How many values to keep.
-        name: Of the model, for messages.
+        name: Name of the model, for messages.
 
     Raises:
-        UsageError: the model has no more dimensions than that.
+        UsageError: the model does not have more dimensions than that.
         ModelError: the folder is not a model.
         OutputError: the cache cannot be written.
     """

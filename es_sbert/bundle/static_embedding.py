@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 # Name of the table in the weights that sentence-transformers writes.
 TABLE = "embedding.weight"
-# As long as a text may be for a StaticEmbedding that does not cut.
+# Maximum length of a text for a StaticEmbedding that does not truncate.
 NO_LIMIT_OF_TOKENS = 1_000_000
 
 
 def read_static_embedding(folder: Path, place: str) -> InputModule:
-    """Read the StaticEmbedding in a folder of a model folder, also in model2vec's form.
+    """Read the StaticEmbedding in a folder of a model folder, including model2vec's format.
 
     Raises:
         BundleInvalid: a file is missing or broken, or there is no table of token vectors.
-        UnsupportedArchitecture: texts lose their beginning when they are cut.
+        UnsupportedArchitecture: texts are truncated at their beginning.
     """
     path = folder / place
     tokenizer = read_json(path / "tokenizer.json")
@@ -40,7 +40,7 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
         settings={
             "architecture": "static",
             "transformer_config": {"vocab_size": _static_rows(shapes, table)},
-            # The library cuts by the tokenizer's own setting only.
+            # The library truncates only by the tokenizer's own setting.
             "max_tokens": int((tokenizer.get("truncation") or {}).get("max_length") or NO_LIMIT_OF_TOKENS),
             "adds_special_tokens": False,
         },
@@ -62,7 +62,7 @@ def write_static_embedding(place: Path, table: NDArray[np.floating[Any]], tokeni
     Args:
         place: Folder of the module.
         table: *Shape:* ``(vocabulary, dimensions)``.
-        tokenizer: Content of its tokenizer.json, which says how texts are truncated too.
+        tokenizer: Content of its tokenizer.json, which includes the truncation.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written to.

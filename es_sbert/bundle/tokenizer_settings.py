@@ -1,8 +1,8 @@
 """The tokenizer of a model folder, as transformers builds it from the folder's files.
 
-transformers 5 takes a tokenizer.json as it is only for its generic class (`TokenizersBackend`, called
-`PreTrainedTokenizerFast` before). Of a class with a constructor, such as `BertTokenizer`, it keeps the vocabulary and
-builds the other parts again from the settings in tokenizer_config.json: a `do_lower_case` there overrides
+transformers 5 uses a tokenizer.json unchanged only for its generic class (`TokenizersBackend`, called
+`PreTrainedTokenizerFast` before). For a class with a constructor, such as `BertTokenizer`, it keeps the vocabulary and
+builds the other parts from the settings in tokenizer_config.json, where for example `do_lower_case` overrides
 tokenizer.json. `resolve_tokenizer` does the same without transformers, on the parsed JSON.
 """
 
@@ -29,10 +29,10 @@ class ResolvedTokenizer:
     Attributes:
         class_name: Class that transformers builds, without `Fast` at its end.
         changes: Parts that differ from tokenizer.json, by their names there (`normalizer`, `added_tokens`, …), and
-            `model` with settings of the model without its vocabulary. Empty if the file is the tokenizer.
-        uses_token_types: Whether the network gets another token type than 0 for some tokens of a text.
+            `model` with settings of the model without its vocabulary. Empty if nothing differs.
+        uses_token_types: Whether the network gets a token type other than 0 for some tokens of a text.
         is_known: Whether this module knows how the class builds its parts. If not, `changes` is empty, and only
-            transformers can tell whether the file is the tokenizer.
+            transformers can tell whether anything differs from the file.
     """
 
     class_name: str
@@ -42,15 +42,15 @@ class ResolvedTokenizer:
 
 
 def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
-    """The tokenizer.json of a transformer's folder, or one made from the vocabulary files that older folders have.
+    """Read the tokenizer.json of a transformer's folder, or build it from the vocabulary files of older folders.
 
     Args:
         folder: The folder.
-        settings: Its tokenizer_config.json, and arguments that override it.
+        settings: Its tokenizer_config.json, with the arguments that override it.
         config: Its config.json.
 
     Raises:
-        BundleInvalid: it has none, and no vocabulary that it can be made from; or a file is broken.
+        BundleInvalid: the folder has neither tokenizer.json nor a usable vocabulary, or a file is broken.
     """
     path = folder / "tokenizer.json"
     if path.exists():
@@ -91,7 +91,7 @@ def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Jso
     Args:
         folder: Folder of the transformer.
         tokenizer: Its tokenizer.json.
-        settings: Its tokenizer_config.json, and arguments that override it.
+        settings: Its tokenizer_config.json, with the arguments that override it.
         config: Its config.json.
 
     Raises:
@@ -118,7 +118,7 @@ def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Jso
 
 
 def special_tokens(folder: Path, tokenizer: Json, settings: Json, config: Json) -> frozenset[str]:
-    """The tokens that transformers counts as special: those that have a name, and further ones.
+    """The tokens that transformers counts as special: those with a name, and further ones.
 
     Args:
         folder, tokenizer, settings, config: As for `resolve_tokenizer`.
@@ -142,23 +142,23 @@ def _class_name(settings: Json, config: Json) -> str:
     if stated is None:
         return registered or _GENERIC_CLASS
     name = str(stated).removesuffix("Fast")
-    # Folders on the hub name a wrong class for some types.
+    # Some folders on the hub name the wrong class.
     return _GENERIC_CLASS if model_type in _GENERIC_TYPES or name == "PreTrainedTokenizer" else name
 
 
 @dataclass(frozen=True)
 class _TokenizerClass:
-    """How transformers builds the tokenizers of one class.
+    """The rules by which transformers builds the tokenizers of one class.
 
     Attributes:
-        parts: Builder → `normalizer`, `pre_tokenizer`, `post_processor` and `model`, as in tokenizer.json, but not
-            those that the class takes from the file. None for the class that takes the whole file.
-        specials: Default of each special token.
+        parts: Builds `normalizer`, `pre_tokenizer`, `post_processor` and `model`, as in tokenizer.json, without those
+            that the class reads from the file. None for the class that uses the whole file.
+        specials: Default for each special token.
         model: Type of the model in tokenizer.json.
-        inputs: Names of what it hands to the network.
-        spaced_mask: Whether a `mask_token` that is a mere string takes the space before it.
-        extra: More special tokens, unless the folder names some.
-        needs_file: Whether it cannot be made from vocabulary files alone.
+        inputs: Names of the network's inputs.
+        spaced_mask: Whether a `mask_token` given as a string includes the space before it.
+        extra: Further special tokens, unless the folder names some.
+        needs_file: Whether it cannot be built from vocabulary files alone.
         plain_specials: Whether special tokens are added without their flags (`lstrip`, …).
     """
 
@@ -197,7 +197,7 @@ class _Builder:
         self._add_tokens()
 
     def parts(self) -> Json:
-        """`added_tokens`, and the parts that the class builds."""
+        """Build `added_tokens` and the parts of the class."""
         built = {} if self._kind.parts is None else self._kind.parts(self)
         return {**built, "added_tokens": sorted(self._added.values(), key=lambda token: token["id"])}
 
@@ -212,7 +212,7 @@ class _Builder:
         return int(self._added[content]["id"]) if content in self._added else self._vocabulary[content]
 
     def charsmap(self) -> str | None:
-        """The compiled normalization of SentencePiece in the file, base64."""
+        """The compiled normalization of SentencePiece in the file, in base64."""
         normalizer = self._tokenizer.get("normalizer") or {}
         steps = normalizer.get("normalizers", [normalizer])
         return next((step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"), None)
@@ -224,11 +224,11 @@ class _Builder:
     def _add_tokens(self) -> None:
         named = {value if isinstance(value, str) else value["content"] for value in self._specials.values()}
         tokens = [token for _, token in sorted(self._declared.items())]
-        known = {*self._added, *(token["content"] for token in tokens)}
+        contents = {*self._added, *(token["content"] for token in tokens)}
         for value in [*self._specials.values(), *self._extra]:
             token = _token(value, special=True) if isinstance(value, str) else value
-            if token["content"] not in known:
-                known.add(token["content"])
+            if token["content"] not in contents:
+                contents.add(token["content"])
                 tokens.append(token)
         for token in tokens:
             special = bool(token["special"]) or token["content"] in named
@@ -238,7 +238,7 @@ class _Builder:
                 self._add(_token(content, special=True))
 
     def _add(self, token: Json) -> None:
-        """Add a token as `tokenizers` does: known ones keep their ids, others get the next one."""
+        """Add a token like `tokenizers`: known tokens keep their ids, others get the next one."""
         content = token["content"]
         if not content:
             return
@@ -284,7 +284,7 @@ def _token(
 def _read_tokens(
     folder: Path, tokenizer: Json, settings: Json
 ) -> tuple[dict[int, Json], dict[str, str | Json], list[str | Json]]:
-    """Tokens that a folder declares: by id, special ones by name, and further special ones."""
+    """Tokens that a folder declares: by id, special tokens by name, and further special tokens."""
     declared: dict[int, Json] = {}
     named = {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
@@ -310,7 +310,7 @@ def _read_tokens(
     specials: dict[str, str | Json] = {}
     for key, value in named.items():
         plain = _token(**value) if isinstance(value, dict) else value
-        # Tokens of a class's own kind are not looked up.
+        # Tokens that only this class has are not looked up.
         specials[key] = by_content.get(_content(plain), plain) if key in SPECIAL_TOKENS else plain
     return declared, specials, [_token(**value) if isinstance(value, dict) else value for value in extra]
 
@@ -381,7 +381,7 @@ def _camembert_parts(build: _Builder) -> Json:
     return _sentencepiece_parts(build, build.vocabulary_index(build.special("unk_token"), 0))
 
 
-# Qwen's split into words, numbers, punctuation and white space.
+# Qwen's pattern for words, numbers, punctuation and white space.
 _QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -466,7 +466,7 @@ _CLASSES = {
     "GemmaTokenizer": _TokenizerClass(_gemma_parts, _GEMMA_TOKENS, "BPE", needs_file=True),
 }  # fmt: skip
 
-# Class that transformers registers for a type of model, used if the folder names none.
+# Class that transformers registers for a model type, used if the folder does not name one.
 _REGISTERED_CLASSES = {
     "bert": "BertTokenizer", "distilbert": "BertTokenizer", "mpnet": "MPNetTokenizer", "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer", "nomic_bert": "BertTokenizer",
@@ -476,7 +476,7 @@ _GENERIC_TYPES = frozenset({"modernbert"})
 
 
 def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool) -> Any:
-    """A part in a form that is equal for two parts if they read every text alike."""
+    """Normalize a part, so that two parts are equal if they tokenize all texts the same."""
     if part == "added_tokens":
         fields = ("id", "content", "single_word", "lstrip", "rstrip", "normalized")
         return sorted(tuple(token[name] for name in fields) for token in value or ())
@@ -490,7 +490,7 @@ def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool) -> Any:
     return _canonical_pre_tokenizer(value)
 
 
-# Settings of the models in tokenizer.json, but for their vocabularies.
+# Settings of the models in tokenizer.json, except their vocabularies.
 _MODEL_SETTINGS = (
     "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "end_of_word_suffix", "fuse_unk",
     "byte_fallback", "ignore_merges", "dropout", "unk_id",
@@ -498,7 +498,7 @@ _MODEL_SETTINGS = (
 
 
 def _canonical_template(value: Any, *, types: bool) -> Any:
-    """Ids of special tokens around the text, with types where they reach the network."""
+    """Ids of special tokens around the text, with types if they reach the network."""
     kind = (value or {}).get("type")
     if kind in ("BertProcessing", "RobertaProcessing"):
         return [(value["cls"][1], 0), ("A", 0), (value["sep"][1], 0)]
@@ -525,7 +525,7 @@ def _canonical_normalizer(value: Any, *, splits_whitespace: bool) -> list[Any]:
     for step in steps:
         if step["type"] == "BertNormalizer" and step["strip_accents"] is None:
             step = {**step, "strip_accents": step["lowercase"]}
-        # Joins spaces or removes those at the ends: nothing is left of them after a split at white space.
+        # Joins spaces or removes those at the ends, which has no effect before a split at white space.
         joins_spaces = step["type"] == "Replace" and step["pattern"] == {"Regex": " {2,}"} and step["content"] == " "
         if splits_whitespace and (joins_spaces or step["type"] == "Strip"):
             continue

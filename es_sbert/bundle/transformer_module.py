@@ -29,15 +29,15 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
         folder: The model folder.
         transformer: The Transformer's folder, relative to it.
         ignored: Unknown settings to accept.
-        is_plain: Whether the model folder has no modules.json; the vector of a text is then made as
-            sentence-transformers makes it by such a folder.
+        is_plain: Whether the model folder has no modules.json, so that sentence-transformers' defaults for such a
+            folder apply.
 
     Raises:
         BundleInvalid: a file is missing or broken, or weights are pickled.
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
     place = folder / transformer
-    # Like sentence-transformers, read its own files only if modules.json exists.
+    # Like sentence-transformers, read sentence_bert_config.json only if modules.json exists.
     sbert = read_sentence_bert_config(place, ignored, is_plain=is_plain)
     adapter = read_adapter(place, ignored)
     base = None if adapter is None else _find_base_folder(place, adapter)
@@ -48,7 +48,7 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
     if config.get("model_type") in ("bert", "distilbert") and tokenizer_settings.get("padding_side") == "left":
         raise UnsupportedSetting(
             f"{place / 'tokenizer_config.json'} pads on the left, which moves the positions of this architecture: "
-            "vectors would depend on their batch",
+            "vectors would depend on the batch",
             "Set padding_side to right.",
         )
     tokenizer = read_tokenizer_json(place, tokenizer_settings, config)
@@ -82,7 +82,7 @@ def read_transformer(folder: Path, transformer: str, ignored: Collection[str], *
 
 
 def _find_base_folder(folder: Path, adapter: Adapter) -> Path:
-    # Imported here: it reads models by this module.
+    # Imported here to avoid a circular import.
     from es_sbert.bundle.model_lookup import resolve_model
 
     return find_base_folder(folder, adapter, partial(resolve_model, organization=""))

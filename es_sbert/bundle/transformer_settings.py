@@ -1,6 +1,6 @@
-"""Read the settings of a transformer's folder: its network, its tokenizer, and how long texts may be.
+"""Read the settings of a transformer's folder: its network, its tokenizer, and the maximum length of texts.
 
-sentence_bert_config.json overrides settings in config.json and tokenizer_config.json. The functions give the settings
+sentence_bert_config.json overrides settings in config.json and tokenizer_config.json. The functions return the settings
 that sentence-transformers uses in the end, and refuse those that es-sbert does not apply.
 """
 
@@ -28,20 +28,20 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedS
 if TYPE_CHECKING:
     from es_sbert.bundle.sentence_model import PromptKind
 
-# Names that sentence-transformers has given to the file with the longest input, the first found wins.
+# Names that sentence-transformers has used for the file with the maximum input; the first one found is used.
 SENTENCE_BERT_CONFIG_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
-# A larger model_max_length means that none was set (transformers writes 10^30).
+# A larger model_max_length means that there is no limit (transformers writes 10^30).
 _NO_LIMIT = 10**9
 
 
 def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plain: bool) -> dict[str, Any]:
-    """The sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
+    """Read the sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
 
-    Arguments have their new names: `processor_kwargs` for `tokenizer_args`, and so on. `hidden_state` is the number of
+    Arguments get their new names: `processor_kwargs` for `tokenizer_args`, and so on. `hidden_state` is the number of
     the hidden state that is pooled, None for the last.
 
     Raises:
@@ -75,7 +75,7 @@ def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plai
 
 
 def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | None:
-    """Which hidden state of the network comes out; None for the last. Texts must go in as texts."""
+    """The number of the hidden state that the network outputs; None for the last. The input must be plain text."""
     if not modality_config:
         return None
     text = modality_config.get("text")
@@ -84,9 +84,10 @@ def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | Non
             f"{file} has a setting of the wrong type: modality_config.text is not an object", COPY_AGAIN
         )
     if text is None or "message" in modality_config:
-        what = "leaves text out" if text is None else "makes a chat message of each text"
+        what = "does not accept text" if text is None else "turns each text into a chat message"
         raise UnsupportedSetting(
-            f"{file} {what} (modality_config)", "Choose a model of texts, or serve this one with sentence-transformers."
+            f"{file} {what} (modality_config)",
+            "Choose a model for texts, or serve this one with sentence-transformers.",
         )
     method, output = text.get("method"), text.get("method_output_name")
     if method == "forward" and output in ("last_hidden_state", ["last_hidden_state"]):
@@ -96,7 +97,7 @@ def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | Non
         if isinstance(number, int) and not isinstance(number, bool):
             return number
     raise UnsupportedSetting(
-        f"{file} takes {output!r} of {method!r} as token vectors (modality_config); es-sbert takes a hidden state of "
+        f"{file} uses {output!r} of {method!r} as token vectors (modality_config); es-sbert uses a hidden state of "
         "the network",
         'Save the model with method_output_name "last_hidden_state", or ["hidden_states", NUMBER].',
     )
@@ -107,9 +108,9 @@ LAST_STATE_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembe
 
 
 def _with_fewer_layers(path: Path, config: dict[str, Any], sbert: dict[str, Any]) -> dict[str, Any]:
-    """The config.json of a network that ends with the hidden state that is pooled.
+    """Shorten the network in config.json so that it ends with the hidden state that is pooled.
 
-    `sbert["hidden_state"]` becomes None for the last one, and is else counted from the first.
+    `sbert["hidden_state"]` becomes None for the last hidden state, and is otherwise counted from the first.
     """
     number, key = sbert["hidden_state"], "n_layers" if config["model_type"] == "distilbert" else "num_hidden_layers"
     layers = config.get(key)
@@ -118,19 +119,19 @@ def _with_fewer_layers(path: Path, config: dict[str, Any], sbert: dict[str, Any]
     number += layers + 1 if number < 0 else 0
     if not 0 <= number <= layers:
         raise BundleInvalid(
-            f"{path} has {layers} layers, and no hidden state {sbert['hidden_state']} (modality_config)", COPY_AGAIN
+            f"{path} has {layers} layers, but no hidden state {sbert['hidden_state']} (modality_config)", COPY_AGAIN
         )
     if number == 0:
         raise UnsupportedSetting(
             f"{path.parent} pools the hidden state before the first layer (modality_config)",
-            "Choose a later hidden state, or make a StaticEmbedding of the embeddings.",
+            "Choose a later hidden state, or make a StaticEmbedding from the embeddings.",
         )
     sbert["hidden_state"] = None if number == layers else number
     return {**config, key: number}
 
 
 def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """The config.json of a transformer's folder with the settings that sentence_bert_config.json overrides.
+    """Read the config.json of a transformer's folder, with overrides from sentence_bert_config.json.
 
     Raises:
         BundleInvalid: the file is missing or broken.
@@ -138,7 +139,7 @@ def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collec
     """
     path = folder / "config.json"
     config = read_json(path)
-    # An architecture without a table is traced: the library applies all settings itself.
+    # An architecture without a table is traced, so that the library applies all settings itself.
     if table := CONFIGS.get(str(config.get("model_type"))):
         check_settings(path, config, table, ignored)
         check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], sbert["config_kwargs"], table, ignored, "config_kwargs.")
@@ -146,11 +147,11 @@ def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collec
     if not isinstance(config.get("model_type", ""), str):
         raise BundleInvalid(f"{path} has a setting of the wrong type: model_type is not a name", COPY_AGAIN)
     is_known = str(config.get("model_type")) in CONFIGS.keys() | ROTARY_CONFIGS.keys()
-    # Of other architectures es-sbert itself reads only this one.
+    # For other architectures es-sbert itself reads only this setting.
     types = CONFIG_TYPES if is_known else {"max_position_embeddings": (int, type(None))}
     for key, allowed in types.items():
         value = config.get(key)
-        # A bool is an int in Python, and is not one in a file.
+        # A bool is an int in Python, but not in a file.
         if key in config and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
             raise BundleInvalid(f"{path} has a setting of the wrong type: {key} is {value!r}", COPY_AGAIN)
     if config.get("model_type") in LAST_STATE_ARCHITECTURES:
@@ -159,7 +160,7 @@ def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collec
 
 
 def read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """The tokenizer_config.json of a transformer's folder with the settings that sentence_bert_config.json overrides.
+    """Read the tokenizer_config.json of a transformer's folder, with overrides from sentence_bert_config.json.
 
     Raises:
         BundleInvalid: the file is broken.
@@ -169,7 +170,7 @@ def read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Collec
     settings = read_optional_json(path)
     check_settings(path, settings, TOKENIZER_CONFIG, {*ignored, *(key for key in settings if key.endswith("_token"))})
     check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], options, TOKENIZER_CONFIG, ignored, "processor_kwargs.")
-    # The class is chosen before they are read, and special tokens among them win over special_tokens_map.json.
+    # The class is chosen before they are read, and their special tokens override special_tokens_map.json.
     early = [key for key in options if key.startswith("tokenizer_") or key.endswith(("_token", "_tokens"))]
     if early:
         raise UnsupportedSetting(
@@ -180,33 +181,33 @@ def read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Collec
     names = settings.get("model_input_names")
     if names is not None and (not isinstance(names, list) or not {"input_ids", "attention_mask"} <= set(names)):
         raise UnsupportedSetting(
-            f"{path} leaves the attention mask out (model_input_names: {names!r}): vectors would depend on their batch",
+            f"{path} omits the attention mask (model_input_names: {names!r}): vectors would depend on the batch",
             "Add input_ids and attention_mask.",
         )
     return settings
 
 
 def check_truncation(folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any]) -> None:
-    """Make sure that long texts lose their end, not their beginning."""
+    """Check that long texts are truncated at their end, not at their beginning."""
     side = str(settings.get("truncation_side") or (tokenizer.get("truncation") or {}).get("direction") or "right")
     if side.lower() != "right":
         raise UnsupportedArchitecture(
-            f"{folder} cuts long texts at their beginning (truncation_side {side})",
-            "es-sbert cuts them at their end: choose a model that does, or save this one with truncation_side right.",
+            f"{folder} truncates long texts at their beginning (truncation_side {side})",
+            "es-sbert truncates at the end: choose a model that does, or save this one with truncation_side right.",
         )
 
 
 def input_limits(
     folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]
 ) -> tuple[int, dict[PromptKind, int]]:
-    """The longest input in tokens, and those of queries and documents where they differ."""
+    """The maximum input in tokens, and those of queries and documents if they differ."""
     options = sbert["processor_kwargs"]
     stated = {"max_seq_length": options["model_max_length"]} if "model_max_length" in options else {}
     max_tokens = max_input_tokens(folder, config, {**sbert, **stated}, tokenizer)
     positions = _positions(config) or _NO_LIMIT
     call_arguments = sbert["processing_kwargs"].get("text") or {}
     if "max_length" in call_arguments:
-        # It overrides all other limits; null means the tokenizer's limit.
+        # This overrides all other limits; null means the tokenizer's limit.
         length = call_arguments["max_length"]
         return max_tokens if length is None else min(_checked_length(folder, length), positions), {}
     by_kind: dict[PromptKind, int] = {}
@@ -227,10 +228,10 @@ def _checked_length(folder: Path, value: Any) -> int:
 
 
 def _positions(config: dict[str, Any]) -> int | None:
-    """Number of positions that texts can take; None if it has no limit."""
+    """Number of positions for texts; None if there is no limit."""
     positions = config.get("max_position_embeddings")
     if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
+        # Position ids start at pad_token_id + 1, so the first positions are never used.
         padding = config.get("pad_token_id", 1)
         # MPNet's code does not read the setting.
         positions -= (padding if isinstance(padding, int) and config.get("model_type") != "mpnet" else 1) + 1
@@ -239,10 +240,10 @@ def _positions(config: dict[str, Any]) -> int | None:
 
 
 def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """The longest input in tokens: the model's setting, limited by its number of positions.
+    """The maximum input in tokens: the model's setting, limited by its number of positions.
 
     Args:
-        folder: Of the transformer.
+        folder: Folder of the transformer.
         config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
 
     Raises:
@@ -256,7 +257,7 @@ def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any]
             f"{folder} has a setting of the wrong type: the maximum length is {stated!r}, not a number", COPY_AGAIN
         )
     if not stated and not positions:
-        # The truncation in tokenizer.json is a setting of some run; it counts only if nothing else does.
+        # The truncation in tokenizer.json is left over from some run, so it is used only if there is no other setting.
         stated = (tokenizer.get("truncation") or {}).get("max_length")
     limits = [int(value) for value in (stated, positions) if value and 0 < value < _NO_LIMIT]
     if not limits:
@@ -266,7 +267,7 @@ def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any]
     return min(limits)
 
 
-# Where configurations keep the width of a token vector.
+# Keys of configurations for the width of a token vector.
 _WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd", "emb_dim")
 
 
@@ -279,7 +280,7 @@ def hidden_width(folder: Path, config: dict[str, Any]) -> int:
         )
     if width is None:
         raise BundleInvalid(
-            f"{folder / 'config.json'} does not say how wide a token vector is ({', '.join(_WIDTH_KEYS)})",
-            "Give the folder of a transformer encoder.",
+            f"{folder / 'config.json'} does not contain the width of a token vector ({', '.join(_WIDTH_KEYS)})",
+            "Use the folder of a transformer encoder.",
         )
     return int(width)

@@ -1,4 +1,4 @@
-"""The forms in which a model runs: `Variant`, its `Runtime` and its `Precision`."""
+"""The variants in which a model runs: `Variant`, its `Runtime` and its `Precision`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Precision(StrEnum):
-    """Number format of a variant's matrix products; sentence vectors are float32 in all of them."""
+    """Number format of a variant's matrix products; sentence vectors are always float32."""
 
     FP32 = "fp32"
     INT8 = "int8"
@@ -15,7 +15,7 @@ class Precision(StrEnum):
 
     @property
     def device(self) -> str:
-        """`cpu` or `cuda`: where variants of this precision are meant to run."""
+        """Device for which variants of this precision are intended: `cpu` or `cuda`."""
         return "cuda" if self is Precision.FP16 else "cpu"
 
 
@@ -27,7 +27,7 @@ class Runtime(StrEnum):
 
 
 class Variant(StrEnum):
-    """A form of a model, by its name in the manifest and on the command line."""
+    """A variant of a model, by its name in the manifest and on the command line."""
 
     FP32 = "fp32"
     INT8 = "int8"
@@ -38,17 +38,17 @@ class Variant(StrEnum):
 
     @property
     def runtime(self) -> Runtime:
-        """What runs it."""
+        """The library that runs it."""
         return Runtime.OPENVINO if self.startswith(Runtime.OPENVINO) else Runtime.ONNXRUNTIME
 
     @property
     def precision(self) -> Precision:
-        """Number format of its products."""
+        """Number format of its matrix products."""
         return Precision(self.removeprefix(f"{Runtime.OPENVINO}-"))
 
     @property
     def graph(self) -> str:
-        """What its ONNX file is called after: OpenVINO rounds the weights of an fp32 file to bf16 when it opens it."""
+        """Variant whose ONNX file it uses: OpenVINO rounds the weights of an fp32 file to bf16 when it opens it."""
         if self is Variant.OPENVINO_INT8:
             return "openvino_int8"
         return Precision.FP32 if self.runtime is Runtime.OPENVINO else self.precision

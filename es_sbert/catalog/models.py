@@ -1,4 +1,4 @@
-"""The models that `es-sbert model fetch` knows by name: their packages, what is in them, and their settings."""
+"""The models that `es-sbert model fetch` knows by name: their packages, the packages' contents, and settings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Package:
     """A file of a package registry.
 
     Attributes:
-        source: Where it is.
-        sha256: Of the file, in hex.
+        source: Its location.
+        sha256: SHA-256 of the file, in hex.
     """
 
     source: Artifact | Wheel
@@ -29,7 +29,7 @@ class ModelFolder:
     """A package with a sentence-transformers folder inside.
 
     Attributes:
-        folder: Its path in the package; in a zip file that several packages carry in pieces, its path in that file.
+        folder: Its path in the package, or in the zip file that is split over several packages.
     """
 
     folder: str
@@ -37,16 +37,16 @@ class ModelFolder:
 
 @dataclass(frozen=True)
 class OnnxModelFiles:
-    """A package with an ONNX file and a tokenizer, which lacks the settings.
+    """A package with an ONNX file and a tokenizer, but without settings.
 
     Attributes:
         onnx: Path of the ONNX file in the package.
         tokenizer: Path of the tokenizer.json.
         config: The transformer's config.json.
         tokenizer_config: The tokenizer_config.json.
-        pooling: How the vectors of tokens become one.
-        max_tokens: Longest input in tokens.
-        prompts: Prompt name → text in front of an input.
+        pooling: Pooling of the token vectors.
+        max_tokens: Maximum input in tokens.
+        prompts: Maps prompt names to the text in front of an input.
     """
 
     onnx: str
@@ -60,14 +60,14 @@ class OnnxModelFiles:
 
 @dataclass(frozen=True)
 class CatalogModel:
-    """A model with a name.
+    """A model in the catalog.
 
     Attributes:
-        name: What users type.
-        fingerprint: Of the finished folder; another one is refused.
-        packages: The files that carry it, in the order of the pieces if it is in pieces.
-        files: What is taken out of them.
-        license: Of the weights, as their authors state it.
+        name: Name that users type.
+        fingerprint: Expected fingerprint of the finished folder.
+        packages: The files that contain it; if it is split, in the order of the parts.
+        files: The contents of the packages.
+        license: License of the weights, as stated by their authors.
         summary: One line for a list.
     """
 
@@ -80,11 +80,11 @@ class CatalogModel:
 
     @property
     def megabytes(self) -> int:
-        """Rough size of the download."""
+        """Approximate size of the download."""
         return sum(package.source.megabytes for package in self.packages)
 
 
-# The English vocabulary in lower case, and heads of 32 values.
+# The lower-case English vocabulary, and attention heads of 32 values.
 _SMALL_BERT_CONFIG = {
     "architectures": ["BertModel"],
     "model_type": "bert",

@@ -1,8 +1,8 @@
-"""Make a model folder of one whose weights are an ONNX file, as many repositories of the hub are.
+"""Make a model folder from one whose weights are in an ONNX file, like many repositories of the hub.
 
-The weights are read out of the file, and the folder is written only if they compute what the file does. A folder
-without modules.json does not say how the vectors of tokens become one: the pooling is then found by the file's own
-vectors of texts, or named by the user.
+The weights are read from the file, and the folder is written only if they reproduce the results of the file. The
+pooling of a folder without modules.json is unknown: it is then found by comparison with the file's own vectors of
+texts, or named by the user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from es_sbert.exporters.export_bundle import copy_files
 from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
 from es_sbert.filesystem import staged_folder
 
-# Where exporters put the float32 file; float16 serves as well, because its rounding changes no ranking.
+# Paths where exporters put the float32 file; float16 works as well, because its rounding does not change rankings.
 ONNX_FILES = ("onnx/model.onnx", "model.onnx", "onnx/model_fp16.onnx", "model_fp16.onnx")
 # Tried in this order.
 _POOLINGS = (Pooling.MEAN, Pooling.CLS, Pooling.LASTTOKEN, Pooling.MAX)
@@ -53,33 +53,33 @@ def convert_onnx_folder(
 
     Args:
         source: The folder, with config.json and tokenizer.json.
-        output: The folder to write; it is replaced when the new one is complete and checked.
-        pooling: How the vectors of tokens become one; None for what the folder's modules.json says, or else the one
-            that computes the file's own vectors of texts.
-        prompts: Prompt name → text in front of an input; added to those of the folder.
+        output: The folder to write; it is replaced as soon as the new one is complete and checked.
+        pooling: Pooling of the token vectors; None for the pooling in the folder's modules.json, or else the one that
+            reproduces the file's own vectors of texts.
+        prompts: Maps prompt names to the text in front of an input; added to those of the folder.
         report: Called before slow steps.
 
     Raises:
         BundleInvalid: the folder has no ONNX file or a quantized one, or lacks a file.
-        UsageError: nothing tells the pooling, or modules.json states another one.
-        ParityFailed: the weights compute something else with the settings of the folder.
+        UsageError: the pooling is unknown, or modules.json states another one.
+        ParityFailed: with the settings of the folder, the weights do not reproduce the results of the file.
         OutputError: the folder cannot be written.
     """
     name = find_onnx_file(_onnx_names(source))
     if name is None:
         raise BundleInvalid(
-            f"{source} holds no ONNX file, or several of which none is called {ONNX_FILES[0]}",
-            "Give a folder with config.json, tokenizer.json and onnx/model.onnx.",
+            f"{source} contains no ONNX file, or several without one named {ONNX_FILES[0]}",
+            "Use a folder with config.json, tokenizer.json and onnx/model.onnx.",
         )
     with staged_folder(output) as folder:
         copy_files(source, folder)
-        report(f"Reading the weights of {name}, and comparing them with what the file computes")
+        report(f"Reading the weights of {name}, and comparing their results with those of the file")
         graph = source / name
         transformer = _transformer_folder(folder)
         write_onnx_weights(graph, transformer)
         if (folder / "modules.json").exists():
             if pooling is not None:
-                raise UsageError(f"{source} states its pooling in modules.json", "Leave `pooling` out.")
+                raise UsageError(f"{source} states its pooling in modules.json", "Omit `pooling`.")
             check_against_onnx(read_sentence_model(folder), graph)
         else:
             _write_settings(folder, source, graph, pooling)
@@ -91,7 +91,7 @@ def convert_onnx_folder(
 
 
 def hub_model_folder(name: str) -> Path:
-    """The folder of a model of the hub, or its files and its ONNX file if it has no other weights.
+    """Download a model from the hub, with its ONNX file if it has no other weights, and return the folder.
 
     Raises:
         ModelNotFound: the hub has no such model or cannot be reached.
@@ -107,7 +107,7 @@ def hub_model_folder(name: str) -> Path:
 
 
 def is_onnx_only(folder: Path) -> bool:
-    """Whether a folder holds a transformer without weights that es-sbert reads: those of ONNX files are converted."""
+    """Whether a folder holds a transformer without weights that es-sbert reads directly."""
     return (folder / "config.json").exists() and not any(folder.rglob("*.safetensors"))
 
 
@@ -123,19 +123,19 @@ def convert_and_register(
     prompts: Mapping[str, str],
     report: Callable[[str], None],
 ) -> RegisteredModel:
-    """Convert a folder with an ONNX file, and register the model by a name.
+    """Convert a folder with an ONNX file, and register the model.
 
     Args:
-        source, output, pooling, prompts, report: As for `convert_onnx_folder`.
+        source, output, pooling, prompts, report: As in `convert_onnx_folder`.
         name: The name.
 
     Raises:
-        BundleInvalid, UsageError, ParityFailed, OutputError: as for `convert_onnx_folder`.
+        BundleInvalid, UsageError, ParityFailed, OutputError: As in `convert_onnx_folder`.
         UsageError: the output is not empty, or the name is not valid.
         RegistryInvalid: the registry is broken.
     """
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise UsageError(f"{output} is not empty", "Remove it, or name another folder with `output`.")
+        raise UsageError(f"{output} is not empty", "Remove it, or choose another folder with `output`.")
     model = convert_onnx_folder(source, output, pooling=pooling, prompts=prompts, report=report)
     return register_model(output, model.fingerprint, name=name)
 
@@ -148,14 +148,14 @@ def write_sentence_settings(
     max_tokens: int | None = None,
     prompts: Mapping[str, str] | None = None,
 ) -> None:
-    """Make a transformers folder a sentence-transformers folder: Transformer, Pooling and Normalize.
+    """Turn a transformers folder into a sentence-transformers folder with Transformer, Pooling and Normalize.
 
     Args:
         folder: The folder.
-        width: Of the vectors of tokens.
-        pooling: How they become one.
-        max_tokens: Longest input; None for what config.json and the tokenizer allow.
-        prompts: Prompt name → text in front of an input.
+        width: Width of the token vectors.
+        pooling: Pooling of the token vectors.
+        max_tokens: Maximum input; None for the limit in config.json and the tokenizer.
+        prompts: Maps prompt names to the text in front of an input.
     """
     if max_tokens is not None:
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens})
@@ -167,18 +167,18 @@ def write_sentence_settings(
 
 
 def _transformer_folder(folder: Path) -> Path:
-    """Where the weights of a folder's Transformer belong."""
+    """Folder for the weights of a folder's Transformer."""
     if not (folder / "modules.json").exists():
         return folder
     return folder / next((place for kind, place in read_module_list(folder) if kind == "Transformer"), "")
 
 
 def _write_settings(folder: Path, source: Path, graph: Path, pooling: Pooling | None) -> None:
-    """Find the pooling of a folder that does not state it, and write it down."""
+    """Find the pooling of a folder that does not state it, and write the settings."""
     width = hidden_width(folder, read_json(folder / "config.json"))
     if pooling is None and not has_text_output(graph):
         raise UsageError(
-            f"{source} does not say how the vectors of tokens become one: it has no modules.json, and its ONNX file "
+            f"{source} does not state the pooling of its token vectors: it has no modules.json, and its ONNX file "
             "computes no vectors of texts",
             'Name the pooling that the model\'s page states, such as `pooling="cls"` (bge, gte, snowflake-arctic) or '
             '`pooling="mean"` (e5, MiniLM).',

@@ -40,13 +40,13 @@ EXIT_NOT_BETTER = 1
         help="Folder for the documents, the pairs and the model; new or empty, except with --resume.",
     ),
     click.option("--name", metavar="NAME", help="Name of the tuned model.  [default: INDEX-tuned]"),
-    click.option("--resume", is_flag=True, help="Go on with the run in FOLDER where it was stopped."),
+    click.option("--resume", is_flag=True, help="Resume the run in FOLDER that was stopped."),
     click.option(
         "--migrate",
         "migrates",
         is_flag=True,
-        help="If the tuned model is better, move the index to it: es-sbert index migrate with its defaults. If INDEX "
-        "is not an alias, an alias takes its place and it is deleted; you are asked first.",
+        help="If the tuned model is better, migrate the index to it, as es-sbert index migrate does by default. If "
+        "INDEX is not an alias, it is replaced by an alias and deleted; this asks first.",
     ),
     click.option("--yes", is_flag=True, help="With --migrate: do not ask before an index is deleted."),
     click.option("--keep", is_flag=True, help="Keep the model in FOLDER/model even if it is not better."),
@@ -65,9 +65,12 @@ EXIT_NOT_BETTER = 1
     click.option(
         "--generator",
         metavar="COMMAND",
-        help='Command that writes the queries: it reads {"id", "text"} a line and writes {"id", "query"} a line.',
+        help='Command that writes the queries: it reads one {"id", "text"} per line and writes one {"id", "query"} '
+        "per line.",
     ),
-    click.option("--title-field", metavar="FIELD", help="Field of the title.  [default: chosen by looking]"),
+    click.option(
+        "--title-field", metavar="FIELD", help="Field of the title.  [default: chosen by a sample of the documents]"
+    ),
     click.option(
         "--body-field",
         "body_fields",
@@ -79,12 +82,10 @@ EXIT_NOT_BETTER = 1
         "--queries",
         type=shared.FILE_TYPE,
         metavar="FILE",
-        help="Labelled queries to compare the models with, instead of held-out titles or sentences: JSON Lines of "
+        help="Labeled queries to compare the models with, instead of held-out titles or sentences: JSON Lines of "
         '{"query": "…", "ids": ["…"]}.',
     ),
-    click.option(
-        "--train-queries", type=shared.FILE_TYPE, metavar="FILE", help="Labelled queries to train on as well."
-    ),
+    click.option("--train-queries", type=shared.FILE_TYPE, metavar="FILE", help="Labeled queries to train on as well."),
     click.option(
         "--filter", "filter_text", metavar="JSON", help="Query that every document must match.  [default: all]"
     ),
@@ -92,9 +93,12 @@ EXIT_NOT_BETTER = 1
         "--documents",
         type=click.IntRange(min=1),
         default=20_000,
-        help="Read at most so many documents, at random. Pairs are made of them, and queries are ranked against them.",
+        help="Read at most this many documents, at random. Pairs are made from them, and queries are ranked against "
+        "them.",
     ),
-    click.option("--most-pairs", type=click.IntRange(min=1), default=10_000, help="Train on at most so many pairs."),
+    click.option(
+        "--most-pairs", type=click.IntRange(min=1), default=10_000, help="Maximum number of pairs to train on."
+    ),
     click.option(
         "--held-out",
         type=click.IntRange(min=1),
@@ -113,7 +117,7 @@ EXIT_NOT_BETTER = 1
         "--epochs", type=shared.FiniteFloatRange(min=0, min_open=True), default=1.0, help="Passes over the pairs."
     ),
     click.option(
-        "--batch", type=click.IntRange(min=2), default=32, help="Pairs of a batch, which are each other's negatives."
+        "--batch", type=click.IntRange(min=2), default=32, help="Pairs per batch; each is a negative of the others."
     ),
     click.option(
         "--learning-rate",
@@ -125,10 +129,10 @@ EXIT_NOT_BETTER = 1
         "--train-tokens",
         type=click.IntRange(min=16),
         default=128,
-        help="Training reads the first passage of a text, of at most so many tokens. More take longer. The comparison "
+        help="Maximum tokens that training reads of a text: its first passage. More tokens take longer. The comparison "
         "and the tuned model read as much as before.",
     ),
-    click.option("--negatives", type=click.IntRange(min=0), default=1, help="Hard negatives of a pair."),
+    click.option("--negatives", type=click.IntRange(min=0), default=1, help="Hard negatives per pair."),
     click.option(
         "--ranks",
         type=(click.IntRange(min=1), click.IntRange(min=1)),
@@ -140,7 +144,8 @@ EXIT_NOT_BETTER = 1
         "--margin",
         type=shared.FiniteFloatRange(0, 2),
         default=0.05,
-        help="The cosine of a hard negative must be lower than that of the pair by this; nearer ones may be relevant.",
+        help="Minimum difference between the cosine of the pair and that of a hard negative; nearer texts may be "
+        "relevant.",
     ),
     click.option(
         "--rerank",
@@ -156,7 +161,7 @@ EXIT_NOT_BETTER = 1
 def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as_json: bool, **options: Any) -> int:
     """Tune a model on the documents of INDEX, without labels.
 
-    Pairs of a query and a text are made of the documents: a title and the text below it, the first sentence of a text
+    Pairs of a query and a text are made from the documents: a title and the text below it, the first sentence of a text
     and the rest, a passage and what follows it, or a query that your --generator writes for a text. The engine and the
     model find hard negatives. Some queries are held out; at the end, the tuned model and the one that it started from
     rank the documents for them, and the difference is shown with its 95 % confidence interval. Nothing is written to
@@ -197,9 +202,9 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
         () if trained is None else read_labelled_queries(trained),
     )
     if options["yes"] and not migrates:
-        raise UsageError("--yes answers what --migrate asks, and --migrate is missing", "Add --migrate.")
+        raise UsageError("--yes is given without --migrate, the only option that asks", "Add --migrate.")
     with shared.open_engine(options) as engine:
-        how = shared.select_options(options, ("device", "threads"))
+        device_options = shared.select_options(options, ("device", "threads"))
         retrying = engine_retrier(options)
         if migrates:
             _check_migration(engine, settings, retrying, yes=options["yes"])
@@ -212,7 +217,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
             keep=keep,
             report=print_message,
             retrying=retrying,
-            **how,
+            **device_options,
         )
     is_better = result.comparison.verdict == "better"
     if is_better and result.model is not None:
@@ -227,7 +232,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
 
 
 def _check_migration(engine: Engine, settings: AdaptSettings, retrying: Retrier, *, yes: bool) -> None:
-    """Refuse what `es-sbert index migrate` would refuse after hours of training.
+    """Refuse before hours of training what `es-sbert index migrate` would refuse after them.
 
     Raises:
         IndexMissing, IndexMismatch, UsageError, AccessDenied: see `check_migratable`; or an index would be deleted, and
@@ -249,7 +254,7 @@ def _check_migration(engine: Engine, settings: AdaptSettings, retrying: Retrier,
         raise
 
 
-# What `es-sbert index migrate` gets of the options; its other options have their defaults.
+# The options that are passed to `es-sbert index migrate`; its other options have their defaults.
 _MIGRATION_OPTIONS = (
     "url", "sniff", "username", "password_file", "api_key_file", "token_file", "keyring", "ca_certs", "fingerprint",
     "timeout", "vector_field", "device", "threads", "retry_seconds", "yes",
@@ -260,9 +265,9 @@ def _migrate(result: AdaptResult, settings: AdaptSettings, options: dict[str, An
     """Move the index to the tuned model; the exit code of `es-sbert index migrate`."""
     from es_sbert.cli.index_migrate import migrate
 
-    given = shared.select_options(options, _MIGRATION_OPTIONS)
-    given |= {"alias": settings.index, "model": str(result.model), "replace_index": not result.is_alias}
-    code: int = click.get_current_context().invoke(migrate, **given)
+    migration_options = shared.select_options(options, _MIGRATION_OPTIONS)
+    migration_options |= {"alias": settings.index, "model": str(result.model), "replace_index": not result.is_alias}
+    code: int = click.get_current_context().invoke(migrate, **migration_options)
     return code
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from es_sbert.engines.retry import Retrier
 
 
-# FILES or --index, and how texts are read; collect all but the files with `read_text_collections`.
+# The options for the input. Pass all of them, and the files, to `read_text_collections`.
 source_options = shared.combine_options(
     option_group(
         "Texts",
@@ -54,7 +54,7 @@ def read_filter(options: Mapping[str, Any]) -> Json | None:
     """The query of --filter.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a query.
     """
     from es_sbert.search.vector_query import parse_filter
 
@@ -64,7 +64,7 @@ def read_filter(options: Mapping[str, Any]) -> Json | None:
 def read_text_collections(
     inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str] = ()
 ) -> list[TextCollection]:
-    """The collection of an index, or one of each list of files; what was left out of them is told.
+    """The collection of an index, or one per list of files. Logs what was left out.
 
     Args:
         inputs: Lists of files.
@@ -112,7 +112,7 @@ def check_files_or_index(files: Sequence[str], index: str | None) -> None:
     """
     if bool(files) == (index is not None):
         command = click.get_current_context().command_path
-        reason = f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given"
+        reason = f"texts come from FILES or from --index, but {'both are' if files else 'neither is'} given"
         raise UsageError(reason, f"Give one of them, e.g. `{command} --index docs`.")
 
 
@@ -132,7 +132,7 @@ def check_source_options(options: Mapping[str, Any]) -> None:
     named = ("text_fields", "text_template", "id_field", "delimiter", "encoding", "sheet")
     for_files = (*(options[name] for name in named), options["format"] != "auto")
     if has_model or any(for_files):
-        reason = "with --index the vectors of the index are compared, which have a model, texts and ids already"
+        reason = "with --index, the vectors of the index are compared; their model, texts and ids are known"
         raise UsageError(reason, _WITHOUT_INDEX)
 
 
@@ -146,7 +146,7 @@ def check_two_texts(count: int) -> None:
         remedy = "Give more texts."
         if click.get_current_context().params.get("index") is not None:
             remedy = "Check --vector-field and --filter, or load documents with `es-sbert ingest`."
-        raise SourceError(f"a comparison needs two texts, and there is {'one' if count else 'none'}", remedy)
+        raise SourceError(f"a comparison needs two texts, but there is {'one' if count else 'none'}", remedy)
 
 
 def _read_index(options: Mapping[str, Any], fields: Sequence[str]) -> TextCollection:
@@ -159,14 +159,14 @@ def _read_index(options: Mapping[str, Any], fields: Sequence[str]) -> TextCollec
 
 
 def engine_retrier(options: Mapping[str, Any]) -> Retrier:
-    """Retries requests for --retry-seconds, and tells so."""
+    """Retries requests for --retry-seconds, and logs each wait."""
     from es_sbert.engines.retry import RetryPolicy, make_retrier
 
     return make_retrier(RetryPolicy(options["retry_seconds"]), log_wait)
 
 
 def log_wait(reason: str) -> None:
-    """Tell that a request is tried again."""
+    """Log that a request is retried."""
     log_message(f"waiting for the engine: {reason}")
 
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from es_sbert.engines.rest import Json
 
 
-# Characters of a text that are shown to people.
+# Characters of a text that are shown on the terminal.
 _EXCERPT_CHARACTERS = 200
 
 # Check the files with `check_output_files`.
 output_options = option_group(
     "Output",
     click.option("-o", "--output", type=OUTPUT_FILE_TYPE, help="Write JSONL to this file instead of printing."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSONL: one JSON object a line."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSONL: one JSON object per line."),
     click.option(
         "--html",
         type=OUTPUT_FILE_TYPE,
@@ -48,7 +48,7 @@ def check_output_files(options: Mapping[str, Any]) -> None:
 
     Raises:
         OutputError: a folder is missing, or not accessible to this user.
-        UsageError: what makes the page is not installed.
+        UsageError: the library that makes the page is not installed.
     """
     if options["html"] is not None:
         require_extra("analysis", "sklearn")
@@ -58,7 +58,7 @@ def check_output_files(options: Mapping[str, Any]) -> None:
 
 
 def text_excerpt(collection: TextCollection, position: int) -> str:
-    """Id and beginning of a text, for people."""
+    """Id and beginning of a text, for the terminal."""
     text = escape_unprintable(" ".join(collection.texts[position].split()))
     excerpt = text if len(text) <= _EXCERPT_CHARACTERS else f"{text[:_EXCERPT_CHARACTERS]}…"
     return f"{escape_unprintable(collection.ids[position])}  {excerpt}"
@@ -67,11 +67,11 @@ def text_excerpt(collection: TextCollection, position: int) -> str:
 def write_output(
     objects: Iterable[Json], lines: Iterable[str], report: Callable[[], bytes], options: Mapping[str, Any]
 ) -> None:
-    """Write what was found, in the form that the options ask for.
+    """Write the result in the form that the options select.
 
     Args:
-        objects: For machines, as JSONL.
-        lines: For people, on stdout, where no other form is asked for.
+        objects: The result as JSON objects, for JSONL.
+        lines: The result as text, for stdout if no other form is selected.
         report: Makes the HTML page.
         options: All options of the command.
 
@@ -96,7 +96,7 @@ def write_output(
 
 
 def describe_source(files: Sequence[str], index: str | None) -> str:
-    """Where texts come from, in a few words."""
+    """A short description of where the texts come from."""
     if index is not None:
         return index
     return files[0] if len(files) == 1 else f"{len(files):,} files"
@@ -109,7 +109,7 @@ def report_page(
 
     Args:
         texts: All texts; of two collections, one after the other.
-        facts: What was asked for and found.
+        facts: The settings and figures of the result.
     """
     from es_sbert.analysis.html_report import AnalysisReport, map_points, report_bytes
 
@@ -127,7 +127,7 @@ _MAX_REFUSALS_SHOWN = 10
 
 def write_field_options(*fields: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[F], F]:
     """Options that name fields to write, and --dry-run."""
-    dry_run = click.option("--dry-run", is_flag=True, help="Write no field, show how many documents would change.")
+    dry_run = click.option("--dry-run", is_flag=True, help="Write nothing; show how many documents would change.")
     return option_group("Writing", *fields, dry_run)
 
 
@@ -137,7 +137,7 @@ def field_writers(options: Mapping[str, Any], *names: str) -> Iterator[dict[str,
 
     Args:
         options: All options of the command.
-        names: Of the options that name a field.
+        names: The options that name a field.
 
     Raises:
         UsageError: options that do not go together, or a field that may not be written.
@@ -191,7 +191,7 @@ def write_field_values(
     own_ids: bool = False,
     dry_run: bool,
 ) -> int:
-    """Write the field and tell how it went.
+    """Write the field and print the result.
 
     Args:
         values: Position in `texts` → value.
@@ -226,7 +226,7 @@ def write_field_values(
 
 
 def _field_update_lines(counts: FieldUpdateCounts, name: str, unchanged: int | None) -> Iterator[str]:
-    """What became of the updates; `unchanged` is None where no value is removed."""
+    """The results of the updates; `unchanged` is None if no value is removed."""
     written = f"{name} written to {pluralize(counts.written, 'document')}"
     if unchanged is None:
         yield written

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from es_sbert.engines.rest import Json
 
 
-# Texts of each cluster that are shown to people.
+# Texts of each cluster that are shown on the terminal.
 _CENTRAL_TEXTS = 3
 
 
@@ -56,7 +56,7 @@ class _ClusterCount(click.IntRange):
     click.option(
         "--min-cosine",
         type=FiniteFloatRange(-1, 1),
-        help="communities: texts with at least this cosine with the central text belong to it.  [default: 0.75]",
+        help="communities: minimum cosine between a text and the central text of its community.  [default: 0.75]",
     ),
     click.option(
         "--min-size",
@@ -73,7 +73,7 @@ class _ClusterCount(click.IntRange):
         "--stop-words",
         metavar="english|none|FILE",
         default="english",
-        help="Words that are left out of names; FILE holds one word a line.",
+        help="Words to leave out of names; FILE holds one word per line.",
     ),
 )
 @analysis_output.write_field_options(
@@ -113,8 +113,8 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
     index, write_field = options["index"], options["write_field"]
     analysis_input.check_files_or_index(files, index)
     require_extra("analysis", "sklearn")
-    how = select_options(options, ("k", "min_cosine", "min_size"))
-    check_options(method, **how)
+    cluster_options = select_options(options, ("k", "min_cosine", "min_size"))
+    check_options(method, **cluster_options)
     analysis_output.check_output_files(options)
     stopped = _read_stop_words(stop_words)
     filter = analysis_input.read_filter(options)
@@ -122,19 +122,19 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
         [texts] = analysis_input.read_text_collections([files], options, [] if write_field is None else [write_field])
         analysis_input.check_two_texts(len(texts))
         begin = time.perf_counter()
-        found = cluster_texts(texts.vectors, method, starts=texts.starts, seed=seed, **how)
+        found = cluster_texts(texts.vectors, method, starts=texts.starts, seed=seed, **cluster_options)
         names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
         seconds = time.perf_counter() - begin
         page = partial(_html_page, found, names, texts, analysis_output.describe_source(files, index))
         objects, lines = _json_objects(found, names, texts), _text_lines(found, names, texts)
         analysis_output.write_output(objects, lines, page, options)
-        log_message(f"{_summary(found, len(texts), chosen=how['k'] in (None, 'auto'))}, in {seconds:.1f} s")
+        log_message(f"{_summary(found, len(texts), chosen=cluster_options['k'] in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
             cosine = " or --min-cosine" if method == "communities" else ""
             log_message(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")
         if "write_field" not in writers:
             return 0
-        values = {one: name for name, own in zip(names, found.clusters, strict=True) for one in own.members}
+        values = {one: name for name, group in zip(names, found.clusters, strict=True) for one in group.members}
         return analysis_output.write_field_values(
             writers["write_field"], texts, values, filter, dry_run=options["dry_run"]
         )
@@ -156,7 +156,7 @@ def _read_stop_words(stop_words: str) -> Any:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise SourceError(
             f"the stop words {escape_unprintable(stop_words)} cannot be read: {reason}",
-            "Give --stop-words english, none or a file with one word a line.",
+            "Give --stop-words english, none or a file with one word per line.",
         ) from error
 
 
@@ -201,7 +201,7 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
 
 
 def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int, float]]:
-    """The most central texts, of identical ones the first."""
+    """The most central texts; of identical texts only the first."""
     chosen: dict[str, tuple[int, float]] = {}
     for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
         chosen.setdefault(texts.texts[member] or texts.ids[member], (member, cosine))

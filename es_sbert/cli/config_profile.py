@@ -30,7 +30,7 @@ _EXPLICIT_SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 class Profile(BaseModel, frozen=True, extra="forbid", strict=True):
-    """Values of options by the names that the options have, with `_` for `-`. Secrets themselves are not among them."""
+    """Default values of options, by option name with `_` for `-`. A profile names files of secrets, never a secret."""
 
     url: str | None = None
     username: str | None = None
@@ -62,15 +62,16 @@ class ProfileOption(click.Option):
         value = None if profile is None or self.name is None else getattr(profile, self.name, None)
         if profile is None or value is None:
             return super().get_default(ctx, call=call)
-        own, asked = split_addresses(profile.url or ""), split_addresses(ctx.params.get("url") or "")
-        is_elsewhere = ctx.get_parameter_source("url") in _EXPLICIT_SOURCES and not set(asked) <= set(own)
+        addresses = split_addresses(profile.url or "")
+        explicit = split_addresses(ctx.params.get("url") or "")
+        is_elsewhere = ctx.get_parameter_source("url") in _EXPLICIT_SOURCES and not set(explicit) <= set(addresses)
         if self.name not in ("url", "model") and is_elsewhere:
             return super().get_default(ctx, call=call)
         return value
 
 
 def read_profile(name: str | None) -> Profile:
-    """The profile of that name in the configuration file; None for what the file says outside of profiles.
+    """The profile of that name in the configuration file; None for the settings outside of profiles.
 
     Raises:
         UsageError: no such profile, or a file that cannot be read.
@@ -92,8 +93,8 @@ def read_profile(name: str | None) -> Profile:
     if not isinstance(profiles, dict) or not all(isinstance(profile, dict) for profile in profiles.values()):
         raise UsageError(f"{file}: profiles are tables", "Write [profiles.NAME] above the settings of a profile.")
     if name is not None and name not in profiles:
-        known = f"It has {', '.join(sorted(profiles))}." if profiles else f"Add [profiles.{name}]."
-        raise UsageError(f"{file} has no profile {name}", known)
+        remedy = f"It has {', '.join(sorted(profiles))}." if profiles else f"Add [profiles.{name}]."
+        raise UsageError(f"{file} has no profile {name}", remedy)
     return _validate(file, content | (profiles[name] if name is not None else {}))
 
 

@@ -35,7 +35,7 @@ _index_options = shared.combine_options(
 
 
 def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
-    """The objects for an index; what had to be left out is said.
+    """The objects for an index. Logs what had to be left out.
 
     Raises:
         EsSbertError: see `es_sbert.dashboards.build_dashboards`.
@@ -56,7 +56,7 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
         )
         log_message(
             "Without a minimum cosine, semantic queries count documents however distant they are, and cannot be "
-            f"negated: measure one by {' and '.join(commands)}, or start the gateway with --min-cosine."
+            f"negated: measure one with {' and '.join(commands)}, or start the gateway with --min-cosine."
         )
     return bundle
 
@@ -89,7 +89,7 @@ def export(output: Path | None, **options: Any) -> None:
         print_message(f"{pluralize(len(bundle.objects), 'object')} for {bundle.product.label} in {output}")
 
 
-_kibana_options = shared.combine_options(
+_kibana_settings = shared.combine_options(
     shared.environment_option(
         "--kibana-url",
         "Address of Kibana or OpenSearch Dashboards, with its base path.",
@@ -103,38 +103,40 @@ _kibana_options = shared.combine_options(
         "credentials]",
         show_envvar=True,
     ),
-    shared.environment_option("--kibana-password-file", "File that holds that password.", type=shared.FILE_TYPE),
+    shared.environment_option(
+        "--kibana-password-file", "File that holds the password for Kibana.", type=shared.FILE_TYPE
+    ),
     shared.environment_option(
         "--kibana-api-key-file", "File that holds an API key (or ES_SBERT_KIBANA_API_KEY).", type=shared.FILE_TYPE
     ),
     shared.environment_option(
         "--kibana-ca-certs",
-        "PEM file of the authority that signed its certificate.",
+        "PEM file of the CA that signed its certificate.",
         show_envvar=True,
         type=shared.FILE_TYPE,
     ),
-    click.option("--space", help="Kibana's space.  [default: the default one]"),
+    click.option("--space", help="Kibana space.  [default: the default space]"),
     click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
     click.option(
         "--if-exists",
         type=click.Choice(["replace", "fail", "copy"]),
         default="replace",
-        help="What becomes of objects that an earlier install made.",
+        help="What to do with objects of an earlier installation.",
     ),
 )
 
 
 @dashboards.command()
-@option_group("Options", _index_options, _kibana_options)
+@option_group("Options", _index_options, _kibana_settings)
 @shared.connection_options
 def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
     """Install a data view, a saved search and dashboards for an index.
 
-    The data view hides vectors, and becomes the default one if there is none. One dashboard shows the load:
+    The data view hides vectors, and becomes the default one if there is no default. One dashboard shows the load:
     documents by model, tokens, truncated texts, when they were embedded, what failed. The other one shows
-    searches: rate, latency, queries without a hit. Both grow with what is there: reports of loads
-    (`es-sbert ingest --report-index`) and the gateway's log (`es-sbert serve --search-log`). Installing again
-    brings everything up to date, also the fields that OpenSearch Dashboards keeps in a data view.
+    searches: rate, latency, queries without a hit. Both show more if there are reports of loads
+    (`es-sbert ingest --report-index`) and a log of the gateway (`es-sbert serve --search-log`). Installing again
+    updates everything, including the fields that OpenSearch Dashboards keeps in a data view.
 
     \b
     Examples:
@@ -148,8 +150,10 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
     from es_sbert.dashboards.import_dashboards import DashboardServer, IfExists, KibanaSettings, kibana_address
     from es_sbert.dashboards.import_dashboards import import_saved_objects as import_objects
 
-    given = {name.removeprefix("kibana_"): value for name, value in options.items() if name.startswith("kibana_")}
-    kibana = KibanaSettings.with_engine_credentials(shared.engine_settings(options), **given)
+    kibana_settings = {
+        name.removeprefix("kibana_"): value for name, value in options.items() if name.startswith("kibana_")
+    }
+    kibana = KibanaSettings.with_engine_credentials(shared.engine_settings(options), **kibana_settings)
     place = DashboardServer(kibana_address(kibana), space, tenant)
     bundle = _build_objects(options)
     done = import_objects(place, bundle.product, bundle.objects, IfExists(if_exists), default_view=bundle.view)

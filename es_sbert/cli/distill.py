@@ -1,4 +1,4 @@
-"""`es-sbert distill`: distil a sentence encoder into a smaller or static one."""
+"""`es-sbert distill`: distill a sentence encoder into a smaller or static one."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _TRAINING = (
     click.option(
         "--batch",
         type=click.IntRange(min=1),
-        help="Texts of a batch.  [default: 64; with --static a hundredth of the texts, 32 to 1024]",
+        help="Texts per batch.  [default: 64; with --static a hundredth of the texts, 32 to 1024]",
     ),
     click.option(
         "--learning-rate",
@@ -110,7 +110,7 @@ _TRAINING = (
         "--precision",
         type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
         default="auto",
-        help="Number format of products while training. auto: bf16 on a GPU that has it, fp32 on a CPU.",
+        help="Number format of matrix products in training. auto: bf16 on a GPU that supports it, fp32 on a CPU.",
     ),
     # Not `device_option`: training runs on one GPU a process and refuses cuda:N.
     click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
@@ -121,16 +121,16 @@ _TRAINING = (
 def distill(
     model: str, layers: int | None, static: bool, output: Path, texts: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Distil MODEL into a smaller, faster student.
+    """Distill MODEL into a smaller, faster student.
 
-    The student has some of MODEL's layers (--layers), is a smaller model (--base), or has no layers: with --static,
-    the vector of a text is the mean of vectors of its tokens. It is trained towards MODEL's vectors of your texts,
-    which need no labels. Its vectors have the length of MODEL's and are compared with cosines like them. An index of
-    MODEL has to be loaded again, unless the student embeds only its queries (es-sbert model pair). The student is
-    exported to a checked ONNX bundle and registered (es-sbert model list).
+    The student has some of MODEL's layers (--layers), is a smaller model (--base), or has no layers: with --static, the
+    vector of a text is the mean of its token vectors. It is trained toward MODEL's vectors of your texts, which need no
+    labels. Its vectors are as long as MODEL's and are compared by cosine too. An index of MODEL has to be loaded again,
+    unless the student embeds only its queries (es-sbert model pair). The student is exported to a checked ONNX bundle
+    and registered (es-sbert model list).
 
-    A tenth of the texts, 1,000 at most, is held out: the summary says how near the student's vectors are to MODEL's
-    there, before and after training. Without texts, --static writes the untrained student, and says so.
+    A tenth of the texts, at most 1,000, is held out: the summary shows how near the student's vectors are to MODEL's on
+    these texts, before and after training. Without texts, --static writes an untrained student, with a note.
 
     \b
     Examples:
@@ -148,7 +148,7 @@ def distill(
         )
     if has_layers and not texts:
         raise UsageError(
-            "a student with layers is of no use before it has been trained, and there are no texts",
+            "a student with layers must be trained, but no texts are given",
             "Give texts like those that you will search: --texts FILE. They need no labels.",
         )
     from es_sbert import training
@@ -164,8 +164,8 @@ def distill(
         if not found:
             raise UsageError(f"{', '.join(texts)} hold no text", "Name files with texts, or their field: --text-field.")
     began = time.monotonic()
-    how = select_options(options, _TRAINING)
-    student = training.distill(model, output, found, layers=layers, report=print_message, **how)
+    training_options = select_options(options, _TRAINING)
+    student = training.distill(model, output, found, layers=layers, report=print_message, **training_options)
     try_register_model(student.folder, student.fingerprint, name=options["name"] or output.resolve().name)
     if as_json:
         shown = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(student).items()}

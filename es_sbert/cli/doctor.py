@@ -24,9 +24,12 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 @cloup.command()
 @option_group(
     "Options",
-    click.option("--index", help="Index or alias to look at as well; several (a,b) or a pattern."),
+    click.option("--index", help="Also check this index or alias; several (a,b) or a pattern."),
     click.option(
-        "--json", "as_json", is_flag=True, help="One JSON object a finding and line: level, about, message, remedy."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print one JSON object per finding and line: level, about, message, remedy.",
     ),
 )
 @connection_options
@@ -34,9 +37,9 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     """Check everything that a load or a search needs, and say what to fix.
 
-    Checks the model (can it be opened, and does it run on the given device?), onnxruntime, the GPU and its libraries,
-    and the engine (version, health, license, disk space). With --index it also checks the user's privileges and the
-    index: its model, documents without a vector, blocks, and settings that a killed load did not restore.
+    Checks the model (whether it opens and runs on the given device), onnxruntime, the GPU and its libraries, and the
+    engine (version, health, license, disk space). With --index it also checks the user's privileges and the index: its
+    model, documents without a vector, blocks, and settings that a killed load did not restore.
 
     Exit codes: 0 everything works, 1 something does not.
 
@@ -84,7 +87,7 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
         return [*check_model()[1], *checks.check_runtime(device), Finding.from_error("engine", error)]
     with closing(opened) as engine:
         looked = None if index is None else checks.inspect_index(engine, index)
-        # What a search of the index would open: that of its vectors, unless another one is asked for.
+        # The model that a search of the index would open: that of its vectors, unless an option names another.
         stored = {} if looked is None else looked.first_field_by_model
         needed = list(stored.values()) if model is None and stored else [None]
         checked = [check_model(field) for field in needed]

@@ -146,8 +146,8 @@ def duplicates(
         begin = time.perf_counter()
         if _uses_knn(method, options):
             path = knn.pop("state", None) or Path(f"{safe_file_name(index)}.duplicates.state")
-            wanted = DuplicateSearchSettings(min_cosine, filter, **knn)
-            found = _search_by_knn(path, wanted, fields, priority, options)
+            search_settings = DuplicateSearchSettings(min_cosine, filter, **knn)
+            found = _search_by_knn(path, search_settings, fields, priority, options)
             if found is None:
                 return EXIT_INTERRUPTED
             analysis_input.check_two_texts(found.compared)
@@ -193,14 +193,14 @@ def _check_options(
         raise UsageError(f"the field {date_field} of --date-field would be written", "Name another field to write.")
     if (keep == "newest") != (date_field is not None):
         remedy = "Give both, e.g. --keep newest --date-field created_at."
-        raise UsageError("--keep newest and --date-field belong together, and only one of them is given", remedy)
+        raise UsageError("--keep newest and --date-field belong together, but only one of them is given", remedy)
 
 
-def _refuse_knn_options(given: dict[str, Any]) -> None:
-    if given:
+def _refuse_knn_options(knn_options: dict[str, Any]) -> None:
+    if knn_options:
+        names = " and ".join(_KNN_OPTIONS[name] for name in knn_options)
         raise UsageError(
-            f"{' and '.join(_KNN_OPTIONS[name] for name in given)} {'is' if len(given) == 1 else 'are'} for a search "
-            "by kNN, but all pairs are compared",
+            f"{names} {'is' if len(knn_options) == 1 else 'are'} for a search by kNN, but all pairs are compared",
             "Leave it out, or add --method knn.",
         )
 
@@ -224,24 +224,26 @@ def _uses_knn(method: str, options: dict[str, Any]) -> bool:
 
 def _search_by_knn(
     path: Path,
-    wanted: DuplicateSearchSettings,
+    search_settings: DuplicateSearchSettings,
     fields: Sequence[str],
     priority: Callable[[TextCollection], list[float] | None],
     options: dict[str, Any],
 ) -> DuplicateSearchResult | None:
-    """Near-duplicates by the index's kNN; None where the user stopped the search."""
+    """Near-duplicates by the index's kNN; None if the user stopped the search."""
     from es_sbert.analysis.duplicate_search import DuplicateSearch
     from es_sbert.analysis.duplicates import DuplicateSearchState
     from es_sbert.engines.retry import RetryPolicy
     from es_sbert.index.mapping import IndexType
 
     if options["distinct"]:
-        raise UsageError("--distinct leaves out texts, which a search by kNN cannot", "Leave --distinct out.")
+        raise UsageError("--distinct cannot be combined with a search by kNN", "Leave --distinct out.")
     index, policy = options["index"], RetryPolicy(options["retry_seconds"])
     on_wait = analysis_input.log_wait
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine(options))
-        search = DuplicateSearch(engine, index, options["vector_field"], wanted, policy=policy, on_wait=on_wait)
+        search = DuplicateSearch(
+            engine, index, options["vector_field"], search_settings, policy=policy, on_wait=on_wait
+        )
         if search.index_type is IndexType.FLAT:
             log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
@@ -318,7 +320,7 @@ def _is_chain(group: DuplicateGroup, min_cosine: float) -> bool:
 
 
 def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | None:
-    """Why texts of a group may be less similar than the threshold; None if none is."""
+    """The reason why texts of a group may be less similar than the threshold; None if none is."""
     chains = [group for group in groups if _is_chain(group, min_cosine)]
     if not chains:
         return None
@@ -333,10 +335,10 @@ def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | N
 def _text_lines(
     groups: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, shown: int | None
 ) -> Iterator[str]:
-    """The groups for people.
+    """The groups as lines of text.
 
     Args:
-        shown: The most groups, and the most duplicates of each, that are shown; None shows all.
+        shown: Maximum number of groups, and of duplicates of each; None shows all.
     """
     for number, group in enumerate(groups[:shown], 1):
         chain = f", lowest cosine {min(group.cosines):.5f} (a chain)" if _is_chain(group, min_cosine) else ""

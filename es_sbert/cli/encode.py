@@ -23,7 +23,7 @@ from es_sbert.messages import log_message as report
         "-o",
         "--output",
         type=OUTPUT_FILE_TYPE,
-        help="Write here. A name ending in .npy gives a NumPy array (texts × dimensions, float32), any other "
+        help="Output file. A name that ends in .npy gives a NumPy array (texts × dimensions, float32), any other "
         "JSONL.  [default: JSONL on stdout]",
     ),
     click.option(
@@ -31,7 +31,7 @@ from es_sbert.messages import log_message as report
         "form",
         type=click.Choice(["lines", "jsonl"]),
         default="lines",
-        help="Each line a text, or a JSON object.",
+        help="Format of the input: one text per line, or one JSON object per line.",
     ),
     click.option(
         "--text-field",
@@ -43,7 +43,7 @@ from es_sbert.messages import log_message as report
         "--as",
         "kind",
         type=click.Choice(["query", "document"]),
-        help="Put the model's prompt for queries or documents in front.",
+        help="Prepend the model's prompt for queries or documents.",
     ),
     log_format_option,
 )
@@ -53,9 +53,9 @@ def encode(
 ) -> None:
     """Turn texts into sentence vectors.
 
-    FILE holds one text a line, and may be compressed (gzip, zstd); without it, or with -, stdin is read. The
-    output keeps the order of the input, one vector a line. JSONL output is one object a line: the input object,
-    or {"text": …}, with the vector under "embedding".
+    FILE holds one text per line, and may be compressed (gzip, zstd); without it, or with -, stdin is read. The output
+    keeps the order of the input, one vector per line. JSONL output is one object per line: the input object, or
+    {"text": …}, with the vector under "embedding".
 
     \b
     Examples:

@@ -43,11 +43,11 @@ _BUILD_TABLE = "\n".join(
     listens on this machine only, has no passwords, and keeps its data when stopped.
 
     \b
-    Everything lies under $ES_SBERT_ENGINE_HOME. Its default is
+    All files are under $ES_SBERT_ENGINE_HOME. Its default is
       ~/.local/share/es-sbert/engines
       /var/lib/es-sbert/engines for root, whose servers run as the user nobody
 
-    Options for a server's Java are taken from $ES_SBERT_ENGINE_JAVA_OPTS.
+    $ES_SBERT_ENGINE_JAVA_OPTS sets Java options of the servers.
     """)
 )
 def engine() -> None: ...
@@ -61,7 +61,10 @@ def engine() -> None: ...
     help=f"HTTP port.  [default: {', '.join(f'{b.port} for {b.name}' for b in ENGINES.values())}]",
 )
 @click.option(
-    "--nodes", type=click.IntRange(1, 9), default=1, help="Number of nodes of the cluster. Each has the next HTTP port."
+    "--nodes",
+    type=click.IntRange(1, 9),
+    default=1,
+    help="Number of nodes of the cluster, on consecutive HTTP ports.",
 )
 @click.option(
     "--heap",
@@ -74,13 +77,11 @@ def engine() -> None: ...
     help="Seconds to wait until the server answers.",
 )
 def up(name: str, port: int | None, nodes: int, heap: str | None, timeout: float) -> None:
-    """Start a server or a cluster, or find the one that runs.
+    """Start a server or a cluster, or find a running one.
 
     The last line printed is its address. NAME is es9 (the default), es9-small, es8, opensearch,
-    opensearch-ml or opensearch2. Another --port is another server with its own data.
-
-    With --nodes, nodes of the cluster that do not run are started again, and the last line is the address of the
-    first node.
+    opensearch-ml or opensearch2. Each --port is a separate server with its own data. With --nodes, stopped nodes of the
+    cluster are started again, and the last line is the address of the first node.
 
     \b
     Examples:
@@ -101,36 +102,38 @@ def up(name: str, port: int | None, nodes: int, heap: str | None, timeout: float
 @click.argument("name", required=False)
 @click.option("--port", type=click.IntRange(1, 65535), help="Only the server or cluster on this port.")
 @click.option("--all", "every", is_flag=True, help="All servers that es-sbert started.")
-@click.option("--purge", is_flag=True, help="Remove data and logs too, also those of a stopped server.")
+@click.option("--purge", is_flag=True, help="Also remove data and logs, including those of a stopped server.")
 @click.option("--yes", is_flag=True, help="With --purge: do not ask before data of earlier runs is removed.")
 def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool) -> None:
     """Stop servers, and all nodes of clusters.
 
-    Their data and logs stay unless --purge is given. Without --port, the one server or cluster that runs is meant,
-    or the one of that NAME. The port of any node means its whole cluster. Only servers that `es-sbert engine up`
-    started are ever stopped.
+    Data and logs are kept unless --purge is given. Without --port, the only running server or cluster is stopped, or
+    the only one called NAME. The port of any node stands for its whole cluster. Only servers that `es-sbert engine up`
+    started are stopped.
 
-    If `engine up` found a server running, or started it on data of an earlier run, then --purge asks before it removes
-    data: somebody else may need it.
+    If `engine up` found a server running, or started it with data of an earlier run, --purge asks before it removes the
+    data, which someone else may need.
 
     Example: es-sbert engine down es9 --port 9200 --purge
     """
     if name is not None and every:
-        raise UsageError("NAME and --all contradict each other", "Give one of the two.")
+        raise UsageError("NAME and --all cannot be combined", "Give one of the two.")
     if yes and not purge:
-        raise UsageError("--yes is given without --purge, which alone asks", "Leave --yes out, or add --purge.")
+        raise UsageError(
+            "--yes is given without --purge, the only option that asks", "Leave --yes out, or add --purge."
+        )
     if name is not None:
         find_build(name)
     clusters = _by_cluster(running_engines())
-    wanted = [nodes for nodes in clusters if name in (None, nodes[0].name) and port in (None, *nodes[0].all_ports)]
-    if port is None and not every and len(wanted) > 1:
-        listed = ", ".join(f"{nodes[0].name} on port {nodes[0].all_ports[0]}" for nodes in wanted)
+    selected = [nodes for nodes in clusters if name in (None, nodes[0].name) and port in (None, *nodes[0].all_ports)]
+    if port is None and not every and len(selected) > 1:
+        listed = ", ".join(f"{nodes[0].name} on port {nodes[0].all_ports[0]}" for nodes in selected)
         raise UsageError(f"several servers run: {listed}", "Give the --port of one, or stop them all with --all.")
-    stopped = _stopped_to_purge(name, port, every=every, is_any_running=bool(wanted)) if purge else []
+    stopped = _stopped_to_purge(name, port, every=every, is_any_running=bool(selected)) if purge else []
     if purge and not yes:
-        running = [(nodes[0].name, each) for nodes in wanted for each in nodes[0].all_ports]
+        running = [(nodes[0].name, each) for nodes in selected for each in nodes[0].all_ports]
         _confirm_purge([*running, *stopped])
-    for nodes in wanted:
+    for nodes in selected:
         stop_cluster(nodes, purge=purge)
         for each in nodes:
             print_message(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.")
@@ -139,7 +142,7 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
     removed = [folder for build, its_port in stopped for folder in purge_stopped(build, its_port)]
     for folder in removed:
         print_message(f"Removed {folder}.")
-    if not wanted and not removed:
+    if not selected and not removed:
         print_message("No such server is running.")
 
 
@@ -169,7 +172,7 @@ def _stopped_to_purge(
 
 
 def _confirm_purge(servers: list[tuple[str, int]]) -> None:
-    """Ask before data is removed that somebody else may need.
+    """Ask before removing data that someone else may need.
 
     Raises:
         UsageError: there is no terminal to ask.
@@ -183,9 +186,9 @@ def _confirm_purge(servers: list[tuple[str, int]]) -> None:
 
 
 @engine.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def list_(as_json: bool) -> None:
-    """Show the servers that run, and nodes of their clusters that do not.
+    """Show the running servers, and the stopped nodes of their clusters.
 
     Example: es-sbert engine list --json
     """
@@ -200,7 +203,7 @@ def list_(as_json: bool) -> None:
 
 
 def _by_cluster(running: list[RunningEngine]) -> list[list[RunningEngine]]:
-    """The nodes of each cluster; a single server is the only one of its own."""
+    """The nodes of each cluster; a single server counts as a cluster of one node."""
     clusters: dict[tuple[str, tuple[int, ...]], list[RunningEngine]] = {}
     for each in running:
         clusters.setdefault((each.name, each.all_ports), []).append(each)

@@ -47,7 +47,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--judgements",
         type=shared.FILE_TYPE,
         metavar="FILE",
-        help="Evaluate an existing --index by a judgement list: query, document and grade, as CSV, TSV, JSONL, "
+        help="Evaluate an existing --index with a judgement list: query, document and grade, as CSV, TSV, JSONL, "
         "Parquet, or the body of _rank_eval as .json.",
     ),
     click.option(
@@ -73,7 +73,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--limit",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Use N examples of each file (N queries), always the same.",
+        help="Use N examples of each file (N queries), the same in every run.",
     ),
 )
 @option_group(
@@ -88,7 +88,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 )
 @option_group(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="One JSON object for each task instead of tables."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each task instead of tables."),
     click.option(
         "--card",
         type=shared.OUTPUT_FILE_TYPE,
@@ -110,8 +110,8 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--index",
         "indices",
         multiple=True,
-        help="Search this index instead of memory. A missing index is created, loaded and kept, except with "
-        "--judgements. Twice: compare two.",
+        help="Search this index instead of vectors in memory. A missing index is created, loaded and kept, except with "
+        "--judgements. Give it twice to compare two indices.",
     ),
     shared.vector_field_option,
 )
@@ -127,7 +127,7 @@ def evaluate(
     \b
     Tasks:
       sts         Spearman's and Pearson's correlation with human scores
-      triplet     is the positive closer than the negative?
+      triplet     how often the positive is closer than the negative
       argument    similarity of arguments: untrained, in 10 folds, across topics
       transfer    SentEval: logistic regression on the vectors
       duplicates  average precision, best F1
@@ -188,11 +188,11 @@ def _check_options(
     """
     indices, judgements, other = options["indices"], options["judgements"], options["compare"]
     scores = options["scores"]
-    for flag, given in (
+    for flag, value in (
         ("--index", indices), ("--judgements", judgements), ("--compare", other), ("--scores", scores),
     ):  # fmt: skip
-        if given and tasks != ("retrieval",):
-            raise UsageError(f"{flag} is for the task retrieval alone", "Give --task retrieval and no other task.")
+        if value and tasks != ("retrieval",):
+            raise UsageError(f"{flag} is only for the task retrieval", "Give --task retrieval and no other task.")
     if scores is not None:
         check_output_file(scores, "Choose another --scores.")
     if judgements is None and model is None:
@@ -217,7 +217,7 @@ Reports = tuple[list["EvaluationReport"], list["EvaluationReport"], tuple[str, s
 
 
 def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...], options: Mapping[str, Any]) -> Reports:
-    """Reports of the model, of what it is compared with, and the names of the two."""
+    """Reports of the model and of the one it is compared with, and the names of both."""
     from es_sbert import evaluation
     from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.task_data import EvaluationTask
@@ -269,20 +269,22 @@ def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Repor
     return reports[:1], reports[1:], (indices[0], indices[-1])
 
 
-def _parse_columns(given: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
+def _parse_columns(assignments: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
     """Role → column."""
     from es_sbert.evaluation.task_data import TASKS
 
     roles = dict.fromkeys(role for task in tasks for role in TASKS[task].roles)
     columns: dict[str, str] = {}
-    for one in given:
-        role, equals, column = one.partition("=")
+    for assignment in assignments:
+        role, equals, column = assignment.partition("=")
         if not equals or not column:
-            raise UsageError(f"--columns {one} is not of the form ROLE=COLUMN", "Write --columns score=similarity.")
+            raise UsageError(
+                f"--columns {assignment} is not of the form ROLE=COLUMN", "Write --columns score=similarity."
+            )
         if role not in roles:
             raise UsageError(
                 f"the data of {' and '.join(tasks)} has no column {role} that could be named",
-                f"Name one of {', '.join(roles)}." if roles else "Rename the columns as BEIR has them.",
+                f"Name one of {', '.join(roles)}." if roles else "Rename the columns to those of BEIR.",
             )
         if columns.setdefault(role, column) != column:
             raise UsageError(

@@ -57,7 +57,7 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
         "variants",
         callback=_parse_variants,
         metavar="LIST",
-        help="Any of fp32, int8, openvino-fp32, openvino-bf16 and openvino-int8 (for CPUs) and fp16 (for CUDA), "
+        help="Variants to write: fp32, int8, openvino-fp32, openvino-bf16, openvino-int8 (for CPUs), fp16 (for CUDA), "
         "separated by commas.  "
         "[default: those for CPUs that run on this machine]",
     ),
@@ -74,7 +74,7 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
         metavar="KEY",
         help="Accept a setting in the model's files that es-sbert does not know; the bundle keeps it. Repeatable.",
     ),
-    click.option("--force", is_flag=True, help="Write variants that miss their parity bar too, marked as forced."),
+    click.option("--force", is_flag=True, help="Also write variants that miss their parity bar, marked as forced."),
     click.option(
         "--sts",
         type=FILE_TYPE,
@@ -91,17 +91,16 @@ def export(
 ) -> None:
     """Export MODEL to a checked ONNX bundle.
 
-    MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is
-    built straight from the weights, without torch; of architectures that es-sbert does not know (XLNet, ELECTRA,
-    …) it is traced by torch, which the extra `train` brings. Every variant is compared with the reference
-    implementation (sentence-transformers where it is installed, else a forward pass in numpy) on more than 1,000
-    sentences, and is not written where it falls below its bar.
+    MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is built
+    directly from the weights, without torch. For architectures that es-sbert does not know (XLNet, ELECTRA, …), it is
+    traced with torch, which the extra `train` installs. Every variant is compared with the reference implementation
+    (sentence-transformers if it is installed, else a forward pass in numpy) on more than 1,000 sentences, and is
+    written only if it meets its parity bar.
 
     MODEL may also be a cross-encoder, as transformers or sentence-transformers writes it. Its graph scores pairs of
     texts, for reranking; it is always traced, and compared on more than 1,000 pairs.
 
-    What is written opens in sentence-transformers too, and is registered under the folder's name (es-sbert model
-    list).
+    The bundle also opens in sentence-transformers, and is registered under the folder's name (es-sbert model list).
 
     \b
     Examples:
@@ -121,8 +120,12 @@ def export(
         request = _export_opensearch_ml(model, output)
         click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
         return
-    how = {"force": options["force"], "sts_file": options["sts"], "ignore_settings": options["ignore_settings"]}
-    manifest = exporters.export(model, output, variants, report=log_message, **how)
+    export_options = {
+        "force": options["force"],
+        "sts_file": options["sts"],
+        "ignore_settings": options["ignore_settings"],
+    }
+    manifest = exporters.export(model, output, variants, report=log_message, **export_options)
     try_register_model(output, manifest.fingerprint)
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 
@@ -145,7 +148,7 @@ def _export_opensearch_ml(model: str, output: Path) -> Path:
 
 
 def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -> str:
-    """What was written, a line for each variant, in columns."""
+    """The variants that were written, one line each, in columns."""
     rows: list[tuple[str, ...]]
     if isinstance(manifest, RerankerManifest):
         rows = [("variant", "device", "mean difference", "max difference", "rank", "parity")]

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         "--passages",
         type=click.IntRange(min=1),
         metavar="TOKENS",
-        help="One vector a passage of at most TOKENS tokens.  [default: one vector a document]",
+        help="One vector per passage of at most TOKENS tokens.  [default: one vector per document]",
     ),
     shared.passage_overlap_option,
     click.option("--shards", type=click.IntRange(min=1), help="Primary shards.  [default: the engine's]"),
@@ -61,18 +61,18 @@ if TYPE_CHECKING:
 def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     """Create the index NAME with a vector field for a model.
 
-    An index that is there already gets the field added. A field that is there already is checked: one of
-    another model, or with other dimensions, is refused. `es-sbert ingest` does all this by itself; this
-    command is for choosing the index type, passages, shards and replicas, and for indices whose documents
-    are written through the gateway (`es-sbert serve`).
+    If the index exists, the field is added to it. If the field exists too, it is checked: a field of another model, or
+    with other dimensions, is refused. `es-sbert ingest` does all this as well. Use this command to choose the index
+    type, passages, shards and replicas, or for indices whose documents are written through the gateway (`es-sbert
+    serve`).
 
-    The gateway embeds what --text-field or --text-template names. The text is kept in the mapping. On a field
-    that has none yet, the command sets it; documents that the index holds already are embedded by
-    `es-sbert ingest`. Once documents have vectors, another text is refused.
+    The gateway embeds the text that --text-field or --text-template names. The mapping stores which text that is. If a
+    field has none yet, the command sets it; `es-sbert ingest` then embeds existing documents. Once documents have
+    vectors, another text is refused.
 
-    Index types: hnsw keeps float32 vectors and a graph. int8_hnsw, int4_hnsw and bbq_hnsw need a quarter,
-    an eighth and a thirtieth of its memory, and find a little less. flat has no graph: every search looks
-    at every vector, which is exact, and fast enough up to some ten thousand documents.
+    Index types: hnsw keeps float32 vectors and a graph. int8_hnsw, int4_hnsw and bbq_hnsw need a quarter, an eighth and
+    a thirtieth of its memory, with slightly lower recall. flat has no graph: every search compares every vector, which
+    is exact, and fast enough up to about ten thousand documents.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
 
 
 def _count_without_vector(engine: Engine, field: VectorField) -> int:
-    """Documents that the field does not cover; 0 where this user may not read the index."""
+    """Documents without a vector in the field; 0 if this user may not read the index."""
     from es_sbert.errors import AccessDenied
     from es_sbert.index.mapping import has_vector_query
 
@@ -134,8 +134,8 @@ def _count_without_vector(engine: Engine, field: VectorField) -> int:
 def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
 
-    NAME may also be an alias or a data stream, several names with commas between, or a pattern: each index is shown,
-    with --json as one object a line.
+    NAME may also be an alias or a data stream, several names separated by commas, or a pattern. Each index is shown,
+    with --json as one object per line.
 
     \b
     Examples:
@@ -157,13 +157,13 @@ def _summary_lines(summary: IndexSummary) -> list[str]:
     lines = [
         f"{summary.name} ({summary.engine})",
         f"  documents     {summary.documents:,}",
-        f"  size          {'not told to this user' if summary.bytes is None else size_text(summary.bytes)}",
+        f"  size          {'not visible to this user' if summary.bytes is None else size_text(summary.bytes)}",
         f"  other fields  {', '.join(summary.other_fields) or 'none'}",
     ]
     for field in summary.fields:
         lines += _vector_field_lines(field)
     for name in summary.plain_vector_fields:
-        lines.append(f"  {name} holds vectors of another program; take them over: `es-sbert index adopt`")
+        lines.append(f"  {name} holds vectors of another program; adopt them: `es-sbert index adopt`")
     if not summary.fields and not summary.plain_vector_fields:
         lines.append("  no vector field; add one: `es-sbert ingest` or `es-sbert index create`")
     return lines
@@ -197,11 +197,12 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
 def template(name: str, **options: Any) -> None:
     """Print the requests that put the vector fields of the index NAME into its index template.
 
-    After a rollover the new index has what its index template says. Without the vector fields in it, documents
-    are written without vectors. The requests are for the console of Kibana or Dashboards; nothing is sent.
+    After a rollover, the new index has the fields of its index template. If the template lacks the vector fields,
+    documents are written without vectors. Send the requests from the console of Kibana or Dashboards; the command
+    itself sends nothing.
 
-    NAME may be an alias or a data stream. The template is the one that an index of that name gets. If there is
-    none, a new one is printed: check its index_patterns first.
+    NAME may be an alias or a data stream. The template is the one that applies to an index of that name. If there is
+    none, the command prints a new one: check its index_patterns first.
 
     \b
     Example:
@@ -213,7 +214,9 @@ def template(name: str, **options: Any) -> None:
     with shared.open_engine(options) as engine:
         requests = template_requests(engine, name)
     click.echo("\n\n".join(console_request(f"PUT {request.path}", request.body) for request in requests))
-    print_message("Send these requests, and new indices have the vector fields. Existing ones: `es-sbert doctor`.")
+    print_message(
+        "Once you have sent these requests, new indices have the vector fields. For existing ones: `es-sbert doctor`."
+    )
 
 
 @cloup.command()
@@ -230,14 +233,14 @@ def template(name: str, **options: Any) -> None:
 )
 @shared.connection_options
 def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> None:
-    """Restore the settings of the index NAME that a killed load has left changed, or declare a field of an analysis.
+    """Restore the settings of the index NAME after a killed load, or declare a field that analyses write.
 
-    Do not restore settings while a load is under way: the load would go on with them, only slower.
+    Do not restore settings while a load is running: the load would continue, but more slowly.
 
-    `duplicates` and `cluster` refuse to write a field whose values no analysis has written. The mapping says which
-    fields analyses write. If it does not, because another program has replaced the mapping's `_meta` for example,
-    --written-field FIELD declares the field. The command shows how many documents have values, and asks before it
-    changes anything.
+    `duplicates` and `cluster` refuse to write a field whose values no analysis has written. The mapping records which
+    fields analyses write. If that record is lost, for example because another program has replaced the mapping's
+    `_meta`, declare the field with --written-field FIELD. The command shows how many documents have values, and asks
+    before it changes anything.
 
     \b
     Examples:
@@ -248,7 +251,9 @@ def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> N
         _declare_written_field(name, written_field, options, yes=yes)
         return
     if yes:
-        raise UsageError("--yes is given, but nothing would be asked", "Leave --yes out, or add --written-field FIELD.")
+        raise UsageError(
+            "--yes is given, but there is nothing to confirm", "Leave --yes out, or add --written-field FIELD."
+        )
     from es_sbert.index.load_settings import restore_load_settings
     from es_sbert.index.vector_field import index_not_found
 
@@ -269,10 +274,10 @@ def _declare_written_field(name: str, field: str, options: dict[str, Any], *, ye
     if not yes:
         require_terminal(f"values of {field} may be overwritten later")
 
-    asked: list[ForeignValues] = []
+    foreign_values: list[ForeignValues] = []
 
     def confirm(values: ForeignValues) -> bool:
-        asked.append(values)
+        foreign_values.append(values)
         examples = f", such as {escape_unprintable(', '.join(values.examples))}" if values.examples else ""
         print_message(f"{pluralize(values.documents, 'document')} of {values.index} with a value in {field}{examples}")
         return yes or click.confirm("Let `duplicates` and `cluster` overwrite and remove these values?", err=True)
@@ -281,7 +286,7 @@ def _declare_written_field(name: str, field: str, options: dict[str, Any], *, ye
         declared = declare_written_field(engine, name, field, confirm)
     if declared is not None:
         print_message(f"{field} of {declared.index} is a field of analyses now: they may write it")
-    elif asked:
+    elif foreign_values:
         print_message("nothing was changed")
     else:
         print_message(f"{field} is a field of analyses already")

@@ -42,20 +42,20 @@ from es_sbert.config import DEFAULT_MODEL
     click.option(
         "--min-cosine",
         type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
-        help="Cosine with the model's own vector from which on a stored vector counts as the model's.  [default: "
-        "0.999; of bytes less, by what rounding takes]",
+        help="Minimum cosine between a stored vector and the model's own vector.  [default: 0.999; less for bytes, "
+        "to allow for rounding]",
     ),
     click.option(
         "--share",
         type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
         default=0.99,
-        help="Share of the sampled documents that must have such a vector.",
+        help="Share of the sampled documents that must reach this cosine.",
     ),
     click.option(
         "--all",
         "all_documents",
         is_flag=True,
-        help="Once the sample has passed, compare every other document too before it is adopted.",
+        help="After the sample has passed, also compare every other document before it is adopted.",
     ),
 )
 @shared.connection_options
@@ -64,23 +64,24 @@ from es_sbert.config import DEFAULT_MODEL
     shared.model_option,
     shared.device_option,
     shared.precision_option(
-        "fp32", "What to compare with. int8 may differ from fp32 by more than --min-cosine allows."
+        "fp32", "Precision of the model's vectors. int8 may differ from fp32 by more than --min-cosine allows."
     ),
     shared.runtime_option,
     shared.threads_option,
 )
 def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **options: Any) -> None:
-    """Take over the vectors that another program wrote to the index NAME, without embedding its documents again.
+    """Adopt the vectors that another program wrote to the index NAME, without embedding its documents again.
 
     The command embeds the texts of a random sample of documents and compares the result with the stored vectors.
     If enough of them agree, it writes the model and the text into the mapping, and into each document the metadata
-    of its vector (model, hash of the text). From then on es-sbert treats the index as its own: searches, the
-    gateway, and loads, which embed a document again when its text changes. Otherwise it writes nothing, shows how
-    far the vectors are from the model's, and exits with 1.
+    of its vector (model, hash of the text). From then on, searches, the gateway and loads treat the index as one that
+    es-sbert loaded: a load embeds a document again when its text changes. If too few agree, the command writes nothing,
+    shows how far the vectors are from the model's, and exits with 1.
 
-    Documents that fail are listed and marked: `es-sbert ingest --index NAME` embeds them again. Documents outside
-    the sample are adopted unseen, unless --all is given. Run the command again to go on after an interruption, or
-    to adopt documents that were written since. The index should be at rest.
+    Documents that fail are listed and marked: `es-sbert ingest --index NAME` embeds them again. Documents outside the
+    sample are adopted without a comparison, unless --all is given. Run the command again to resume after an
+    interruption, or to adopt documents that were written since. No other program should write to the index at the same
+    time.
 
     \b
     Examples:

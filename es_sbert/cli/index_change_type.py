@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         "--force-merge",
         "merge",
         is_flag=True,
-        help="Rewrite what is in the index already: takes the time of building every graph anew, and up to three times "
-        "the index's disk space until it is done.",
+        help="Also rewrite existing vectors: this builds every graph again, and takes up to three times the index's "
+        "disk space until it is done.",
     ),
     click.option("--yes", is_flag=True, help="Do not ask."),
     shared.vector_field_option,
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 def change_type(name: str, index_type: str, merge: bool, yes: bool, vector_field: str, **options: Any) -> None:
     """Change the index type of a vector field of the index NAME in place (Elasticsearch).
 
-    Possible are the steps that Elasticsearch allows: from flat types to graphs, and from finer numbers to
-    coarser ones (hnsw, int8_hnsw, int4_hnsw, bbq_hnsw). None of them can be undone in place, so the command asks
-    first. Everything else, and the way back, needs a new index: `es-sbert index migrate`.
+    Elasticsearch allows changes from flat types to graphs, and from finer numbers to coarser ones (hnsw, int8_hnsw,
+    int4_hnsw, bbq_hnsw). They cannot be undone in place, so the command asks first. Any other change, including the
+    reverse, needs a new index: `es-sbert index migrate`.
 
-    New documents are stored in the new type at once. Those in the index follow when the engine merges their
-    segments, which may take long or never come; --force-merge does it now. Until then searches find, and `es-sbert
-    index recall` measures, a mixture; `es-sbert index show` says which share is stored in the new type. Searches go
-    on all the time.
+    New documents are stored in the new type at once. Existing documents follow when the engine merges their segments,
+    which may take long or never happen; --force-merge does it now. Until then, searches and `es-sbert index recall`
+    work on a mixture; `es-sbert index show` shows the share that is stored in the new type. The index stays available
+    for searches.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def change_type(name: str, index_type: str, merge: bool, yes: bool, vector_field
         if before == index_type:
             print_message(f"{name}.{vector_field} has the index type {index_type} already")
         else:
-            print_message(f"{name}.{vector_field}: {index_type} in place of {before}")
+            print_message(f"{name}.{vector_field}: {index_type} instead of {before}")
         if merge:
             print_message("Merging each shard into one segment …")
             store_in_index_type(engine, name, vector_field)
@@ -77,7 +77,7 @@ def change_type(name: str, index_type: str, merge: bool, yes: bool, vector_field
 
 
 def _confirm_change(name: str, vector_field: str, before: IndexType, index_type: str) -> bool:
-    """Say what the change means and ask for it."""
+    """Explain the change and ask for confirmation."""
     require_terminal(f"a change from {before} to {index_type} cannot be undone in place")
     of_field = f"{name}.{vector_field}"
     print_message(

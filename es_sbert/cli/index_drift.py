@@ -19,7 +19,7 @@ from es_sbert.errors import UsageError
     "Options",
     click.option("--since", metavar="DATE", help="Documents from this date on are new, e.g. 2026-01-31 or now-7d."),
     click.option(
-        "--time-field", metavar="FIELD", help="Field that --since is about.  [default: when a document was embedded]"
+        "--time-field", metavar="FIELD", help="Date field for --since.  [default: when a document was embedded]"
     ),
     click.option("--new", "new_filter", metavar="JSON", help="Query for the new documents, instead of --since."),
     click.option(
@@ -32,7 +32,7 @@ from es_sbert.errors import UsageError
         "--sample",
         type=click.IntRange(min=20, max=2000),
         default=500,
-        help="New documents to look at, and half of those of the baseline.",
+        help="New documents to sample; twice as many are sampled from the baseline.",
     ),
     click.option("--seed", type=int, default=0, help="Seed of the samples and of the test."),
     shared.json_option,
@@ -43,9 +43,9 @@ def drift(name: str, as_json: bool, **options: Any) -> None:
     """Check whether new documents of the index NAME differ from earlier ones.
 
     Stored vectors of both are sampled and compared, without a model: by a permutation test of their energy distance,
-    and by how near the new documents have neighbours in the baseline. If the model is on this machine, tokens that
-    its vocabulary lacks are counted too. A difference is reported from p = 0.01 on. It does not say that searches
-    have become worse, but where to look.
+    and by how near the nearest neighbors of the new documents in the baseline are. If the model is on this machine,
+    tokens that its vocabulary lacks are counted too. A difference is reported if p is 0.01 or less. It does not mean
+    that searches have become worse; it shows where to look.
 
     \b
     Examples:
@@ -59,7 +59,9 @@ def drift(name: str, as_json: bool, **options: Any) -> None:
 
     since, time_field, new_filter = options["since"], options["time_field"], options["new_filter"]
     if (since is None) == (new_filter is None):
-        raise UsageError("--since and --new are both given or both missing", "Say which documents are new by one.")
+        raise UsageError(
+            "--since and --new are both given or both missing", "Use one of them to say which documents are new."
+        )
     if time_field is not None and since is None:
         raise UsageError("--time-field is given without --since", "Add --since DATE.")
     vector_field = options["vector_field"]
@@ -69,6 +71,6 @@ def drift(name: str, as_json: bool, **options: Any) -> None:
         new = parse_filter(new_filter)
     baseline = None if options["baseline"] is None else parse_filter(options["baseline"])
     with shared.open_engine(options) as engine:
-        how = shared.select_options(options, ("sample", "seed"))
-        report = measure_drift(engine, name, vector_field, new, baseline, report=print_message, **how)
+        sample_options = shared.select_options(options, ("sample", "seed"))
+        report = measure_drift(engine, name, vector_field, new, baseline, report=print_message, **sample_options)
     print_report(report.as_json(), drift_lines(report), as_json=as_json)

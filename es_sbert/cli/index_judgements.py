@@ -15,7 +15,7 @@ from es_sbert.cli.output import print_message, print_report
 from es_sbert.errors import SourceError
 from es_sbert.messages import pluralize
 
-# As DEFAULT_SEARCH_LOG_INDEX of the gateway, which this module does not import: the help must stay fast.
+# The same as the gateway's DEFAULT_SEARCH_LOG_INDEX, which is not imported here so that the help stays fast.
 DEFAULT_SEARCH_LOG = "es-sbert-searches"
 
 
@@ -57,10 +57,10 @@ DEFAULT_SEARCH_LOG = "es-sbert-searches"
 def judgements(name: str, output: Path, pairs: Path | None, **options: Any) -> None:
     """Make a judgement list for the index NAME from the clicks that a gateway logged.
 
-    The gateway must run with --search-log, --log-queries and --log-clicks. A document gets a grade for a query by its
-    clicks over expected clicks: those that the average document at its positions gets in as many searches. Grade 1:
-    less often than expected; 2: at least as often; 3: at least twice as often. Documents that nobody opened are not
-    judged.
+    The gateway must run with --search-log, --log-queries and --log-clicks. The grade of a document for a query depends
+    on its clicks divided by its expected clicks: the clicks that an average document at the same positions gets in as
+    many searches. Grade 1: less often than expected; 2: at least as often; 3: at least twice as often. Documents
+    without clicks are not judged.
 
     \b
     Examples:
@@ -116,14 +116,14 @@ def judgements(name: str, output: Path, pairs: Path | None, **options: Any) -> N
         "fusions",
         type=click.Choice(["rrf", "weighted", "normalized"]),
         multiple=True,
-        help="Fusion to try; may be repeated.  [default: all that the engine has]",
+        help="Fusion to try; may be repeated.  [default: all that the engine supports]",
     ),
     click.option(
         "--lexical-fields",
         metavar="LIST",
         help="Fields of the keyword search, separated by commas.  [default: those of the embedded text]",
     ),
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Use N queries, always the same."),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Use N queries, the same in every run."),
     click.option("--seed", type=int, default=0, help="Seed of the folds and of the resampling."),
     shared.json_option,
     shared.vector_field_option,
@@ -133,10 +133,10 @@ def judgements(name: str, output: Path, pairs: Path | None, **options: Any) -> N
 def tune_hybrid(name: str, judgements: Path, fusions: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Find the fusion and the weights of hybrid search for the index NAME.
 
-    Every judged query is searched by words, by vector, and by both with each setting, as es-sbert search --hybrid
-    does it. The setting is chosen by cross-validation: by the nDCG@10 of nine tenths of the queries, and measured on
-    the rest. The result is compared with the default, with semantic search and with keyword search alone, with
-    interval and p-value. Another setting than the default is recommended only if it is better by more than chance.
+    Every judged query is run as a keyword search, as a semantic search, and with each setting as a hybrid search, as
+    es-sbert search --hybrid does it. Cross-validation chooses the setting by its nDCG@10 on nine tenths of the queries,
+    and measures it on the rest. The result is compared with the default, with semantic search and with keyword search,
+    each with interval and p-value. Another setting than the default is recommended only if it is significantly better.
 
     \b
     Examples:

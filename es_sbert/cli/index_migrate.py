@@ -27,13 +27,13 @@ max_hold_option = click.option(
     type=shared.FiniteFloatRange(min=0, min_open=True),
     default=10.0,
     metavar="SECONDS",
-    help="Refuse writes for no longer than this in one go: then they are accepted again, another round copies, and "
-    "the swap is tried again, up to five times.",
+    help="Longest time to refuse writes at once. After it, writes are accepted again, another round copies changes, "
+    "and the swap is retried, up to five times.",
 )
 replace_index_option = click.option(
     "--replace-index",
     is_flag=True,
-    help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
+    help="If ALIAS is an index: replace it by an alias of that name, and delete it in the same step.",
 )
 
 
@@ -41,25 +41,27 @@ replace_index_option = click.option(
 @click.argument("alias")
 @option_group(
     "Options",
-    click.option("--index-type", help=f"Of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: as it was]"),
+    click.option(
+        "--index-type", help=f"Index type of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: unchanged]"
+    ),
     shared.element_type_option("as it was"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
-    shared.text_field_option("Embed this field in place of the old text", "the text as it was"),
+    shared.text_field_option("Embed this field instead of the old text", "the text is unchanged"),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
     click.option(
         "--block-writes/--no-block-writes",
         default=True,
-        help="Refuse writes to the old index (403) from the last short round until the swap, and after it: nothing is "
-        "lost. Without it nothing is refused, but a write that reaches the old index in the last moment is lost if the "
-        "same document is written in the new one before it is copied.",
+        help="Refuse writes to the old index (403) from the last short round on, so that no write is lost. Without "
+        "it, no write is refused, but a last-moment write to the old index is lost if the same document is written to "
+        "the new one before it is copied.",
     ),
     max_hold_option,
     replace_index_option,
     click.option(
         "--rollback",
         is_flag=True,
-        help="Before the swap: give up the migration and delete the new index. After it: go back to the old index, as "
-        "long as it exists, with everything that was written since.",
+        help="Before the swap: abort the migration and delete the new index. After it: return to the old index, if it "
+        "still exists, with all writes since the swap.",
     ),
     click.option("--list", "list_kept", is_flag=True, help="List the indices that migrations of ALIAS have kept."),
     click.option("--drop", is_flag=True, help="Delete the indices that migrations of ALIAS have kept; asks first."),
@@ -79,14 +81,13 @@ replace_index_option = click.option(
 def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, quiet: bool, **options: Any) -> int:
     """Move the index behind ALIAS to another model, text or index type while it is in use.
 
-    A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old
-    one are copied too. Counts, documents and vectors are compared, then the alias (and every other alias of
-    the old index) is swapped in one step. Searches go on all the time. Writes are refused for a few seconds
-    before the swap; writers must retry them (HTTP 403, cluster_block_exception). The old index stays, without
-    taking writes, until --drop, and --rollback goes back to it. A run that was stopped or killed goes on when
-    the same command is run again.
+    A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old one are
+    copied too. Counts, documents and vectors are compared, then the alias (and every other alias of the old index) is
+    swapped in one step. The index stays available for searches. Writes are refused for a few seconds before the swap;
+    writers must retry them (HTTP 403, cluster_block_exception). The old index is kept, but accepts no writes, until
+    --drop; --rollback returns to it. Run the same command again to resume a run that was stopped or killed.
 
-    Exit codes: 0 done, 1 done but for documents in the dead-letter file, 2 not possible, 130 stopped.
+    Exit codes: 0 done, 1 done except for documents in the dead-letter file, 2 not possible, 130 stopped.
 
     \b
     Examples:
@@ -102,7 +103,7 @@ def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, 
     from es_sbert.index.text_template import parse_text_options
 
     if rollback + drop + list_kept > 1:
-        raise UsageError("--rollback, --list and --drop exclude each other", "Give one of them.")
+        raise UsageError("--rollback, --list and --drop cannot be combined", "Give one of them.")
     replace_index = options["replace_index"]
     if replace_index and not options["block_writes"]:
         reason = "--replace-index deletes the old index in the swap, so late writes could not be copied any more"
@@ -169,7 +170,7 @@ def _print_deleted(indices: list[str], options: dict[str, Any]) -> None:
 
 
 def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
-    """Give up a migration, or go back to the index before it."""
+    """Abort a migration, or return to the index before it."""
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.migration.alias_swap import roll_back
     from es_sbert.migration.rollback import find_rollback
@@ -178,7 +179,7 @@ def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], Non
     target = find_rollback(engine, alias, options["vector_field"])
     if target is None:
         gone = roll_back(engine, alias)
-        say(f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way")
+        say(f"deleted {gone}, which was never in use" if gone else f"no migration of {alias} is under way")
         _print_deleted([gone] if gone else [], options)
         return 0
     if not target.fields:
@@ -195,7 +196,7 @@ def _run_migration(
     """Run a migration or a rollback.
 
     Args:
-        index: Whose model embeds, unless the options name one: the index of the alias, or the one to go back to.
+        index: The index whose model embeds unless the options name one: that of the alias, or the one to return to.
     """
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
@@ -204,20 +205,20 @@ def _run_migration(
     from es_sbert.migration.alias_swap import remove_leftover_block
     from es_sbert.migration.migration_state import migration_lock
 
-    control, wanted = LoadControl(), _read_request(options)
+    control, request = LoadControl(), _read_request(options)
     policy = RetryPolicy(options["retry_seconds"])
     retrying = make_retrier(policy, lambda reason: say(f"waiting for the engine: {reason}"), control.stop_retrying)
-    with migration_lock(engine.info.url, wanted.alias):
+    with migration_lock(engine.info.url, request.alias):
         # Before a model is loaded: writers have waited since the run that blocked them was killed.
-        lifted = retrying(lambda: remove_leftover_block(engine, wanted.alias))
+        lifted = retrying(lambda: remove_leftover_block(engine, request.alias))
     if lifted is not None:
-        say(f"{lifted} takes writes again, which an earlier run had blocked")
-    field = retrying(lambda: read_vector_field(engine, index, wanted.vector_field))
+        say(f"{lifted} accepts writes again, which an earlier run had blocked")
+    field = retrying(lambda: read_vector_field(engine, index, request.vector_field))
     meta = field.meta
     named = shared.encoder_arguments(options)
     named["model"] = shared.cut_index_model(named["model"], meta.model)
     with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
-        return run_and_print(engine, encoder, wanted, control, options, say, quiet=quiet)
+        return run_and_print(engine, encoder, request, control, options, say, quiet=quiet)
 
 
 def _read_request(options: dict[str, Any]) -> MigrationRequest:
@@ -229,14 +230,14 @@ def _read_request(options: dict[str, Any]) -> MigrationRequest:
 def run_and_print(
     engine: Engine,
     encoder: Encoder | None,
-    wanted: MigrationRequest,
+    request: MigrationRequest,
     control: LoadControl,
     options: dict[str, Any],
     say: Callable[[str], None],
     *,
     quiet: bool,
 ) -> int:
-    """Run what was asked for until it ends or is interrupted, and print the result; returns the exit code.
+    """Run a migration or a rollback until it ends or is interrupted, and print the result; returns the exit code.
 
     Args:
         encoder: None if the new index has no vectors.
@@ -246,17 +247,17 @@ def run_and_print(
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.migration.migrate import migrate
 
-    how = shared.select_options(options, ("dead_letters", "retry_seconds"))
-    blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
+    run_options = shared.select_options(options, ("dead_letters", "retry_seconds"))
+    blocked = "Until then, writes to the old index may be blocked." if request.block_writes else ""
     with handle_signals(control, say, lambda: blocked):
         try:
             meter = partial(choose_meter, sys.stderr, quiet=quiet)
-            result = migrate(engine, encoder, wanted, control, meter, report=say, **how)
+            result = migrate(engine, encoder, request, control, meter, report=say, **run_options)
         except EngineError as error:
             if not control.interrupted:
                 raise
             # The interrupt ended a wait for the engine.
-            say(f"Interrupted: {error.with_notes()}; the same command goes on where it was.")
+            say(f"Interrupted: {error.with_notes()}; run the same command again to resume.")
             return EXIT_INTERRUPTED
     for line in result.lines():
         say(line)

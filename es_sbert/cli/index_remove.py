@@ -1,4 +1,4 @@
-"""`es-sbert index remove`: take everything out of an index that es-sbert has put into it."""
+"""`es-sbert index remove`: remove everything that es-sbert has added to an index."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 )
 @shared.connection_options
 def remove(name: str, yes: bool, **options: Any) -> int:
-    """Remove from the index NAME what es-sbert has put into it: vectors, their metadata, `_meta` and settings.
+    """Remove everything that es-sbert has added to the index NAME: vectors, their metadata, `_meta` and settings.
 
-    Fields that `duplicates` and `cluster` have written are removed too. Documents are written without these fields,
-    unless somebody else has written them since they were read; then they are read again. All other fields are kept.
-    Searches, loads and the gateway see no vector field from the beginning on. A run that was killed is resumed by the
-    same command. The result says what cannot be removed, such as the fields in the mapping.
+    Fields that `duplicates` and `cluster` have written are removed too. Documents are written again without these
+    fields. A document that another program has written since it was read is read again first. All other fields are
+    kept. Searches, loads and the gateway see no vector field from the start. Run the same command again to resume a
+    killed run. The result says what cannot be removed, such as the fields in the mapping.
 
-    Engines remove no field from a mapping. With --reindex, the documents are copied into a new index instead, as `index
-    migrate` does it: the old one stays in use until the alias is swapped, and is then kept, without taking writes.
-    `index migrate NAME --rollback` goes back to it, `index migrate NAME --drop` deletes it.
+    Engines cannot remove a field from a mapping. With --reindex, the documents are copied into a new index instead, as
+    `index migrate` does: the old index stays in use until the alias is swapped, and is then kept, but accepts no
+    writes. `index migrate NAME --rollback` returns to it, `index migrate NAME --drop` deletes it.
 
     \b
     Examples:
@@ -69,8 +69,8 @@ def remove(name: str, yes: bool, **options: Any) -> int:
         index = require_index(engine, name)
         fields = ", ".join(removable_fields(index)) or "the notes in its mapping"
         deleted = f" and delete {index.name} after that" if options["replace_index"] else ""
-        how = f"Copy {index.name} to an index without {fields}{deleted}?"
-        question = how if options["reindex"] else f"Remove {fields} from {index.name}?"
+        copy_question = f"Copy {index.name} to an index without {fields}{deleted}?"
+        question = copy_question if options["reindex"] else f"Remove {fields} from {index.name}?"
         if not yes and not click.confirm(question, err=True):
             print_message("nothing was changed")
             return 0
@@ -84,14 +84,14 @@ def _copy_without(engine: Engine, name: str, options: dict[str, Any]) -> int:
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.migration.prepare_migration import MigrationRequest
 
-    wanted = MigrationRequest(
+    request = MigrationRequest(
         alias=name,
         name=options["new_name"],
         replace_index=options["replace_index"],
         max_hold=options["max_hold"],
         remove=True,
     )
-    return run_and_print(engine, None, wanted, LoadControl(), options, print_message, quiet=False)
+    return run_and_print(engine, None, request, LoadControl(), options, print_message, quiet=False)
 
 
 def _remove_in_place(engine: Engine, index: IndexState, fields: str, options: dict[str, Any]) -> None:

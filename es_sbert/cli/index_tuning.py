@@ -28,7 +28,9 @@ _PLOT_REMEDY = "Give --plot a file in a folder that you can write to."
 @click.argument("name")
 @option_group(
     "Options",
-    click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Neighbours."),
+    click.option(
+        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Number of nearest neighbors."
+    ),
     click.option(
         "--sample",
         type=click.IntRange(min=1, max=10_000),
@@ -39,7 +41,7 @@ _PLOT_REMEDY = "Give --plot a file in a folder that you can write to."
     click.option(
         "--queries",
         type=shared.FILE_TYPE,
-        help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
+        help="File of queries, one per line, to use instead of documents; real queries give better results.",
     ),
     click.option(
         "--num-candidates",
@@ -62,11 +64,12 @@ _PLOT_REMEDY = "Give --plot a file in a folder that you can write to."
 @shared.connection_options
 @shared.encoder_options
 def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field: str, **options: Any) -> None:
-    """Measure how much of exact search the approximate search of the index NAME finds.
+    """Measure the recall of approximate search in the index NAME.
 
-    Every query is searched for with each num_candidates (and, in quantized types, oversample), one search at a
-    time, and compared with exact search, which is done here by reading all vectors once. The least effort
-    whose recall lies above --target with 95 % confidence is recommended. The index should be at rest.
+    Every query is run with each num_candidates (and, in quantized types, oversample), one search at a time. The hits
+    are compared with those of exact search, for which the command reads all vectors once. The fastest setting whose
+    recall is above --target with 95 % confidence is recommended. No other program should write to the index at the same
+    time.
 
     \b
     Examples:
@@ -82,12 +85,12 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
         index_type, values = IndexType(field.meta.index_type), (options["candidates"], options["oversamples"])
         settings = recall_settings(index_type, k, *values)
         if queries is None:
-            wanted = sample_queries(engine, field, options["sample"], options["seed"])
+            query_vectors = sample_queries(engine, field, options["sample"], options["seed"])
         else:
             vectors = _embed_queries(queries, field, options)
-            wanted = RecallQueries(vectors, [None] * len(vectors))
+            query_vectors = RecallQueries(vectors, [None] * len(vectors))
         target = options["target"]
-        report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=print_message)
+        report = measure_recall(engine, field, query_vectors, settings, k=k, target=target, report=print_message)
         engine_type = engine.info.engine_type
     print_report(report.as_json(), recall_lines(report, engine_type), as_json=as_json)
 
@@ -99,7 +102,7 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
     click.option(
         "--queries",
         type=shared.FILE_TYPE,
-        help='JSON Lines of labelled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
+        help='JSON Lines of labeled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
         "pseudo-queries, made of the sampled documents]",
     ),
     click.option(
@@ -141,13 +144,13 @@ def calibrate(
 ) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
-    A semantic query without min_cosine returns the k nearest documents, however distant they are. What is
-    distant depends on the model and the texts. This command compares queries with documents that are relevant
-    to them and with a random sample of other documents, and shows what each minimum does: recall is the share
-    of relevant documents that it keeps, unrelated the share of other documents that pass, hits how many of the
-    k nearest documents pass, and precision how many of those hits are labelled as relevant.
+    A semantic query without min_cosine returns the k nearest documents, however distant they are. Which cosine is too
+    low depends on the model and the texts. This command compares queries with documents that are relevant to them and
+    with a random sample of other documents, and shows the effect of each minimum: recall is the share of relevant
+    documents that it keeps, unrelated the share of other documents that pass, hits how many of the k nearest documents
+    pass, and precision how many of those hits are labeled as relevant.
 
-    Labelled queries are best. Without them, a query is made of each sampled document and compared with the rest
+    Labeled queries are best. Without them, a query is made of each sampled document and compared with the rest
     of it: the first sentence with the other sentences; of a text of one sentence, the first field with the other
     fields, or the first half of the words with the whole text. These are not what users type, so the recommended
     value may be too high or too low for real queries.
@@ -158,8 +161,8 @@ def calibrate(
     With --save, hybrid searches and semantic queries through the gateway use the value unless they set
     min_cosine, or the gateway runs with --min-cosine.
 
-    The value is for this model and this index: run the command again after a migration to another model. The
-    index should be at rest.
+    The value is for this model and this index: run the command again after a migration to another model. No other
+    program should write to the index at the same time.
 
     \b
     Examples:
@@ -174,7 +177,7 @@ def calibrate(
     from es_sbert.index.vector_field import save_min_cosine
 
     if keep is not None and max_unrelated is not None:
-        raise UsageError("both --keep and --max-unrelated are given", "Choose the value by one of the two.")
+        raise UsageError("both --keep and --max-unrelated are given", "Give one of the two.")
     labelled = None if queries is None else read_labelled_queries(queries)
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
@@ -187,8 +190,8 @@ def calibrate(
                     "embeds the documents",
                     "Leave --save out, and start the gateway with the value: es-sbert serve --min-cosine VALUE.",
                 )
-            how = shared.select_options(options, ("sample", "seed", "k"))
-            measured = index.measure(encoder, labelled, report=print_message, **how)
+            sample_options = shared.select_options(options, ("sample", "seed", "k"))
+            measured = index.measure(encoder, labelled, report=print_message, **sample_options)
             report = index.calibrate(measured, 0.95 if keep is None else keep, max_unrelated)
         print_report(report.as_json(), calibration_lines(report), as_json=as_json)
         if save:
@@ -246,7 +249,7 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         "query_file",
         type=shared.FILE_TYPE,
         metavar="FILE",
-        help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
+        help="File of queries, one per line, to use instead of documents; real queries give better results.",
     ),
     shared.seed_option,
     click.option(
@@ -261,7 +264,7 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         "--element-type",
         "element_types",
         multiple=True,
-        help="Element type to measure. Repeatable.  [default: all that the engine has]",
+        help="Element type to measure. Repeatable.  [default: all that the engine supports]",
     ),
     click.option(
         "--index-type",
@@ -282,13 +285,13 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
     """Recommend dimensions, element type and index type for the vectors of the index NAME.
 
     Documents are sampled, and for each layout their stored vectors, cut to their first values, are written to a
-    temporary index on the same engine, which is deleted again. Recall@10 is the share of the ten nearest documents by
-    whole vectors that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all
+    temporary index on the same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents
+    by whole vectors that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all
     vectors of the index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is
     recommended, with the command that changes the index to it. NAME itself is only read.
 
     Recall in the whole index is lower than in the sample, because more documents compete: check it with `es-sbert index
-    recall` afterwards. Cut vectors lose little if the model was made for it (Matryoshka, or `es-sbert model rotate`).
+    recall` afterwards. Shortened vectors lose little if the model supports it (Matryoshka, or `es-sbert model rotate`).
 
     Names of temporary indices begin with es-sbert-advise-.
 
@@ -318,7 +321,7 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
 
 @contextmanager
 def _interrupt_on_sigterm() -> Iterator[None]:
-    """End by SIGTERM as by Ctrl-C, so that the temporary index is deleted."""
+    """Handle SIGTERM like Ctrl-C, so that the temporary index is deleted."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -337,9 +340,9 @@ def _interrupt_on_sigterm() -> Iterator[None]:
     click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
     click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
     click.option(
-        "--element-type", help="Of the whole vectors: float, bfloat16 or byte.  [default: that of NAME, or float]"
+        "--element-type", help="Type of the numbers: float, bfloat16 or byte.  [default: that of NAME, or float]"
     ),
-    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbours of a graph's node."),
+    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbors per node of the graph."),
     click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
     shared.json_option,
     shared.vector_field_option,

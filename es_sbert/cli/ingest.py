@@ -36,12 +36,11 @@ if TYPE_CHECKING:
 def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Embed documents and load them into an index.
 
-    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
-    line (.txt), each also compressed (.gz, .zst), Parquet (.parquet), Arrow (.arrow, .feather) or an Excel
-    workbook (.xlsx): a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or -
-    for stdin. --sql loads the
-    rows of a query. With neither, the documents that the index holds are embedded where they lack a current
-    vector; their other fields are left alone.
+    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document per line
+    (.txt), each also compressed (.gz, .zst), Parquet (.parquet), Arrow (.arrow, .feather) or an Excel workbook (.xlsx):
+    a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. --sql loads the
+    rows of a query. With neither, the documents of the index that lack a current vector are embedded; their other
+    fields are not changed.
 
     Documents are embedded again only if their text changed. The first documents are checked before anything is
     written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text
@@ -69,18 +68,18 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     from es_sbert.ingest.sources.find_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
-    where, encoder = engine_settings(options), encoder_arguments(options)
+    connection, encoder = engine_settings(options), encoder_arguments(options)
     settings, ray, report_index = ingest_settings(files, options), options["ray"], options["report_index"]
     if settings.dry_run is not None:
-        return _dry_run(where, settings, encoder, as_json=as_json)
+        return _dry_run(connection, settings, encoder, as_json=as_json)
     cannot_ask = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
     if settings.prune and cannot_ask:
         raise UsageError(
-            "--prune asks before it removes documents, and there is no terminal to ask for confirmation", "Add --yes."
+            "--prune asks before it removes documents, but there is no terminal to ask for confirmation", "Add --yes."
         )
     if settings.replace_text_template and cannot_ask:
         raise UsageError(
-            "--replace-text-template asks before it replaces vectors, and there is no terminal to ask for confirmation",
+            "--replace-text-template asks before it replaces vectors, but there is no terminal to ask for confirmation",
             "Add --yes.",
         )
     if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
@@ -91,11 +90,11 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     with ExitStack() as stack:
         metrics = options["metrics"]
         observer = stack.enter_context(_serve_metrics(metrics)) if metrics is not None else None
-        # Before the engine is waited for: a misspelt file name is told at once.
+        # Before waiting for the engine, so that a misspelled file name is reported at once.
         sources = resolve_sources(settings)
-        # Until the load begins, Ctrl-C ends these waits as it ends any command.
+        # Until the load begins, Ctrl-C ends these waits like any other command.
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
-        engine = stack.enter_context(closing(wait(lambda: connect(where))))
+        engine = stack.enter_context(closing(wait(lambda: connect(connection))))
         plan = wait(lambda: plan_load(engine, settings, sources))
         if settings.replace_text_template and not yes and not _confirm_replace(engine, plan):
             return 0
@@ -105,7 +104,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             run = partial(run_load, engine, stack.enter_context(_load_encoder(plan, encoder)))
         else:
             encoder |= {"count": options["ray_workers"], "part_bytes": options["ray_part_bytes"]}
-            run = partial(stack.enter_context(_ray_runner(ray, plan, where, **encoder)).run_load, engine)
+            run = partial(stack.enter_context(_ray_runner(ray, plan, connection, **encoder)).run_load, engine)
         stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
@@ -115,8 +114,8 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             if not control.interrupted:
                 raise
             # The interrupt ended a wait for the engine outside the pipeline.
-            said = error.with_notes()
-            log_event("interrupted", said, logging.WARNING, text=f"Interrupted: {said}")
+            message = error.with_notes()
+            log_event("interrupted", message, logging.WARNING, text=f"Interrupted: {message}")
             return EXIT_INTERRUPTED
         if report_index is not None:
             write_report(engine, report_index, report)
@@ -125,19 +124,19 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     return report.exit_code
 
 
-def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
-    """Show what a load would do. Ray and reports have no part in it, since nothing is written."""
+def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
+    """Show what a load would do. Ray and reports are not used, since nothing is written."""
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.dry_run import dry_run
     from es_sbert.ingest.load_plan import plan_load, resolve_sources
 
     assert settings.dry_run is not None
     sources = resolve_sources(settings)
-    with closing(connect(where)) as engine:
+    with closing(connect(connection)) as engine:
         plan = plan_load(engine, settings, sources)
         with _load_encoder(plan, encoder) as opened:
             result = dry_run(engine, opened, plan, settings.dry_run)
-    # Only the problems: the texts are the documents' own.
+    # Only the problems are sentences of the library; the texts are those of the documents.
     shown = [
         each if each.problem is None else each.model_copy(update={"problem": as_options(each.problem)})
         for each in result.documents
@@ -148,7 +147,7 @@ def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str,
 
 
 def _confirm_replace(engine: Engine, plan: LoadPlan) -> bool:
-    """Whether the user wants the vectors of another text replaced; True where there are none."""
+    """Whether to replace the vectors of another text; True if there are none."""
     from es_sbert.index.mapping import has_vector_query
     from es_sbert.messages import escape_unprintable
 
@@ -171,7 +170,7 @@ def _confirm_replace(engine: Engine, plan: LoadPlan) -> bool:
 
 
 def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
-    """The encoder that the user has named, or else that of the index, or else the default one."""
+    """The encoder that the user has named, else that of the index, else the default one."""
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.messages import log_message
 
@@ -211,7 +210,7 @@ def _serve_metrics(address: str) -> Iterator[LoadObserver]:
     """Metrics, served until the load ends.
 
     Raises:
-        UsageError: the extra is not installed, or the address is taken or no address.
+        UsageError: the extra is not installed, or the address is in use or invalid.
     """
     from es_sbert.errors import require_extra
     from es_sbert.messages import log_event

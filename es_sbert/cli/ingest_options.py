@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DRY_RUN_DOCUMENTS = 5
 
 
-# What an ordinary load needs comes first.
+# Options of an ordinary load come first.
 _main_options = option_group(
     "Options",
     click.option("--index", required=True, help="Index or alias; created if it does not exist."),
@@ -55,7 +55,7 @@ _main_options = option_group(
         flag_value=5.0,
         type=shared.FiniteFloatRange(min=0, min_open=True),
         metavar="[SECONDS]",
-        help="Without FILE: keep embedding what other writers add or change; look every SECONDS (5).",
+        help="Without FILE: keep embedding documents that other writers add or change; check every SECONDS (5).",
     ),
     click.option(
         "--retry", type=shared.FILE_TYPE, metavar="FILE", help="Load the documents of a dead-letter file again."
@@ -79,7 +79,7 @@ _document_options = option_group(
     ),
     click.option(
         "--routing-field",
-        help="Field of the routing, such as my_join.parent; documents without a value there are routed by their id.",
+        help="Routing field, such as my_join.parent; documents without a value there are routed by their id.",
     ),
     click.option("--sql", metavar="QUERY", help="Load the rows of this query instead of FILE."),
     click.option(
@@ -132,7 +132,7 @@ _load_options = option_group(
     click.option(
         "--max-errors",
         metavar="N|N%|off",
-        help="Stop once more documents than this, or than this share of those read, cannot be loaded.  "
+        help="Stop if more than this number, or this percentage, of the documents cannot be loaded.  "
         "[default: 10%; off with --retry and --watch]",
     ),
     click.option(
@@ -143,13 +143,15 @@ _load_options = option_group(
     click.option(
         "--state",
         type=shared.FILE_TYPE,
-        help="Checkpoint from which a killed load resumes; removed at its end.  [default: next to the first FILE]",
+        help="Checkpoint from which a killed load resumes; removed when the load ends.  [default: next to the first "
+        "FILE]",
     ),
     click.option(
         "--load-settings",
         type=click.Choice(["auto", "fast", "keep"]),
         default="auto",
-        help="Disable refreshes and replicas until the load ends: auto, in an index that it creates; fast, in any.",
+        help="Disable refreshes and replicas until the load ends. auto: in an index that the load creates; fast: in "
+        "any; keep: never.",
     ),
     click.option(
         "--batch-window",
@@ -194,7 +196,7 @@ _ray_options = option_group(
         type=click.IntRange(min=1024),
         metavar="BYTES",
         default=16 << 20,
-        help="Long files are split into parts of so many bytes.",
+        help="Size of the parts that long files are split into, in bytes.",
     ),
 )
 ingest_options = shared.combine_options(
@@ -221,7 +223,7 @@ def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inges
 
     settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
     if settings["dry_run"] is not None:
-        # What follows the bare option is taken for its value, and may be the first FILE.
+        # The argument after the bare option is taken for its value, and may be the first FILE.
         value = settings["dry_run"]
         if value.isascii() and value.isdigit():
             settings["dry_run"] = int(value)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from es_sbert.ingest.load_threads import LoadControl
 
 
-# Seconds that the last line may take: another thread may hold the lock of the messages, or nobody reads them.
+# Seconds that the last line may take: another thread may hold the lock, or the pipe may be full.
 _LAST_MESSAGE_SECONDS = 1.0
 _STOP_MESSAGE = (
-    "Stopping: vectors that are finished are sent, the rest is left for the next run; once more to end at once."
+    "Stopping: vectors that are finished are sent, the rest is left for the next run. Interrupt again to end at once."
 )
 EXIT_INTERRUPTED = 130  # exit code of a command that the user stopped
 
@@ -26,10 +26,10 @@ EXIT_INTERRUPTED = 130  # exit code of a command that the user stopped
 def handle_signals(
     control: LoadControl, say: Callable[[str], None], exit_warning: Callable[[], str] = str
 ) -> Iterator[None]:
-    """Stop the command in order by the first signal, and end the process by the second.
+    """Stop the command gracefully at the first signal, and end the process at the second.
 
-    The second one is as harmless as `kill -9`, and for the same reasons: what is on the disk and in the engine is whole
-    at every moment. No thread is waited for, be it one that hangs in a request.
+    The second signal is as safe as `kill -9`: files and the index are consistent at any time. No thread is waited for,
+    not even one that hangs in a request.
 
     Args:
         say: Shows a line.

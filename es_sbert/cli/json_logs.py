@@ -30,7 +30,7 @@ class JsonLinesFormatter(JsonFormatter):
 
 
 def _escape_surrogates(value: Any) -> Any:
-    """Strings without lone surrogates, which no JSON may hold."""
+    """Strings without lone surrogates, which JSON cannot represent."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

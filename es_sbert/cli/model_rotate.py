@@ -29,7 +29,10 @@ if TYPE_CHECKING:
         "--output", "-o", type=shared.FILE_TYPE, required=True, metavar="FOLDER", help="New folder of the model."
     ),
     click.option(
-        "--sample", type=click.IntRange(min=100), default=20_000, help="Most texts to use, chosen at random from all."
+        "--sample",
+        type=click.IntRange(min=100),
+        default=20_000,
+        help="Maximum number of texts to use, chosen at random.",
     ),
     shared.seed_option,
     click.option(
@@ -47,15 +50,15 @@ if TYPE_CHECKING:
 )
 @option_group("Model", shared.device_options)
 def rotate(model: str, files: tuple[str, ...], output: Path, as_json: bool, **options: Any) -> None:
-    """Write a copy of MODEL that keeps more when its vectors are cut to fewer dimensions.
+    """Write a copy of MODEL that loses less when its vectors are cut to fewer dimensions.
 
-    The vectors of the texts in FILES are analysed (principal component analysis), and a rotation is appended to the
-    model: its first dimensions then hold the most. Cosines of whole vectors stay the same. Cut the vectors with
-    --dimensions, or by the name FOLDER@N. It takes no labels and no training, only texts like those that will be
-    searched: ten thousand are enough.
+    The vectors of the texts in FILES are analyzed (principal component analysis), and a rotation is appended to the
+    model, so that its first dimensions hold the most information. Cosines of whole vectors stay the same. Cut the
+    vectors with --dimensions, or by the name FOLDER@N. This needs no labels and no training, only texts like those that
+    will be searched: ten thousand are enough.
 
-    The table shows what cut vectors keep, without a rotation and with one that was found in three quarters of the
-    texts: of the ten nearest texts of each text of the last quarter, the share that the cut vectors find too.
+    The table shows what cut vectors keep, without a rotation and with one computed from three quarters of the texts.
+    For each text of the last quarter, it is the share of its ten nearest texts that the cut vectors find too.
 
     \b
     Examples:

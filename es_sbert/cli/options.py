@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FiniteFloatRange(click.FloatRange):
-    """A range of numbers; `nan`, which no limit keeps out, and infinity are none."""
+    """A range of finite numbers: refuses `nan`, which passes any limit, and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -47,7 +47,7 @@ class FiniteFloatRange(click.FloatRange):
 
 
 def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Options as one decorator, in the order in which the help shows them."""
+    """Combine options into one decorator, in the order of the help."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -58,7 +58,7 @@ def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def engine_url_option(flag: str) -> Callable[[F], F]:
-    """Where the engine is, as the setting `url`."""
+    """The option for the engine's address, as the setting `url`."""
     return click.option(
         flag,
         "url",
@@ -85,7 +85,7 @@ def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
 
 FILE_TYPE = click.Path(path_type=Path)
 OUTPUT_FILE_TYPE = click.Path(path_type=Path, dir_okay=False)
-# How to sign in to the engine. Secrets themselves are not options: a command line is public.
+# Credentials for the engine. Secrets are not options themselves: a command line is public.
 credential_options = combine_options(
     _profile_option("--username", "User name; give its password in ES_SBERT_PASSWORD or a file."),
     _profile_option("--password-file", "File that holds the password.", type=FILE_TYPE),
@@ -95,7 +95,7 @@ credential_options = combine_options(
         "--keyring", "Service of the system's keyring that holds the password or API key.", metavar="SERVICE"
     ),
     _profile_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
-    _profile_option("--fingerprint", "SHA-256 of the server's certificate, in place of a CA."),
+    _profile_option("--fingerprint", "SHA-256 of the server's certificate, instead of a CA."),
     _profile_option(
         "--timeout",
         "How long to wait for one request.",
@@ -122,7 +122,7 @@ def reject_password_in_url(context: click.Context, parameter: click.Parameter, v
 
 
 def select_options(options: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
-    """Those of a command's options that have one of these names, e.g. the names of a settings class's fields."""
+    """The options of a command that have one of these names, e.g. the names of a settings class's fields."""
     return {name: value for name, value in options.items() if name in names}
 
 
@@ -131,7 +131,7 @@ _UNUSED_HTTP_LIBRARIES = ("aiohttp", "httpx", "requests")
 
 
 def import_engine_transport() -> None:
-    """Import `elastic_transport` without the HTTP libraries that it would import for nodes of its own.
+    """Import `elastic_transport` without the HTTP libraries that it would import for its own nodes.
 
     They take more time than all other imports of a search. Only for a process that opens no asynchronous client of
     elasticsearch-py: such a client would then believe that aiohttp and httpx are missing.
@@ -157,8 +157,8 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         UsageError: contradictory credentials, a secret that cannot be read, or an address without a scheme.
     """
     import_engine_transport()
-    given = select_options(options, EngineSettings.model_fields)
-    return EngineSettings(**{name: value for name, value in given.items() if value is not None})
+    settings = select_options(options, EngineSettings.model_fields)
+    return EngineSettings(**{name: value for name, value in settings.items() if value is not None})
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def open_engine(options: Mapping[str, Any]) -> Iterator[Engine]:
 
 
 def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a command's options that `encoder_options` defines, as arguments of `Encoder`."""
+    """The options that `encoder_options` defines, as arguments of `Encoder`."""
     return select_options(options, ("model", "device", "precision", "runtime", "threads"))
 
 
@@ -263,7 +263,7 @@ runtime_option = click.option(
     default="auto",
     envvar="ES_SBERT_RUNTIME",
     show_envvar=True,
-    help="What runs the model. With --precision auto: the fastest on this machine, measured once (es-sbert model "
+    help="Runtime of the model. With --precision auto: the fastest on this machine, measured once (es-sbert model "
     "tune).",
 )
 device_options = combine_options(
@@ -300,7 +300,7 @@ def text_field_option(what: str, default: str) -> Callable[[F], F]:
     """--text-field, which may be repeated.
 
     Args:
-        what, default: Of the help: what is done with the field, and what it is if the option is not given.
+        what, default: For the help: the purpose of the field, and the default.
     """
     rule = "dotted if nested; several, and the values of a list, are joined by line feeds."
     return click.option("--text-field", "text_fields", multiple=True, help=f"{what}, {rule}  [default: {default}]")
@@ -310,7 +310,7 @@ def element_type_option(default: str) -> Callable[[F], F]:
     """--element-type.
 
     Args:
-        default: Of the help: the type of a new field if the option is not given.
+        default: For the help: the type of a new field by default.
     """
     return click.option(
         "--element-type",
@@ -324,7 +324,7 @@ passage_overlap_option = click.option(
     "--passage-overlap",
     type=click.IntRange(min=0),
     metavar="TOKENS",
-    help="Most tokens that a passage shares with the next.  [default: an eighth of --passages]",
+    help="Maximum tokens that a passage shares with the next.  [default: an eighth of --passages]",
 )
 retry_seconds_option = click.option(
     "--retry-seconds",
@@ -335,7 +335,7 @@ retry_seconds_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 seed_option = click.option("--seed", type=int, default=0, help="Seed of the random sample.")
-quiet_option = click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress and no summary; errors are still shown.")
 url_option = engine_url_option("--url")
 
 connection_help = (

@@ -1,6 +1,6 @@
-"""What commands print and write: messages, results, tables and files.
+"""The output of commands: messages, results, tables and files.
 
-Messages are wrapped at words to the width of the terminal; what people copy stays in one piece.
+Messages are wrapped at words to the width of the terminal; commands and paths stay in one piece.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def print_message(message: str) -> None:
 
 
 def require_terminal(consequence: str) -> None:
-    """Refuse to go on if there is no terminal to ask for confirmation.
+    """Fail if there is no terminal to ask for confirmation.
 
     Args:
-        consequence: What must be confirmed, as the beginning of a sentence.
+        consequence: The consequence to confirm, as the beginning of a sentence.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no terminal.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{consequence}, and there is no terminal to ask for confirmation", "Add --yes.")
+        raise UsageError(f"{consequence}, but there is no terminal to ask for confirmation", "Add --yes.")
 
 
 def print_report(report: Json, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print a result on stdout: one JSON object with --json, else lines for people."""
+    """Print a result on stdout: one JSON object with --json, else lines of text."""
     import orjson
 
     click.echo(orjson.dumps(with_options(report)) if as_json else as_options("\n".join(lines)))
@@ -89,7 +89,7 @@ def write_output_file(path: Path, parts: Iterable[bytes], remedy: str) -> None:
 
 
 def wrap_for(stream: TextIO, text: str) -> str:
-    """The text as it is shown on a stream: wrapped if that is a terminal, unchanged in files and pipes."""
+    """Format a text for a stream: wrapped for a terminal, unchanged for files and pipes."""
     width = _terminal_width(stream)
     return text if width is None else wrap(text, width)
 

@@ -41,7 +41,10 @@ class _ScoredPair(NamedTuple):
         help="Align two collections, such as translations: each text is in one pair at most, ranked by margin.",
     ),
     click.option(
-        "-k", "k", type=click.IntRange(min=1), help="Most pairs to print.  [default: 100; all with --between]"
+        "-k",
+        "k",
+        type=click.IntRange(min=1),
+        help="Maximum number of pairs to print.  [default: 100; all with --between]",
     ),
     click.option(
         "--min-cosine",
@@ -86,11 +89,11 @@ def pairs(
     from es_sbert.analysis.similarity import DEFAULT_K
 
     index = options["index"]
-    given = [bool(files), index is not None, between is not None]
-    if sum(given) != 1:
+    sources = [bool(files), index is not None, between is not None]
+    if sum(sources) != 1:
         raise UsageError(
-            "texts come from FILES, from --index or from --between, and "
-            f"{'none of them is' if not any(given) else 'more than one of them is'} given",
+            "texts come from FILES, from --index or from --between, but "
+            f"{'none of them is' if not any(sources) else 'more than one of them is'} given",
             "Name one of them, e.g. `es-sbert pairs sentences.txt`.",
         )
     limits = {name: options[name] for name in ("min_margin", "neighbors") if options[name] is not None}

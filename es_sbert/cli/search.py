@@ -47,15 +47,13 @@ if TYPE_CHECKING:
 )
 @option_group(
     "Output",
-    click.option(
-        "--fields", metavar="LIST", help="Show these fields, separated by commas.  [default: the best fitting]"
-    ),
-    click.option("--full", is_flag=True, help="Show the whole text of each hit, not its beginning."),
+    click.option("--fields", metavar="LIST", help="Show these fields, separated by commas.  [default: title and text]"),
+    click.option("--full", is_flag=True, help="Show the whole text of each hit instead of its beginning."),
     click.option(
         "--json",
         "as_json",
         is_flag=True,
-        help="One JSON object a line: id, index, cosine, score, source, passage; partial if shards failed.",
+        help="Print one JSON object per line: id, index, cosine, score, source, passage; partial if shards failed.",
     ),
     click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it."),
 )
@@ -65,7 +63,7 @@ if TYPE_CHECKING:
     click.option(
         "--fusion",
         type=click.Choice(["rrf", "weighted", "normalized"]),
-        help="How the two rankings are combined; normalized is OpenSearch's own.  [default: rrf]",
+        help="How the two rankings are combined; normalized needs OpenSearch.  [default: rrf]",
     ),
     click.option(
         "--weights",
@@ -75,7 +73,7 @@ if TYPE_CHECKING:
     click.option(
         "--rank-constant",
         type=click.IntRange(min=1),
-        help="Of the fusion rrf: the larger, the less the first ranks count.  [default: 60]",
+        help="Constant of the fusion rrf: the larger, the less the first ranks count.  [default: 60]",
     ),
 )
 @option_group(
@@ -89,7 +87,7 @@ if TYPE_CHECKING:
     click.option(
         "--rerank-window",
         type=int,
-        help="Hits that the cross-encoder reads, of which k are shown.  [default: 50, or k if that is more]",
+        help="Hits from which the cross-encoder chooses k.  [default: 50, or k if that is more]",
     ),
 )
 @option_group(
@@ -97,12 +95,12 @@ if TYPE_CHECKING:
     click.option(
         "--num-candidates",
         type=int,
-        help="Vectors that each shard looks at; more is slower and misses less.  [default: twice k, at least 100]",
+        help="Candidates per shard; more are slower and miss fewer hits.  [default: twice k, at least 100]",
     ),
     click.option(
         "--oversample",
         type=float,
-        help="On a quantized index type: so many times k are rescored with float32 vectors.  [default: by the type]",
+        help="On a quantized index type: rescore this many times k hits with float32 vectors.  [default: by the type]",
     ),
     click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph."),
 )
@@ -113,8 +111,8 @@ def search(
 ) -> None:
     """Semantic search over an index.
 
-    TEXT is embedded by the model that made the index's vectors. Each hit is printed with the cosine of its
-    embedding and that of TEXT: 1 is the same direction, 0 nothing in common.
+    TEXT is embedded by the model that made the index's vectors. Each hit is printed with the cosine between its
+    embedding and that of TEXT: 1 for the same direction, 0 for unrelated texts.
 
     \b
     Examples:
@@ -134,17 +132,22 @@ def search(
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter
 
-    wanted = _parse_fields(options["fields"])
+    fields = _parse_fields(options["fields"])
     if full and as_json:
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
-    how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial"))
-    how["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
-    how |= _fusion_options(hybrid, options["fusion"], options["weights"], options["rank_constant"])
+    search_options = shared.select_options(
+        options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial")
+    )
+    search_options["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
+    search_options |= _fusion_options(hybrid, options["fusion"], options["weights"], options["rank_constant"])
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
         raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
     if like is not None and hybrid:
-        raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
+        raise UsageError(
+            "--hybrid searches by words, which a document given by --like does not have",
+            "Leave --hybrid out, or give TEXT.",
+        )
     reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
@@ -161,28 +164,28 @@ def search(
         vector_field = options["vector_field"]
         searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
         semantic = opened.enter_context(searched)
-        if wanted:
+        if fields:
             # The cross-encoder reads the embedded text.
             embedded = semantic.field.meta.text
             read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
-            how["source"] = [*wanted, *read]
+            search_options["source"] = [*fields, *read]
         if options["show_body"]:
-            depth = search_depth(reranker, k, rerank_window, how)
+            depth = search_depth(reranker, k, rerank_window, search_options)
             if like is not None:
-                bodies: tuple[Json, ...] = (semantic.similar_body(query, depth, **how),)
+                bodies: tuple[Json, ...] = (semantic.similar_body(query, depth, **search_options),)
             elif hybrid:
-                bodies = semantic.hybrid_bodies(query, depth, **how)
+                bodies = semantic.hybrid_bodies(query, depth, **search_options)
             else:
-                bodies = (semantic.body(query, depth, **how),)
+                bodies = (semantic.body(query, depth, **search_options),)
             _print_bodies(bodies, index, as_json)
             return
         result: SearchResult | HybridResult
         if like is not None:
-            result = semantic.similar_to(query, k, **how)
+            result = semantic.similar_to(query, k, **search_options)
         elif hybrid:
-            result = semantic.hybrid(query, k, rerank=reranker, window=rerank_window, **how)
+            result = semantic.hybrid(query, k, rerank=reranker, window=rerank_window, **search_options)
         else:
-            result = semantic.search(query, k, rerank=reranker, window=rerank_window, **how)
+            result = semantic.search(query, k, rerank=reranker, window=rerank_window, **search_options)
         for warning in reranker.warnings if reranker else ():
             print_message(f"Warning: {warning}")
         # A search by a document loads no model.
@@ -190,7 +193,7 @@ def search(
             print_message(f"Warning: {warning}")
         if result.partial is not None:
             print_message(f"Warning: the result is partial: {result.partial}")
-        if hybrid and how["min_cosine"] is None and semantic.field.meta.min_cosine is None and not as_json:
+        if hybrid and search_options["min_cosine"] is None and semantic.field.meta.min_cosine is None and not as_json:
             print_message(
                 "No minimum cosine is stored for this index, so a text that fits no document also has hits. To measure "
                 f"and store one: `es-sbert index calibrate {shlex.quote(index)} --save`"
@@ -200,20 +203,20 @@ def search(
             for hit in result:
                 click.echo(dump_object(hit.as_json() | mark))
         else:
-            _print_hits(result, semantic, wanted, full)
+            _print_hits(result, semantic, fields, full)
 
 
 def _print_message(message: str) -> None:
     from es_sbert.runtime.device import NO_GPU_FOUND
 
-    # One text is embedded: that the CPU does it is not worth a line at every search.
+    # Only one text is embedded: a message that the CPU does it would be noise.
     if message != NO_GPU_FOUND:
         print_message(message)
 
 
 def _fusion_options(hybrid: bool, fusion: str | None, weights: str | None, rank_constant: int | None) -> dict[str, Any]:
-    given = {"fusion": fusion, "weights": weights, "rank_constant": rank_constant}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    fusion_options = {"fusion": fusion, "weights": weights, "rank_constant": rank_constant}
+    options: dict[str, Any] = {name: value for name, value in fusion_options.items() if value is not None}
     if options and not hybrid:
         raise UsageError("--fusion, --weights and --rank-constant are for --hybrid", "Add --hybrid, or leave them out.")
     if rank_constant is not None and fusion not in (None, "rrf"):
@@ -226,7 +229,9 @@ def _parse_weights(text: str) -> tuple[float, float]:
     try:
         return float(meaning), float(words)
     except ValueError:
-        raise UsageError(f"--weights {text!r} are not two numbers", "Write them as 2:1, meaning first.") from None
+        raise UsageError(
+            f"--weights {text!r} are not two numbers", "Write them as SEMANTIC:KEYWORD, for example 2:1."
+        ) from None
 
 
 def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
@@ -244,7 +249,7 @@ def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
 def _parse_fields(text: str | None) -> list[str]:
     names = [] if text is None else [name.strip() for name in text.split(",")]
     if not all(names):
-        raise UsageError(f"--fields {text!r} has an empty name", "Write names with commas between: title,date.")
+        raise UsageError(f"--fields {text!r} has an empty name", "Separate the names by commas: title,date.")
     return names
 
 
@@ -267,7 +272,7 @@ def _print_hits(
     for name in fields:
         if result.hits and not any(select_fields(hit.source, [name]) for hit in result):
             print_message(f"Warning: no hit has the field {name!r}; `--json` shows all fields.")
-    how = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
-    print_message(f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})")
+    method = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
+    print_message(f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({method}, {semantic.engine.info.label})")
     if result.reranking is not None:
         print_message(str(result.reranking))

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _listen_options = option_group(
     "Listen",
     click.option(
-        "--host", default="127.0.0.1", help="Address to listen on. Any other opens the gateway to other machines."
+        "--host",
+        default="127.0.0.1",
+        help="Address to listen on. Any other than the default opens the gateway to other machines.",
     ),
     click.option("--port", type=click.IntRange(0, 65_535), default=9280, help="TCP port."),
     click.option("--tls-certificate", "certificate", type=shared.FILE_TYPE, help="PEM file, to serve https."),
@@ -36,7 +38,7 @@ _listen_options = option_group(
         default="",
         show_default=False,
         metavar="PATH",
-        help="Path before the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), where an index "
+        help="Path prefix of the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), if an index "
         "has such a name.",
     ),
     click.option(
@@ -44,22 +46,22 @@ _listen_options = option_group(
         "cors_origins",
         multiple=True,
         metavar="ORIGIN",
-        help="Pages of this origin may call from a browser. May be given several times.",
+        help="Allow browser requests from pages of this origin. May be given several times.",
     ),
     click.option(
         "--allowed-host",
         "allowed_hosts",
         multiple=True,
         metavar="HOST",
-        help="Refuse requests to other names than this (421), against DNS rebinding. May be given several times.  "
-        "[default: any]",
+        help="Accept only requests to this host name (421 for others), against DNS rebinding. May be given several "
+        "times.  [default: any]",
     ),
     click.option(
         "--drain-seconds",
         type=shared.FiniteFloatRange(0, 3600),
         default=0.0,
         metavar="SECONDS",
-        help="On SIGTERM, fail /readyz and go on answering for this long, so that a load balancer notices before the "
+        help="On SIGTERM, fail /readyz and keep answering for this long, so that a load balancer notices before the "
         "gateway stops listening. Requests in progress then have 30 more seconds.",
     ),
 )
@@ -81,7 +83,7 @@ _semantic_options = option_group(
     click.option(
         "--num-candidates",
         type=click.IntRange(1, 10_000),
-        help="Vectors that each shard looks at.  [default: twice k, at least 100]",
+        help="Candidates per shard.  [default: twice k, at least 100]",
     ),
     click.option(
         "--hybrid", is_flag=True, help="Add semantic search to every match and multi_match query on an embedded text."
@@ -96,13 +98,14 @@ _semantic_options = option_group(
         "--on-embedding-failure",
         type=click.Choice(["fail", "pass"]),
         default="fail",
-        help="A document whose vector cannot be made is refused, for the client to send it again, or passes without.",
+        help="If a document cannot be embedded: fail refuses it, so that the client retries; pass writes it without a "
+        "vector.",
     ),
     click.option(
         "--hide-vectors",
         type=click.Choice(["auto", "always", "never"]),
         default="auto",
-        help="Leave vectors and their metadata out of the hits of searches that do not ask for them. auto: only where "
+        help="Leave vectors and their metadata out of the hits of searches that do not ask for them. auto: only if "
         "a document that is written back without them gets them again.",
     ),
 )
@@ -154,7 +157,7 @@ _limit_options = option_group(
     _limit_option(
         "--max-requests",
         "concurrency",
-        "Requests answered at once; more are refused (429). A request counts once its body is complete.",
+        "Concurrent requests; more are refused (429). A request counts once its body is complete.",
         512,
     ),
     _limit_option(
@@ -188,7 +191,7 @@ _limit_options = option_group(
     _limit_option(
         "--min-body-rate",
         "body_rate",
-        "Bytes a second that a body must come at after its first 20 seconds (408).",
+        "Minimum bytes per second of a request body, after its first 20 seconds (408).",
         1024,
         metavar="BYTES",
     ),
@@ -198,8 +201,8 @@ _limit_options = option_group(
     _limit_option(
         "--health-timeout",
         "health_seconds",
-        "How long a node may take to answer a health request; it gets two when a request is unanswered for 5 seconds, "
-        "and counts as stopped if it answers neither.",
+        "How long a node may take to answer a health request. Two are sent if a request is unanswered for 5 seconds; a "
+        "node that answers neither counts as stopped.",
         3.0,
         _SECONDS,
         "SECONDS",
@@ -214,8 +217,7 @@ _model_options = option_group(
         "more_models",
         multiple=True,
         metavar="MODEL",
-        help="Serve this model too: for indices that were filled by it, and at /v1/embeddings. May be given "
-        "several times.",
+        help="Also serve this model: for indices with its vectors, and at /v1/embeddings. May be given several times.",
     ),
     click.option(
         "--model-alias",
@@ -236,7 +238,7 @@ _model_options = option_group(
         "--download-models",
         "download",
         is_flag=True,
-        help="Fetch models from the hub that only an index names. Whoever may write an index then chooses "
+        help="Download models that only an index names from the hub. Anyone who may write an index then chooses "
         "what is downloaded.",
     ),
 )
@@ -245,17 +247,17 @@ _key_and_log_options = option_group(
     click.option(
         "--embeddings-key-file",
         type=shared.FILE_TYPE,
-        help="File with a key of the gateway's own that callers of /v1/embeddings must send.",
+        help="File with the key that callers of /v1/embeddings must send.",
     ),
     click.option(
         "--metrics-key-file",
         type=shared.FILE_TYPE,
-        help="File with a key of the gateway's own that callers of /metrics must send.",
+        help="File with the key that callers of /metrics must send.",
     ),
     click.option(
         "--search-log",
         metavar="NAME",
-        help="Write a record of each search into indices NAME-YYYY.MM, by the gateway's own credentials.",
+        help="Write a record of each search into indices NAME-YYYY.MM, with the gateway's own credentials.",
     ),
     click.option(
         "--search-log-key-file",
@@ -263,11 +265,13 @@ _key_and_log_options = option_group(
         help="With --search-log: file with the key of the hashes of query texts, 16 to 64 bytes. Give all gateways the "
         "same, so that equal queries are counted together.  [default: a new key at every start]",
     ),
-    click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
+    click.option(
+        "--log-queries", is_flag=True, help="With --search-log: also log the query texts, not only their keyed hashes."
+    ),
     click.option(
         "--log-clicks",
         is_flag=True,
-        help="With --search-log: take clicks at POST /_es_sbert/click, and send each search's id in the header "
+        help="With --search-log: accept clicks at POST /_es_sbert/click, and send each search's id in the header "
         "x-es-sbert-search-id. Clicks go into indices NAME_clicks-YYYY.MM.",
     ),
     log_format_option,
@@ -326,7 +330,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
             policy, gateway=gateway, index=options["search_log"], clicks=options["log_clicks"]
         )
     elif flag := next((flag for name, flag in _SEARCH_LOG_FLAGS.items() if options[name]), None):
-        raise UsageError(f"{flag} says what the search log holds, and there is none", "Give --search-log NAME too.")
+        raise UsageError(f"{flag} configures the search log, but there is none", "Give --search-log NAME too.")
     return settings.GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,
@@ -357,7 +361,7 @@ def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def serving_modes(settings: GatewaySettings) -> dict[str, str]:
-    """What a gateway does with requests, and where its own pages are, by name; for the operator."""
+    """The modes of a gateway and the addresses of its own pages, by name; for the operator."""
     listen, semantic, log, prefix = settings.listen, settings.semantic, settings.search_log, settings.listen.path_prefix
     field, models = semantic.virtual_field, ", ".join(settings.models.public_names)
     key = " (with a key)"
@@ -381,8 +385,8 @@ def serve(**options: Any) -> int:
 
     Applications point at the gateway instead of the cluster; nothing else changes. Requests pass through
     unchanged, with the caller's own credentials. Semantic queries are rewritten into native kNN queries, and
-    documents that are written get their embeddings. Credentials given here are the gateway's own, for reading
-    mappings; callers never get them.
+    documents that are written get their embeddings. The gateway itself uses the credentials given here, for
+    example to read mappings; callers never get them.
 
     \b
     Examples:
@@ -412,9 +416,9 @@ def serve(**options: Any) -> int:
     with bind_socket(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
-        said = f"{address} passes requests on to {join_urls(parse_addresses(settings.upstream))}"
+        message = f"{address} passes requests on to {join_urls(parse_addresses(settings.upstream))}"
         modes = serving_modes(settings)
-        lines = [f"{said}. Press Ctrl-C to end.", *(f"  {name:<17} {value}" for name, value in modes.items())]
-        log_event("serving", said, text="\n".join(lines), address=address, modes=modes)
+        lines = [f"{message}. Press Ctrl-C to end.", *(f"  {name:<17} {value}" for name, value in modes.items())]
+        log_event("serving", message, text="\n".join(lines), address=address, modes=modes)
         running.run(sockets=[listening])
     return 0 if running.started else 2

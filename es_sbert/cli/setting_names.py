@@ -1,7 +1,7 @@
-"""Settings, as the library's messages name them, as options of the command line.
+"""Translate settings in the library's messages to options of the command line.
 
-The library speaks of `device` and `device="cuda"`, as a Python program writes them. The command line shows `--device`
-and `--device cuda` in their place.
+The library's messages say `device` and `device="cuda"`, as a Python program writes them. The command line shows
+`--device` and `--device cuda` in their place.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SETTING = re.compile(r"""`([a-z][a-z0-9_]*)(?:=("(?:[^"\\]|\\.)*"|[^`"]*|[\[{][
 
 
 def option_of(setting: str) -> str | None:
-    """`--device` of `device`; None if no message of the library means an option by that name."""
+    """`--device` for `device`; None if the name is not a setting with an option."""
     if setting in _SAME_NAME:
         return f"--{setting.replace('_', '-')}"
     return _OTHER_NAME.get(setting)
@@ -72,17 +72,17 @@ def known_settings() -> list[str]:
 
 
 def as_options(text: str) -> str:
-    """The text with options in place of settings; other names in backticks, and commands, stay."""
+    """Replace settings in a text by options; other names in backticks, and commands, are kept."""
     return _SETTING.sub(_as_option, text) if "`" in text else text
 
 
 # Entries of reports and of logged events that hold sentences of the library. The others hold data of the user, such as
-# texts and ids, which stay as they are.
+# texts and ids, which are not changed.
 _SENTENCES = frozenset({"message", "notes", "problem", "reason", "remedy", "stopped", "warnings"})
 
 
 def with_options(report: Any) -> Any:
-    """What can be turned into JSON, with `as_options` applied to the library's sentences in it."""
+    """A value that can be turned into JSON, with `as_options` applied to the library's sentences in it."""
     if isinstance(report, dict):
         return {
             key: _sentences_with_options(value) if key in _SENTENCES else with_options(value)

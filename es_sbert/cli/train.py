@@ -85,7 +85,7 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     FOLDER/training. The model is registered under the recipe's name (es-sbert model list), so that searches find it
     without --model.
 
-    Several GPUs: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` stays the joint batch.
+    Several GPUs: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` is the batch of all GPUs together.
 
     \b
     Examples:
@@ -119,8 +119,8 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
     if output is None:
         raise UsageError("no output folder was given", "Name a folder for the trained model: -o FOLDER")
     began = time.monotonic()
-    how = select_options(options, ("device", "resume", "keep_checkpoints"))
-    trained = training.train(settings, output, data_folder=folder, report=print_message, engine=engine, **how)
+    run_options = select_options(options, ("device", "resume", "keep_checkpoints"))
+    trained = training.train(settings, output, data_folder=folder, report=print_message, engine=engine, **run_options)
     if trained.fingerprint is not None:
         try_register_model(trained.folder, trained.fingerprint, name=settings.name)
     if as_json:

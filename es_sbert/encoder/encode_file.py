@@ -31,15 +31,15 @@ _CHUNK = 1 << 16
 _MAX_LINE = 1 << 40
 
 
-# The text of an object in a field; None if it has none.
+# Returns the text in a field of an object; None if there is none.
 TextReader = Callable[[Mapping[str, Any], str], str | None]
-# A text, and the JSON object, without a vector yet, that its vector is added to.
+# A text, and the JSON object to which its vector will be added.
 _TextRecord = tuple[str, bytes]
 
 
 @dataclass
 class EncodeSummary:
-    """What `encode_file` did.
+    """The result of `encode_file`.
 
     Attributes:
         texts: Texts read, each of which has a vector in the output.
@@ -56,7 +56,7 @@ class EncodeSummary:
     seconds: float = 0.0
 
     def describe(self, info: EncoderInfo) -> str:
-        """The summary as lines for people."""
+        """The summary as lines of text."""
         rate = self.texts / self.seconds if self.seconds else 0.0
         lines = [
             f"{pluralize(self.texts, 'text')} in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
@@ -88,13 +88,13 @@ def encode_file(
         source: Lines, each a text (`lines`) or a JSON object with `text_field` (`jsonl`); may be compressed by gzip or
             zstd.
         text_of: Reads the text of an object; None reads the string under its key `text_field`.
-        encoding: Of the lines; None for UTF-8, or UTF-16 with a byte order mark.
+        encoding: Encoding of the lines; None for UTF-8, or UTF-16 with a byte order mark.
         target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
             appears under its name only when it is complete; a pipe or a device is written to directly.
 
     Raises:
         SourceError: the input is not a text, or a line cannot be decoded, is not JSON, or has no text. Nothing is left
-            out silently: the output has one vector a line or there is no output file.
+            out silently: the output has one vector per line or there is no output file.
         OutputError: the output cannot be written: no such folder, a full disk.
         UsageError: the text field is the vector field, or an array cannot be written to a pipe.
         BrokenPipeError: the reader has closed the stream.
@@ -109,7 +109,7 @@ def encode_file(
     parts = _encode_records(encoder, records, kind, summary)
     is_array = isinstance(target, Path) and target.suffix == ".npy"
     if isinstance(target, Path) and is_array and is_stream(target):
-        raise UsageError(f"{target} is a pipe or a device, into which no array goes", "Write it to a file.")
+        raise UsageError(f"{target} is a pipe or a device, which cannot hold an array", "Write it to a file.")
     try:
         with open_output(target) if isinstance(target, Path) else nullcontext(target) as file:
             if is_array:
@@ -128,7 +128,7 @@ def encode_file(
 
 
 def read_texts(source: BinaryIO) -> list[str]:
-    """The texts of a file with one a line, compressed or not; empty lines are left out.
+    """The texts of a file with one per line, compressed or not; empty lines are left out.
 
     Raises:
         SourceError: it cannot be read, or a line is not UTF-8.
@@ -176,7 +176,7 @@ def _read_records(
             raise SourceError(f"line {number} is not {encoding or 'UTF-8'}: {error.reason}", remedy) from error
         except orjson.JSONDecodeError as error:
             raise SourceError(
-                f"line {number} is not JSON: {error}", 'Give one JSON object a line, or `form="lines"`.'
+                f"line {number} is not JSON: {error}", 'Give one JSON object per line, or `form="lines"`.'
             ) from error
         found = text if form == "lines" else text_of(record, text_field) if isinstance(record, dict) else None
         if found is None:
@@ -184,7 +184,7 @@ def _read_records(
                 f"line {number} has no string under {text_field!r}", "Name the field that holds it with `text_field`."
             )
         if form == "jsonl" and VECTOR_FIELD not in record:
-            # Numbers that orjson cannot hold, and how others were written, stay as they are.
+            # Keeps numbers that orjson cannot represent, and the spelling of others.
             yield found, text.strip().encode()
         else:
             old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
@@ -192,7 +192,7 @@ def _read_records(
 
 
 def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[bytes]:
-    # What has arrived is read at once: a pipe may give its lines one by one.
+    # Data is processed as soon as it arrives: a pipe may deliver its lines one by one.
     read = getattr(source, "read1", source.read)
     text = text_chunks(iter(partial(read, _CHUNK), b""), FileFormat(form), encoding)
     try:
@@ -200,7 +200,7 @@ def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[b
     except OSError as error:
         raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
     except WrongFormat as wrong:
-        remedy = "Load such a file with `es-sbert ingest`, or give its texts one a line."
+        remedy = "Load such a file with `es-sbert ingest`, or give its texts one per line."
         raise SourceError(f"the input cannot be read: {wrong}", remedy) from wrong
     except CorruptStream as broken:
         raise SourceError(f"the input cannot be read: {broken}", "Fix the file, or write it again.") from broken

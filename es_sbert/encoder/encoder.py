@@ -57,18 +57,19 @@ class EncoderInfo:
     """The model, variant and device that run, for summaries.
 
     Attributes:
-        model, fingerprint, dimensions, max_tokens: Of the model.
+        model, fingerprint, dimensions, max_tokens: Properties of the model.
         variant: ONNX variant that was loaded (`int8`, `fp16`, …).
         precision: Its number format.
         provider: onnxruntime's execution provider as the session reports it, or OpenVINO with its release.
-        device: `cpu` or `cuda:N`, with the device's name where known.
+        device: `cpu` or `cuda:N`, with the device's name if it is known.
         threads: CPU threads, 0 on CUDA.
         warnings: Repeated in every summary (a variant exported below its parity threshold, …).
         runtime: The library that runs it: `onnxruntime` or `openvino`.
-        query_fingerprint: Of a pair (`es-sbert model pair`), that of its model for queries; else empty.
+        query_fingerprint: Fingerprint of the model for queries if the model is a pair (`es-sbert model pair`); else
+            empty.
 
-    Of a model with a Router, `max_tokens` and all from `variant` on are those of the routes that were opened, in the
-    order of opening, joined by ` + ` where they differ; of numbers, the largest.
+    For a model with a Router, `max_tokens` and all attributes from `variant` on describe the opened routes: different
+    texts are joined by ` + ` in the order of opening; of numbers, the largest counts.
     """
 
     model: str
@@ -85,12 +86,12 @@ class EncoderInfo:
     query_fingerprint: str = ""
 
     def encoder_fingerprint(self, kind: PromptKind | None) -> str:
-        """The fingerprint of what embeds texts of this kind: of a pair, that of one of its two models."""
+        """The fingerprint of the model that embeds texts of this kind: for a pair, one of its two models."""
         return (kind == "query" and self.query_fingerprint) or self.fingerprint
 
 
 class LoadOptions(TypedDict, total=False):
-    """Keyword arguments of `Encoder` that say where and how it runs."""
+    """Keyword arguments of `Encoder` for the device and the runtime."""
 
     device: str
     precision: str
@@ -117,8 +118,8 @@ LOAD_DEFAULTS: dict[str, object] = {
 class Encoder:
     """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
 
-    Of a model with a Router, the network of a route is loaded when a text first takes it, so a process that embeds only
-    queries never loads that of documents.
+    For a model with a Router, the network of a route is loaded when a text first uses it, so a process that embeds only
+    queries never loads the network for documents.
 
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
     Close it, or use it as a context manager, to end its threads.
@@ -133,17 +134,16 @@ class Encoder:
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default. A `Path` is
             always a folder.
-        kind: The kind of texts that will be embedded, if it is known: of a model with a Router, its route is loaded
-            now.
+        kind: The kind of texts that will be embedded, if it is known: with a Router, its route is loaded at once.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
-            does not work, and says so in `info.warnings`.
+            does not work, with a warning in `info.warnings`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`. With precision and runtime `auto`, the fastest variant on this
             machine runs; the first use of a model measures it.
         threads: CPU threads, by default one for each physical core, or for each logical core if that was measured to be
             faster. On CUDA the number of concurrent batches, by default 2.
-        budget: Tokens of one batch, with padding on a CPU, without on CUDA; the best for the device by default.
-        called: Name to show in `info.model` and in messages instead of the model's own.
+        budget: Tokens of one batch, with padding on a CPU, without padding on CUDA; by default the best for the device.
+        called: Name to show in `info.model` and in messages instead of the model's own name.
         report: Called with a message before slow steps such as the export, and once per process if `auto` finds no GPU.
 
     Raises:
@@ -194,8 +194,8 @@ class Encoder:
         Args:
             bundle: The bundle.
             variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
-            device: Where to run it.
-            threads, budget: As for the class.
+            device: Device on which to run it.
+            threads, budget: As in the class.
 
         Raises:
             DeviceError: the session would run on another device.
@@ -226,7 +226,7 @@ class Encoder:
         self._closed = False
 
     def open(self, kind: PromptKind | None = None) -> None:
-        """Load what embeds texts of this kind, if it is not loaded yet.
+        """Load the model or route that embeds texts of this kind, if it is not loaded yet.
 
         Raises:
             ModelError, DeviceError: as for the class.
@@ -235,7 +235,7 @@ class Encoder:
         self._route(self._model.route_number(kind))
 
     def is_open(self, kind: PromptKind | None = None) -> bool:
-        """Whether what embeds texts of this kind is loaded.
+        """Whether the model or route that embeds texts of this kind is loaded.
 
         Raises:
             UsageError: the model has a Router without a route for this kind.
@@ -243,7 +243,7 @@ class Encoder:
         return self._model.route_number(kind) in self._routes
 
     def _route(self, number: int) -> EncoderRoute:
-        """A route, which is opened once."""
+        """A route; it is opened at the first call."""
         found = self._routes.get(number)
         if found is None:
             with self._lock:
@@ -252,7 +252,7 @@ class Encoder:
                     if self._closed:
                         raise model_closed()
                     found = self._open_route(number)
-                    # Those of the first route are read in `info`.
+                    # Warnings of the first route are read in `info`.
                     for warning in found.selected.warnings if self._routes else ():
                         self._report(f"Warning: {warning}")
                     self._routes[number] = found
@@ -260,7 +260,7 @@ class Encoder:
 
     @property
     def _first_route(self) -> EncoderRoute:
-        """The route that was opened first; if there is none, that of texts of no kind, or else the first one."""
+        """The route that was opened first; if none is open, the route of texts without a kind, else the first one."""
         number = next(iter(self._routes), None)
         if number is None:
             number = self._model.route_number(None) if self._model.has_route(None) else 0
@@ -275,12 +275,12 @@ class Encoder:
 
     @property
     def info(self) -> EncoderInfo:
-        """The model, variant and device that run. Of a model with a Router, a route is loaded if none is yet."""
+        """The model, variant and device that run. With a Router, a route is loaded if none is loaded yet."""
         _ = self._first_route  # opened, if none is
-        opened, known = list(self._routes.values()), self._described
-        if known is None or known[0] != len(opened):
-            known = self._described = len(opened), self._describe(opened)
-        return known[1]
+        opened, described = list(self._routes.values()), self._described
+        if described is None or described[0] != len(opened):
+            described = self._described = len(opened), self._describe(opened)
+        return described[1]
 
     def _describe(self, opened: Sequence[EncoderRoute]) -> EncoderInfo:
         routes = [_describe_route(route) for route in opened]
@@ -350,7 +350,7 @@ class Encoder:
 
         Args:
             texts: One text or any number of them; all vectors are held in memory (see `encode_stream`).
-            kind: `query` or `document` puts the model's prompt of that kind in front of each text.
+            kind: `query` or `document` prepends the model's prompt of that kind to each text.
 
         Returns:
             *Shape:* ``(texts, dimensions)`` float32, in the order of the texts; ``(dimensions,)`` for one string.
@@ -418,7 +418,7 @@ class Encoder:
 
     @property
     def batch_tokens(self) -> int:
-        """Most tokens of a batch; with padding on a CPU."""
+        """Maximum tokens of a batch; with padding on a CPU."""
         limits = self._first_route.limits
         return limits.tokens or limits.padded
 
@@ -439,8 +439,8 @@ class Encoder:
         """A chunker for texts that are longer than the model reads.
 
         Args:
-            tokens: Most tokens of a chunk, special tokens and the prompt of `kind` included.
-            overlap: Most tokens that two adjacent chunks share.
+            tokens: Maximum tokens of a chunk, including special tokens and the prompt of `kind`.
+            overlap: Maximum tokens that two adjacent chunks share.
 
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
@@ -464,7 +464,7 @@ class Encoder:
         stop: threading.Event | None = None,
         progress: Callable[[float], None] = lambda part: None,
     ) -> tuple[Vectors, NDArray[np.bool_]]:
-        """As `embed`, until `stop` is set: batches that run then are finished, and no other is started.
+        """Like `embed`, until `stop` is set: running batches are then finished, and no other is started.
 
         Args:
             progress: Called after each batch, in the thread that ran it, with its part of all tokens; all parts sum

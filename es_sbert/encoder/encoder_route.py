@@ -1,6 +1,6 @@
 """`EncoderRoute`: the tokenizer and the sessions of one sentence encoder, which compute batches of its texts.
 
-An `Encoder` has one. Of a model with a Router it has one for each route, opened when a text first takes it.
+An `Encoder` has one. For a model with a Router, it has one for each route, opened when a text first uses it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from es_sbert.vectors import Vectors
 # Poolings that give the zero vector for a text without tokens.
 _POOLINGS_WITHOUT_TOKENS = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
 
-# Tokens of a batch of a static model. A token costs a row of a table, far less than the call that a batch is.
+# Tokens per batch of a static model. A token costs one row of a table, far less than the call for a batch.
 _STATIC_BATCH_TOKENS = 16_384
 
 
@@ -37,13 +37,13 @@ class EncoderRoute:
     Args:
         selected: The variant that runs.
         pool: Its sessions.
-        budget: Tokens of one batch; the best for the device by default.
+        budget: Tokens of one batch; by default the best for the device.
 
     Attributes:
         selected: The variant that runs.
         pool: Its sessions.
-        tokenizer: Of its texts.
-        limits: How large a batch may be.
+        tokenizer: The tokenizer of its texts.
+        limits: Maximum size of a batch.
     """
 
     def __init__(self, selected: SelectedVariant[EncoderBundle], pool: InferencePool, budget: int | None) -> None:
@@ -53,7 +53,7 @@ class EncoderRoute:
             padded_length = partial(pool.model.padded_length, most=model.longest_input)
             self._inputs = InputBuilder(session.input_names, session.properties, padded_length)
         self.tokenizer = SentenceTokenizer(model)
-        # Of a text without tokens there is no first vector and no largest value.
+        # A text without tokens has no first vector and no largest value.
         self._tokenless_is_zero = self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
         tokens = budget or selected.batch_tokens
         if tokens is None and model.architecture == "static":
@@ -73,7 +73,7 @@ class _BatchRun:
     """The batches of one call of `EncoderRoute.embed`, and their vectors.
 
     Attributes:
-        batches: By batch, the numbers of its texts among the distinct texts.
+        batches: For each batch, the numbers of its texts among the distinct texts.
     """
 
     def __init__(self, route: EncoderRoute, tokenized: TokenizedTexts, progress: Callable[[float], None]) -> None:

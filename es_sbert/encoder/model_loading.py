@@ -47,11 +47,11 @@ class SelectedVariant(Generic[BundleT]):
     Attributes:
         bundle: The opened bundle.
         variant: Name of the variant.
-        device: Where it runs.
+        device: Device on which it runs.
         warnings: Repeated in every summary.
-        threads: How many batches run concurrently, as was measured to be the fastest; None for the usual number.
+        threads: Number of concurrent batches that was measured to be the fastest; None for the usual number.
         batch_tokens: Tokens of a batch that were measured to be the fastest; None for the runtime's own number.
-        alternatives: What to run if this variant cannot be opened, best first.
+        alternatives: Variants to run if this one cannot be opened, best first.
     """
 
     bundle: BundleT
@@ -102,7 +102,7 @@ def open_variant(
         if requested != "auto":
             raise
         # There is a GPU, but its libraries do not work.
-        warning = f"CUDA does not run here: {error.message}. {error.remedy}"
+        warning = f"CUDA does not work here: {error.message}. {error.remedy}"
     on_cpu, pool = _open_first(select(Device("cpu")), threads)
     return replace(on_cpu, warnings=(warning, *on_cpu.warnings)), pool
 
@@ -127,8 +127,8 @@ def _open_first(
 def runtime_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
     """Warnings about the installed onnxruntime: several builds of it that have overwritten each other's files.
 
-    Under `auto`, its build for CUDA reports once per process that there is no GPU. Whoever has installed the build for
-    CPUs has decided, and is told nothing about GPUs.
+    With `auto`, the build for CUDA reports once per process that there is no GPU. The build for CPUs reports nothing
+    about GPUs, since the user has chosen it.
     """
     gpus = cuda_devices()
     if (
@@ -148,7 +148,7 @@ class EncoderSource:
     """A sentence encoder on this machine: a bundle, or a model whose variants are exported to the cache.
 
     Attributes:
-        model: What its folder says.
+        model: The settings in its folder.
         bundle: The bundle; None for a folder without ONNX files.
     """
 
@@ -166,7 +166,7 @@ def find_encoder(model: str | Path, called: str | None = None) -> EncoderSource:
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name.
-        called: Name to show instead of the model's own.
+        called: Name to show instead of the model's own name.
 
     Raises:
         ModelError: the model was not found, is broken or has an unknown architecture.
@@ -184,12 +184,12 @@ def select_encoder_variant(
 ) -> SelectedVariant[EncoderBundle]:
     """Find the variant of a sentence encoder to run on a device. A model without ONNX files is exported.
 
-    With precision and runtime `auto`, variants that may be the fastest are measured, once on a machine. One that fails
-    its parity check, is not in the bundle or cannot be exported is left out; `warnings` then says so.
+    With precision and runtime `auto`, variants that may be the fastest are measured once per machine. A variant that
+    fails its parity check, is not in the bundle or cannot be exported is left out, with a warning in `warnings`.
 
     Args:
         source: The model, or one route of a model with a Router.
-        device: Where to run it.
+        device: Device on which to run it.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`.
         report: Called before slow steps.
@@ -201,13 +201,13 @@ def select_encoder_variant(
     """
     order = variant_order(device, runtime, precision)
     is_free = precision == runtime == "auto"
-    wanted = contenders(device, source.model.architecture) if is_free else order[:1]
-    bundle, refused = open_or_export(source, wanted, may_fall_back=is_free, report=report)
-    wanted = tuple(variant for variant in wanted if variant not in refused)
+    candidates = contenders(device, source.model.architecture) if is_free else order[:1]
+    bundle, refused = open_or_export(source, candidates, may_fall_back=is_free, report=report)
+    candidates = tuple(variant for variant in candidates if variant not in refused)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
-    rivals = [variant for variant in wanted if variant in present] or present[:1]
+    rivals = [variant for variant in candidates if variant in present] or present[:1]
     checked = [variant for variant in rivals if _passed_parity(bundle, variant)]
     selected = _select_fastest(bundle, checked or rivals, device, report)
     warnings = tuple(
@@ -218,9 +218,11 @@ def select_encoder_variant(
         others = tuple(variant for variant in present if variant != selected.variant)
         selected = replace(selected, alternatives=others)
         warnings += openvino_warnings(device)
-    if wanted and wanted[0] not in present:
-        command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted[0]}"
-        warnings += (f"the bundle has no {wanted[0]} variant: {selected.variant} runs instead. Add it: `{command}`",)
+    if candidates and candidates[0] not in present:
+        command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {candidates[0]}"
+        warnings += (
+            f"the bundle has no {candidates[0]} variant: {selected.variant} runs instead. Add it: `{command}`",
+        )
     return replace(selected, warnings=(*warnings, *selected.warnings))
 
 
@@ -231,7 +233,7 @@ def open_or_export(
 
     Args:
         source: The model, or one route of a model with a Router.
-        variants: What an export must have; a bundle may lack them.
+        variants: Variants that an export must have; an existing bundle may lack them.
         may_fall_back: Leave out variants that cannot be exported; if there is none at all, fp32 takes their place.
         report: Called before slow steps.
 
@@ -244,7 +246,7 @@ def open_or_export(
     if source.bundle is not None:
         return source.bundle, {}
     bundle, refused = _open_cached_bundle(source.model, variants, may_fall_back=may_fall_back, report=report)
-    # The cache goes by the fingerprint: its bundle may have been exported from a copy with another name.
+    # The cache is keyed by fingerprint: its bundle may have been exported from a copy with another name.
     return rename_bundle(bundle, source.model.name), refused
 
 
@@ -262,7 +264,7 @@ def _select_fastest(
             chosen, threads, batch_tokens = Variant(fastest.variant), fastest.threads, fastest.batch_tokens
     if _passed_parity(bundle, chosen):
         return SelectedVariant(bundle, chosen, device, threads=threads, batch_tokens=batch_tokens)
-    warning = f"variant {chosen} was never compared with the model: the exporting machine lacked the device"
+    warning = f"variant {chosen} was never compared with the model: the machine that exported it lacked the device"
     if bundle.manifest.variants[chosen].forced:
         warning = (
             f"variant {chosen} was exported below its parity threshold (`force`): its vectors differ from the model's"
@@ -282,8 +284,8 @@ def select_reranker_variant(
 
     Args:
         model: Folder, hub id, installed or registered name of the reranker.
-        precision, runtime: As for `select_encoder_variant`. `auto` takes what is usually the fastest on this kind of
-            processor, of the variants that the bundle has.
+        precision, runtime: As for `select_encoder_variant`. `auto` takes the variant of the bundle that is usually the
+            fastest on this kind of processor.
 
     Raises:
         ModelError: the model was not found, is broken, was not exported or has no such variant.
@@ -334,8 +336,8 @@ def _open_cached_bundle(
         if all(variant in present for variant in variants):
             return bundle, {}
     missing = [variant for variant in variants if variant not in present]
-    known = _read_refused(folder) if may_fall_back else {}
-    refused = {variant: known[variant] for variant in missing if variant in known}
+    earlier = _read_refused(folder) if may_fall_back else {}
+    refused = {variant: earlier[variant] for variant in missing if variant in earlier}
     missing = [variant for variant in missing if variant not in refused]
     if missing:
         found = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report)
@@ -352,7 +354,7 @@ def _refused_path(folder: Path) -> Path:
 
 
 def _read_refused(folder: Path) -> dict[Variant, str]:
-    """Why variants of a cached bundle could not be exported by these releases: they are not tried again each time."""
+    """Reason for each variant of a cached bundle that cannot be exported with these releases, to avoid retries."""
     try:
         kept = json.loads(_refused_path(folder).read_text(encoding="utf-8"))
         if kept["machine"] != describe_machine():
@@ -374,7 +376,7 @@ def _write_refused(folder: Path, refused: Mapping[Variant, str], report: StatusC
 def _export_to_cache(
     model: SentenceModel, folder: Path, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
 ) -> dict[Variant, str]:
-    """Export variants to the cache; returns why some cannot be, if the others may do without them."""
+    """Export variants to the cache; returns why some cannot be exported, if the bundle may lack them."""
     # Imported here: the exporter imports onnx, which a bundle does not need.
     from es_sbert.exporters.export_bundle import export_bundle
 
@@ -388,8 +390,8 @@ def _export_to_cache(
             "folder.",
         ) from error
     except (ParityFailed, UnsupportedArchitecture, BundleInvalid) as error:
-        # Not every graph has fp16, and OpenVINO does not take every graph. Of an unknown architecture or broken files,
-        # the export of fp32 raises again.
+        # Not every graph has fp16, and OpenVINO does not accept every graph. If the architecture is unknown or files
+        # are broken, the export of fp32 raises the error again.
         if not may_fall_back or list(variants) == [Variant.FP32]:
             raise
         if len(variants) == 1:

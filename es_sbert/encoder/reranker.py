@@ -23,8 +23,8 @@ from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pair
 
 Scores = NDArray[np.float32]
 
-# Most padded tokens of one batch, fewer than CUDA takes of a sentence encoder: a traced graph holds a mask for every
-# two tokens of a pair and, where its attention is not fused, a score for each head as well.
+# Maximum padded tokens of one batch, fewer than for a sentence encoder on CUDA: a traced graph holds a mask for every
+# two tokens of a pair and, if its attention is not fused, a score for each head as well.
 _MAX_BATCH_TOKENS = 32_768
 
 
@@ -32,7 +32,7 @@ class RankedText(TypedDict):
     """A text in the result of `Reranker.rank`.
 
     Attributes:
-        corpus_id: Its number in the list that was given.
+        corpus_id: Its position in the given list.
         score: Its score.
     """
 
@@ -46,7 +46,7 @@ class PairScores:
 
     Attributes:
         scores: *Shape:* ``(pairs,)`` float32.
-        truncated: *Shape:* ``(pairs,)``, True where the pair was longer than the model reads.
+        truncated: *Shape:* ``(pairs,)``, True if the pair was longer than the model reads.
     """
 
     scores: Scores
@@ -54,7 +54,7 @@ class PairScores:
 
 
 def _softmax(x: Scores) -> Scores:
-    """Over the labels, *shape* ``(pairs, labels)``."""
+    """Softmax over the labels, *shape* ``(pairs, labels)``."""
     exponentials = np.exp(x - x.max(axis=1, keepdims=True))
     probabilities: Scores = exponentials / exponentials.sum(axis=1, keepdims=True)
     return probabilities
@@ -62,7 +62,7 @@ def _softmax(x: Scores) -> Scores:
 
 _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
     ScoreActivation.IDENTITY: lambda x: x,
-    # By tanh, which does not overflow where exp(-x) would.
+    # With tanh, which does not overflow as exp(-x) would.
     ScoreActivation.SIGMOID: lambda x: np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x)),
     ScoreActivation.SOFTMAX: _softmax,
     ScoreActivation.TANH: np.tanh,
@@ -84,16 +84,16 @@ class Reranker:
         model: Folder that `es-sbert export CROSS_ENCODER -o FOLDER` wrote, hub id, installed or registered name. A
             `Path` is always a folder. Nothing is exported on first use, since that needs torch.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
-            does not work, and says so in `warnings`.
-        precision: `fp32`, `bf16` (OpenVINO), `int8` (CPU only), `fp16` (CUDA only), or `auto`: the best for the device
-            that the folder has. A precision that the folder lacks is an error.
+            does not work, with a warning in `warnings`.
+        precision: `fp32`, `bf16` (OpenVINO), `int8` (CPU only), `fp16` (CUDA only), or `auto`: the best one in the
+            folder for the device. A precision that the folder lacks is an error.
         runtime: `auto`, `onnxruntime` or `openvino`.
         threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
             default 2.
-        budget: Padded tokens of one batch; the best for the device by default.
+        budget: Padded tokens of one batch; by default the best for the device.
 
     Attributes:
-        name: Of model and variant, for tables.
+        name: Names of model and variant, for tables.
         labels: Names of the outputs.
         warnings: Repeated in every summary.
 
@@ -132,8 +132,8 @@ class Reranker:
         Args:
             bundle: The bundle.
             variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
-            device: Where to run it.
-            threads, budget: As for the class.
+            device: Device on which to run it.
+            threads, budget: As in the class.
 
         Raises:
             DeviceError: the session would run on another device.
@@ -204,11 +204,11 @@ class Reranker:
         return self.score_pairs(first, second).scores
 
     def score_pairs(self, first: Sequence[str], second: Sequence[str]) -> PairScores:
-        """As `score`, and whether each pair was truncated."""
+        """Like `score`, and whether each pair was truncated."""
         if len(self.labels) != 1:
             raise UsageError(
                 f"{self.name} has {len(self.labels)} outputs ({', '.join(self.labels)}); a reranker needs exactly one",
-                "Use a cross-encoder with one output, or all of them by Reranker.outputs.",
+                "Use a cross-encoder with one output, or get all of them with Reranker.outputs.",
             )
         outputs, truncated = self._outputs(first, second)
         return PairScores(outputs[:, 0], truncated)
@@ -217,14 +217,16 @@ class Reranker:
         """All outputs after the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
 
         Raises:
-            UsageError, ModelError: as `score`, but for the labels.
+            UsageError, ModelError: as in `score`, except for the labels.
         """
         return self._outputs(first, second)[0]
 
     def _outputs(self, first: Sequence[str], second: Sequence[str]) -> tuple[Scores, NDArray[np.bool_]]:
         """Outputs, *shape* ``(pairs, labels)``, and which pairs were truncated, *shape* ``(pairs,)``."""
         if isinstance(first, str) or isinstance(second, str):
-            raise UsageError("one of the two columns is one string", "Pass two sequences of texts: score([a], [b]).")
+            raise UsageError(
+                "one of the two columns is a single string", "Pass two sequences of texts: score([a], [b])."
+            )
         check_pairs(first, second)
         scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
         truncated = np.zeros(len(first), dtype=np.bool_)  # (pairs,)

@@ -1,11 +1,11 @@
-"""A static model made of any sentence encoder: a table of token vectors, whose mean is the vector of a text.
+"""A static model made from any sentence encoder: a table of token vectors, whose mean is the vector of a text.
 
 Model2Vec's method (Tulkens and van Dongen 2024, github.com/MinishLab/model2vec): the encoder embeds each token of its
 vocabulary alone, the mean vector of a token in text is subtracted, and frequent tokens get small weights, as in SIF
 (Arora et al. 2017, "A simple but tough-to-beat baseline for sentence embeddings"). Frequencies follow Zipf's law:
-vocabularies are sorted by frequency, but for special tokens and placeholders. Model2Vec rotates the vectors by PCA as
-well. Cosines do not change by that, and without it the vectors stay in the space of the encoder, so that they can be
-trained towards its vectors.
+vocabularies are sorted by frequency, except for special tokens and placeholders. Model2Vec also rotates the vectors by
+PCA. That does not change cosines, and without it the vectors stay in the space of the encoder, so that they can be
+trained toward its vectors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIF_COEFFICIENT = 1e-4
 # Entries of a vocabulary that are free for later use: [unused7] of BERT, <unused7> of Gemma.
 _PLACEHOLDER = re.compile(r"[\[<]unused_?\d+[\]>]")
 
-# Of the method. Another number makes models that are in the cache again.
+# Version of the method. With another version, models in the cache are made again.
 _VERSION = 2
 
 
@@ -42,11 +42,11 @@ def token_probabilities(tokenizer: Tokenizer) -> NDArray[np.float64]:
     """Probabilities of the tokens of a vocabulary that is sorted by frequency, by Zipf's law.
 
     Args:
-        tokenizer: Has the vocabulary.
+        tokenizer: The tokenizer with the vocabulary.
 
     Returns:
-        *Shape:* ``(vocabulary,)``; their sum is 1. Those of the tokens of words are proportional to 1 / (rank + 1);
-        special tokens and placeholders, which stand for no word, have 0 and no rank.
+        *Shape:* ``(vocabulary,)``; their sum is 1. The probabilities of tokens of words are proportional to 1 / (rank +
+        1); special tokens and placeholders have probability 0 and no rank.
     """
     vocabulary = tokenizer.get_vocab()
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
@@ -63,14 +63,15 @@ def sif_weights(probabilities: NDArray[np.float64], coefficient: float = SIF_COE
     """Weights a / (a + p) of tokens.
 
     Args:
-        probabilities: Of the tokens, p. Tokens with 0 stand for no word and get the weight of the most frequent one.
+        probabilities: Probabilities p of the tokens. Tokens with probability 0 are not words and get the weight of the
+            most frequent token.
         coefficient: The constant a.
 
     Returns:
         *Shape:* ``(vocabulary,)``.
     """
-    known = np.where(probabilities > 0, probabilities, probabilities.max())
-    weights: NDArray[np.float64] = coefficient / (coefficient + known)
+    positive = np.where(probabilities > 0, probabilities, probabilities.max())
+    weights: NDArray[np.float64] = coefficient / (coefficient + positive)
     return weights
 
 
@@ -84,7 +85,7 @@ def static_model_folder(
 
     Args:
         folder: The folder of the encoder.
-        name: Of the encoder, for messages.
+        name: Name of the encoder, for messages.
         report: Called with progress messages.
 
     Raises:
@@ -99,7 +100,7 @@ def static_model_folder(
 
 
 def check_static_source(model: SentenceModel) -> None:
-    """Check that a static model can be made of a sentence encoder.
+    """Check that a static model can be made from a sentence encoder.
 
     Raises:
         UnsupportedArchitecture: it is a static model already, or has a Router.
@@ -107,7 +108,7 @@ def check_static_source(model: SentenceModel) -> None:
     if model.routes or model.route_name:
         raise UnsupportedArchitecture(
             f"{model.name} has a Router, so it is several networks with a vocabulary each",
-            "Save one of its networks as a model, and make a static model of that.",
+            "Save one of its networks as a model, and make a static model from that.",
         )
     if model.architecture == "static":
         raise UnsupportedArchitecture(
@@ -150,14 +151,14 @@ def token_vectors(encoder: Encoder, model: SentenceModel, tokenizer: Tokenizer) 
         *Shape:* ``(vocabulary, dimensions)``; zero for tokens that the model has no vector for.
     """
     vocabulary = max(tokenizer.get_vocab().values()) + 1
-    known = min(vocabulary, int(model.transformer_config.get("vocab_size") or vocabulary))
+    count = min(vocabulary, int(model.transformer_config.get("vocab_size") or vocabulary))
     around = tokenizer.encode("a", add_special_tokens=model.adds_special_tokens)
-    own = [place for place, special in enumerate(around.special_tokens_mask) if not special]
-    before = np.array(around.ids[: own[0]], dtype=np.int64)
-    after = np.array(around.ids[own[-1] + 1 :], dtype=np.int64)
+    text_places = [place for place, special in enumerate(around.special_tokens_mask) if not special]
+    before = np.array(around.ids[: text_places[0]], dtype=np.int64)
+    after = np.array(around.ids[text_places[-1] + 1 :], dtype=np.int64)
     vectors = np.zeros((vocabulary, encoder.info.dimensions), dtype=np.float32)
-    for start in range(0, known, encoder.window):
-        ids = range(start, min(start + encoder.window, known))
+    for start in range(0, count, encoder.window):
+        ids = range(start, min(start + encoder.window, count))
         rows = [np.concatenate([before, [number], after]) for number in ids]
         lengths = np.full(len(rows), len(before) + 1 + len(after), dtype=np.int64)
         vectors[ids.start : ids.stop] = encoder.embed(TokenizedTexts(rows, lengths, model.max_tokens))

@@ -29,10 +29,10 @@ from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 _SECONDS = 2.0  # of measuring, for all settings of all variants together; one round is always measured
-_BUDGETS = (1, 0.5, 2)  # times the runtime's own tokens a batch, the usual number first
-# How much faster than one before it a setting has to be. Within it, the order of preference decides.
+_BUDGETS = (1, 0.5, 2)  # multiples of the runtime's tokens per batch, the usual number first
+# How much faster than an earlier setting a later one must be. Otherwise, the order of preference decides.
 _MARGIN = 1.05
-_LOCK_SECONDS = 30.0  # another process measures for a few seconds
+_LOCK_SECONDS = 30.0  # another process needs a few seconds to measure
 
 _LENGTHS = (16, 32, 64)  # tokens of the texts that are measured
 _SAMPLE_TEXT = "The shard of an index holds documents, and a query visits all of them. " * 8
@@ -45,7 +45,8 @@ class Measurement(BaseModel, frozen=True):
         variant: Its name.
         threads: How many batches run concurrently.
         batch_tokens: Tokens of a batch, with padding.
-        texts_per_second: Of the fastest round, which other programs disturbed least, on texts of 16, 32 and 64 tokens.
+        texts_per_second: Speed of the fastest round, the one least disturbed by other programs, on texts of 16, 32 and
+            64 tokens.
     """
 
     variant: str
@@ -55,10 +56,10 @@ class Measurement(BaseModel, frozen=True):
 
 
 class Tuning(BaseModel, frozen=True):
-    """What is known of a model on a machine.
+    """The measurements of a model on a machine.
 
     Attributes:
-        machine: The processor, the threads and the releases that the figures belong to.
+        machine: Processor, threads and releases for which the figures are valid.
         measured: Each variant with each number of threads and size of batches, in order of preference.
     """
 
@@ -71,22 +72,22 @@ class Tuning(BaseModel, frozen=True):
         Args:
             variants: In order of preference.
         """
-        settings = [[one for one in self.measured if one.variant == variant] for variant in variants]
+        settings = [[candidate for candidate in self.measured if candidate.variant == variant] for variant in variants]
         if not settings or not all(settings):
             return None
-        fastest, *others = (one for found in settings for one in found)
-        for one in others:
-            fastest = one if one.texts_per_second > _MARGIN * fastest.texts_per_second else fastest
+        fastest, *others = (candidate for found in settings for candidate in found)
+        for candidate in others:
+            fastest = candidate if candidate.texts_per_second > _MARGIN * fastest.texts_per_second else fastest
         return fastest
 
 
 def tuning_path(fingerprint: str) -> Path:
-    """Where the cache keeps what is known of a model."""
+    """The cache file of a model's measurements."""
     return cache_folder() / "tuning" / f"{fingerprint}.json"
 
 
 def read_tuning(fingerprint: str) -> Tuning:
-    """What is known of a model on this machine; nothing if another processor or release was measured."""
+    """The measurements of a model on this machine; empty if another processor or release was measured."""
     here = describe_machine()
     try:
         tuning = Tuning.model_validate_json(tuning_path(fingerprint).read_bytes())
@@ -104,21 +105,24 @@ def fastest_variant(
 
     Args:
         bundle: The model.
-        variants: Of the bundle, in order of preference.
+        variants: Variants of the bundle, in order of preference.
         report: Called before measuring, and if the result cannot be kept.
 
     Returns:
-        What to run; None if it is not known and cannot be measured: the first variant is usually the fastest.
+        The setting to run; None if it is unknown and cannot be measured. The first variant is usually the fastest.
     """
-    known = read_tuning(bundle.manifest.fingerprint).fastest(variants)
-    if known is not None:
-        return known
+    stored = read_tuning(bundle.manifest.fingerprint).fastest(variants)
+    if stored is not None:
+        return stored
     try:
         return tune(bundle, variants, report).fastest(variants)
     except TimeoutError:
         report(f"Another process is measuring the same model: {variants[0]} runs, which is usually the fastest")
     except (OSError, UsageError) as error:
-        report(f"What is fastest cannot be measured and kept ({error}): {variants[0]} runs, which usually is")
+        report(
+            f"The fastest variant cannot be measured and stored ({error}): {variants[0]} runs, "
+            "which is usually the fastest"
+        )
     return None
 
 
@@ -133,15 +137,15 @@ def tune(
     Raises:
         TimeoutError: another process has been measuring the same model for long.
         OSError: the cache cannot be written.
-        UsageError: there is no place for a cache.
+        UsageError: there is no folder for a cache.
     """
     fingerprint = bundle.manifest.fingerprint
     path = tuning_path(fingerprint)
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_suffix(".lock"), lambda: None, timeout=_LOCK_SECONDS):
-        known = read_tuning(fingerprint)
-        if not again and known.fastest(variants) is not None:
-            return known
+        stored = read_tuning(fingerprint)
+        if not again and stored.fastest(variants) is not None:
+            return stored
         report(f"Measuring {', '.join(variants)} on this machine, once (about {_SECONDS:.0f} s)")
         tuning = Tuning(machine=describe_machine(), measured=tuple(measure_variants(bundle, variants)))
         with open_output(path) as file:
@@ -175,8 +179,8 @@ def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list
         for setting in settings[:: len(_BUDGETS)]:
             setting.measure()  # compiles kernels for the shapes of its batches
         if time.perf_counter() - begun > _SECONDS:
-            # Of a large model, and on a busy machine, only the usual batches are measured. Of a large model, others
-            # gain little.
+            # For a large model, and on a busy machine, only the usual batches are measured. For a large model, other
+            # sizes gain little.
             settings = settings[:: len(_BUDGETS)]
         else:
             for setting in settings:
@@ -198,7 +202,7 @@ def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list
 
 
 class _Setting(NamedTuple):
-    """What is measured: `measure` gives texts a second."""
+    """A setting to measure; `measure` returns texts per second."""
 
     variant: Variant
     threads: int

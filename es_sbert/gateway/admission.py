@@ -51,7 +51,7 @@ class AdmissionControl:
 
     @property
     def full(self) -> str | None:
-        """Why a request would be refused now; None if it would not."""
+        """The reason why a request would be refused now; None if it would be accepted."""
         limit = self.limits.concurrency
         return None if self.requests < limit else f"the gateway is at its limit of {limit:,} concurrent requests"
 
@@ -73,8 +73,8 @@ class RequestSlot:
         admission: Counts the requests.
 
     Attributes:
-        acquired: Whether it counts as a request, which is so once its body is complete: clients that send slowly must
-            not block others.
+        acquired: Whether it counts as a request. It counts once its body is complete, so that clients that send slowly
+            do not block others.
         reserved: Bytes of its body in memory.
     """
 
@@ -147,7 +147,7 @@ class ConnectionLimiter:
 
     @property
     def full(self) -> str | None:
-        """Why a connection would be refused now; None if it would not."""
+        """The reason why a connection would be refused now; None if it would be accepted."""
         return None if self.open < self._limit else f"the gateway is at its limit of {self._limit:,} connections"
 
     def add(self, connection: ClientConnection) -> Overloaded | None:

@@ -126,7 +126,7 @@ class Gateway:
         self._search = SearchHandler(rewriter, self._upstream, hider)
         self._msearch = MsearchHandler(rewriter, self._upstream, hider)
         self._rank_eval = RankEvalHandler(rewriter, self._upstream)
-        # Functions that check or rewrite the request of an API that is not a search, but may contain queries.
+        # Functions that check or rewrite requests of APIs that are not searches but may contain queries.
         self._others = dict.fromkeys((*BY_QUERY_APIS, EngineApi.LANGUAGE), UnsupportedApiHandler(rewriter).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         clicks = ClickApi(self._record_click, settings.limits, self._metrics, self._admission)
@@ -230,7 +230,7 @@ class Gateway:
                     log.record(record)
 
     def _record_click(self, click: ClickRecord) -> bool:
-        """Log a click; False if the log cannot take it."""
+        """Log a click; False if the log's buffer is full."""
         return self._search_log is not None and self._search_log.record_click(click)
 
     async def _forward_unchanged(self, incoming: IncomingRequest, send: Send) -> int:
@@ -287,7 +287,7 @@ class _TrackedSend:
     """An ASGI `send` that knows whether the response has started.
 
     Args:
-        send: The server's.
+        send: The `send` of the server.
 
     Attributes:
         started: Whether a message was sent.
@@ -340,8 +340,8 @@ def health_routes(
     """`GET /healthz` and `GET /readyz`, without authentication and admission control.
 
     Args:
-        engine_problem: Why the engine is not available; None if it is.
-        overload: Which limit of the gateway is reached; None if none is.
+        engine_problem: Reason why the engine is not available; None if it is.
+        overload: Limit of the gateway that is reached; else None.
         shutdown: State of the server's shutdown.
     """
 

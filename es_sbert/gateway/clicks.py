@@ -1,8 +1,9 @@
 """`POST /_es_sbert/click`: an application reports which document of a search was opened.
 
 The gateway sends the id of each logged search to the application, in the header `x-es-sbert-search-id`. A click names
-that id, the document and its position. The id is all that a caller needs to show: it is random, and who has it has run
-the search. A click with an id that no search has is stored and never counted, because another gateway may have sent it.
+that id, the document and its position. The id is the only authentication: it is random, so only the caller that ran the
+search knows it. A click with an unknown id is stored, because the search may have run on another gateway; it counts
+only if a search has that id.
 """
 
 from __future__ import annotations
@@ -91,15 +92,15 @@ def parse_click(body: bytes) -> ClickRecord:
         BadRequest: not a JSON object, or an unknown, missing or invalid member.
     """
     try:
-        given = orjson.loads(body)
+        members = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}", _EXAMPLE) from error
-    if not isinstance(given, dict):
+    if not isinstance(members, dict):
         raise BadRequest("the body is not a JSON object", _EXAMPLE)
-    unknown = next((name for name in given if name not in _MEMBERS), None)
+    unknown = next((name for name in members if name not in _MEMBERS), None)
     if unknown is not None:
         raise BadRequest(f"unknown member {unknown!r}", f"Use only {', '.join(_MEMBERS)}.")
-    search_id, document_id, position, index = (given.get(name) for name in _MEMBERS)
+    search_id, document_id, position, index = (members.get(name) for name in _MEMBERS)
     if not isinstance(search_id, str) or not _SEARCH_ID.fullmatch(search_id):
         raise BadRequest(
             "'search_id' is not the id of a search",
@@ -119,7 +120,7 @@ class ClickApi:
 
     Args:
         record: Takes a click without blocking; False if it cannot.
-        limits: Of the gateway.
+        limits: Limits of the gateway.
         metrics: Counts requests.
         admission: Limits requests.
     """

@@ -1,4 +1,4 @@
-"""Run work off the event loop, together, and cancel it when the client disconnects."""
+"""Run work outside the event loop or concurrently, and cancel it when the client disconnects."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def cancel_on_disconnect(
 
     Args:
         incoming: The client's request; `work` may read its body.
-        answered: Whether the whole response was sent, after which a disconnect means nothing.
+        answered: Whether the whole response was sent; a disconnect after that is ignored.
 
     Raises:
         ClientDisconnect: the client disconnected.

@@ -38,7 +38,7 @@ VectorCache: TypeAlias = LRUCache[VectorCacheKey, EncodeResult]
 T = TypeVar("T")
 
 
-# Fewer characters are tokenized in the event loop, which is faster than using a thread.
+# Texts with fewer characters are tokenized in the event loop, which is faster than using a thread.
 _TOKENIZE_INLINE_CHARACTERS = 1024
 # Niceness of the threads relative to the process. Batches use all cores: at a lower priority, the threads yield a core
 # to the event loop at once, and still get a third of it on a busy machine.
@@ -238,7 +238,7 @@ def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
 def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, caller: bytes) -> list[VectorCacheKey]:
     """Keys of texts. Callers do not share vectors, so that response times do not reveal what others searched for."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise UsageError("vectors are made of a sequence of texts", "Give a list of strings.")
+        raise UsageError("the texts to embed are not a sequence of strings", "Give a list of strings.")
     try:
         hashes = [hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest() for text in texts]
     except UnicodeEncodeError as error:

@@ -85,7 +85,7 @@ def engine_error(kind: str, reason: str) -> Json:
 
 
 def error_text(error: EsSbertError) -> str:
-    """What a client is told. Messages quote its request, which may be large."""
+    """The message for the client, shortened: it may quote a large request."""
     return f"{shorten(error.message)}. {shorten(error.remedy)}"
 
 
@@ -98,7 +98,8 @@ def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[
     """Headers of a response that the gateway creates.
 
     Args:
-        engine_type: Of the engine. Elasticsearch's clients reject a server that does not identify as Elasticsearch.
+        engine_type: Type of the engine. Elasticsearch's clients reject a server that does not identify as
+            Elasticsearch.
         length: Bytes of the body.
     """
     headers = [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
@@ -110,30 +111,30 @@ def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[
 def unknown_text_error() -> TextUnknown:
     """The error for a vector field whose mapping does not say which text it is made of."""
     return TextUnknown(
-        "the text of a vector field of the index is not known, so its vector cannot be made",
-        "State the text by `es-sbert index create INDEX --text-field FIELD`, load documents once by `es-sbert "
-        "ingest`, or send documents with their vectors.",
+        "the text of a vector field of the index is not known, so its vector cannot be computed",
+        "Set the text with `es-sbert index create INDEX --text-field FIELD`, load documents once with "
+        "`es-sbert ingest`, or send documents with their vectors.",
     )
 
 
 def public_model_error(error: EsSbertError) -> EsSbertError:
-    """What the caller is told of a model that cannot be used."""
+    """The caller's error for a model that cannot be used."""
     return _without_details(error, "the model of the vector field cannot be loaded by the gateway")
 
 
 def public_mapping_error(error: EsSbertError) -> EsSbertError:
-    """What the caller is told of a mapping that cannot be read."""
+    """The caller's error for a mapping that cannot be read."""
     return _without_details(error, "the mapping of the index does not describe its vector fields correctly")
 
 
 def log_detail(error: EsSbertError) -> str:
-    """The whole of an error for the log."""
-    told = error.__cause__ if isinstance(error.__cause__, EsSbertError) else error
-    return f"{told.message}. {told.remedy}"
+    """An error with all details, for the log."""
+    detailed = error.__cause__ if isinstance(error.__cause__, EsSbertError) else error
+    return f"{detailed.message}. {detailed.remedy}"
 
 
 def _without_details(error: EsSbertError, message: str) -> EsSbertError:
-    # Clients send the same again after 429, 502 and 503: nothing is wrong with what they sent.
+    # Clients retry after 429, 502 and 503, since their request was valid.
     if isinstance(error, Overloaded | EngineError):
         return error
     refusal = ModelError(message, "The gateway's log says why.")
@@ -182,8 +183,8 @@ class ThrottledLog:
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        where = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        self._log(logging.ERROR, f"{type(error).__name__} at {where}", message, (), error)
+        position = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        self._log(logging.ERROR, f"{type(error).__name__} at {position}", message, (), error)
 
     def _log(self, level: int, kind: str, message: str, args: tuple[str, ...], error: BaseException | None) -> None:
         now = self._clock()

@@ -41,18 +41,19 @@ class FieldResolver:
 
         Raises:
             IndexMismatch: there is no such vector field, or none at all (unless `lenient`), or the models differ.
-            EsSbertError: the vector fields of remote indices are unknown (`RemoteRefusal`), here and below.
+            EsSbertError: the vector fields of remote indices are unknown (`RemoteRefusal`). The methods below raise it
+                too.
         """
         return self._cached("virtual", name, self._resolve_virtual)
 
     def virtual_only(self, name: str) -> SearchScope | None:
-        """As `virtual`, but None if an index has an ordinary field of that name.
+        """Like `virtual`, but None if an index has an ordinary field of that name.
 
         Raises:
             IndexMismatch: there is no such vector field, or the models differ.
         """
-        known = self._searched or self._searched.refusal is not None
-        return self.virtual(name) if known and not self._searched.ordinary else None
+        has_answer = self._searched or self._searched.refusal is not None
+        return self.virtual(name) if has_answer and not self._searched.ordinary else None
 
     def named(self, name: str) -> SearchScope | None:
         """The vector field of that name (`NAME.vector` for a field of chunks) or alias; None if no index has it.
@@ -65,7 +66,7 @@ class FieldResolver:
     def for_text(self, field: str) -> SearchScope | None:
         """The vector field whose text contains this field; None if there is none.
 
-        An alias stands for its field, and the target of a `copy_to` for the fields that are copied to it.
+        An alias counts as its field, and the target of a `copy_to` as the fields that are copied to it.
 
         Raises:
             IndexMismatch: the models differ.
@@ -172,7 +173,7 @@ class FieldResolver:
                 if (text := fields[name].text) is not None
             }
             meant = source_names(self._searched.derived.get(index, {}), text_field)
-            # By its own name first: another vector field may be of a text that is copied to this one.
+            # Its own name first: the text of another vector field may be copied to this one.
             matches = [name for name, embedded in texts.items() if text_field in embedded]
             matches += [name for name, embedded in texts.items() if not meant.isdisjoint(embedded)]
             if matches:
@@ -199,8 +200,8 @@ class FieldResolver:
             query_name: The field's name in the query.
 
         Raises:
-            IndexMismatch: it is not the same field with one model and one chunking. Models are not named: only callers
-                who may read the mapping may know them.
+            IndexMismatch: the fields differ in name, model or chunking. The message names no models, because only
+                callers who may read the mapping may know them.
         """
         searched = self._searched
         fields = [VectorField(index, name, searched.fields[index][name]) for index, name in field_by_index.items()]
@@ -220,6 +221,6 @@ class FieldResolver:
                 "Search these indices separately, as two searches of one _msearch.",
             )
         shards = sum(searched.shards[index] for index in field_by_index)
-        # Local indices first: their mappings say more, such as the name of the model.
+        # Local indices first: their mappings hold more, such as the name of the model.
         fields.sort(key=lambda field: (is_remote_name(field.index), field.index))
         return SearchScope(tuple(fields), searched.filters, shards=shards)

@@ -1,9 +1,9 @@
 """A client's connection: stricter HTTP parsing, size limits and timeouts than uvicorn's, as a proxy needs them.
 
 This relies on parts of uvicorn that its documentation does not name: its protocol for httptools and its server are
-subclassed, and attributes of both and of a request's cycle are used. uvicorn has no settings for these limits, and a
-method that it no longer called would lift one without a word. So `check_uvicorn` looks for each of these names before a
-server starts, and pyproject.toml admits only versions of uvicorn that were tested.
+subclassed, and attributes of both and of a request's cycle are used. uvicorn has no settings for these limits. If it
+stopped calling one of these methods, a limit would silently disappear. Therefore `check_uvicorn` checks that each of
+these names exists before a server starts, and pyproject.toml admits only tested versions of uvicorn.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     Attributes:
         head_seconds: Timeout of a request's head, and of the rest of a body after the response.
-        counted: Limits the connections of the server.
+        counted: Counts and limits the connections of the server.
         health_pages: Paths that work even on surplus connections.
         allowed_hosts: Names by which the gateway may be called, in lower case; empty for any.
-        shutdown_state: Of the server.
+        shutdown_state: State of the server's shutdown.
         address: The client's IP address.
     """
 
@@ -131,7 +131,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.send_400_response("")
 
     def close_after_response(self) -> None:
-        """Close the connection after its response, unless that has started: the client was not told then.
+        """Close the connection after its response. If the response has started, it is too late to announce that.
 
         An idle connection stays open for one more request.
         """
@@ -235,7 +235,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             raise self._bad(f"the request has {len(hosts) or 'no'} Host headers; send exactly one")
         host = host_name(hosts[0]) if hosts else ""
         if self.allowed_hosts and not is_health and host not in self.allowed_hosts:
-            reason = f"this gateway is not called {shorten(host, 100)!r}; its operator allows names by --allowed-host"
+            reason = (
+                f"the host name {shorten(host, 100)!r} is not allowed; the operator allows names with --allowed-host"
+            )
             self._refusal = _error_response(HTTPStatus.MISDIRECTED_REQUEST, reason)
             raise RejectedRequestError
 
@@ -283,7 +285,7 @@ def limited_protocol(
         connections: Limits the connections.
         health_pages: Paths that work even on surplus connections.
         allowed_hosts: Names by which the gateway may be called; empty for any.
-        shutdown: State of the server.
+        shutdown: State of the server's shutdown.
     """
     pages = frozenset(page.encode() for page in health_pages)
     settings: dict[str, object] = {"head_seconds": head_seconds, "counted": connections, "health_pages": pages}

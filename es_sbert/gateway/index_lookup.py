@@ -1,7 +1,7 @@
 """Resolve an index expression to concrete indices and their vector fields, limited to what the caller may see.
 
-Mappings may be read with the gateway's own credentials. What a caller may see of them is decided by requests with the
-caller's credentials, so a response never reveals anything that the engine would not tell that caller.
+Mappings may be read with the gateway's own credentials. Requests with the caller's credentials decide what the caller
+may see of them, so a response never reveals anything that the engine would not return to that caller.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class CallerPermissions:
     async def searchable_indices(
         self, parts: Sequence[str], options: Mapping[str, str], headers: Headers, *, fresh: bool = False
     ) -> SearchableIndices | None:
-        """The indices that the caller may search; None if the engine rejects the caller or knows no such index.
+        """The indices that the caller may search; None if the engine rejects the caller or has no such index.
 
         Args:
             parts: An index expression, percent-encoded, in parts that fit into the path of a request.
             options: Parameters that change how the expression is resolved.
-            headers: The caller's.
+            headers: The caller's headers.
             fresh: Do not use a cached result.
 
         Raises:
@@ -109,7 +109,7 @@ class CallerPermissions:
 
         Args:
             name: Index, alias or data stream.
-            headers: The caller's.
+            headers: The caller's headers.
 
         Raises:
             EngineUnreachable: the request failed.
@@ -170,7 +170,7 @@ class IndexExpression:
     Attributes:
         expression: Percent-encoded, as in a path; empty for all indices.
         options: Parameters of the request; `EXPRESSION_OPTIONS` of these are used.
-        headers: The caller's.
+        headers: The caller's headers.
         listed: Whether these are concrete names that the engine itself returned to the caller.
     """
 
@@ -189,7 +189,7 @@ class ResolvedIndices:
         shards: Concrete index → number of primary shards.
         exists: Whether any index matches, with vector fields or without.
         ordinary: Whether the virtual field's name may be an ordinary field in one of them.
-        refusal: Why the vector fields of the remote indices among them are unknown.
+        refusal: Reason why the vector fields of the remote indices among them are unknown.
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
         is_mixed: Whether there are local indices without one of the vector fields that others have.
@@ -260,17 +260,17 @@ class IndexLookup:
         return await asyncio.shield(self._pending[key])
 
     async def mapped_elsewhere(self, names: IndexExpression, owners: Mapping[str, Collection[str]]) -> frozenset[str]:
-        """Those of the fields that are ordinary fields in other indices of an expression of local indices.
+        """The fields that are ordinary fields in other local indices of an expression.
 
         Args:
-            owners: Field → the indices whose fields of that name are not looked for.
+            owners: Field → the indices that are excluded from the search for it.
 
         Raises:
             EngineUnreachable, RequestFailed: the lookup failed.
         """
         options = {name: names.options[name] for name in EXPRESSION_OPTIONS if name in names.options}
-        own = json.dumps({name: sorted(indices) for name, indices in sorted(owners.items())})
-        key = self._keys.key(names.headers, names.expression, urlencode(options), own)
+        owner_key = json.dumps({name: sorted(indices) for name, indices in sorted(owners.items())})
+        key = self._keys.key(names.headers, names.expression, urlencode(options), owner_key)
         if key not in self._elsewhere:
             fields = quote(",".join(f"{name},{name}.*" for name in owners), safe=",*")
             query = urlencode({**options, "filter_path": "*.mappings.*.full_name"})
@@ -292,7 +292,7 @@ class IndexLookup:
 
         Args:
             name: Index, alias or data stream, not percent-encoded.
-            headers: The caller's.
+            headers: The caller's headers.
 
         Raises:
             EsSbertError: see `get`.
@@ -336,8 +336,8 @@ class IndexLookup:
     async def _resolve_local(self, local: str, options: dict[str, str], names: IndexExpression) -> ResolvedIndices:
         parts = split_expression(local or "_all")
         credentials = self.lookup_credentials(names.headers)
-        # Permissions first, so that a caller who has none costs the engine one request. Without credentials there is
-        # nothing to check: the mappings are read with the caller's permissions.
+        # Permissions first, so that a caller without permissions costs the engine only one request. Without the
+        # gateway's own credentials there is nothing to check: the mappings are read with the caller's permissions.
         restricted = not names.listed and bool(credentials)
         allowed = await self._permissions.searchable_indices(parts, options, names.headers) if restricted else None
         if restricted and allowed is None:
@@ -347,7 +347,7 @@ class IndexLookup:
             return mappings
         if allowed is not None:
             if allowed.known is not None and mappings.keys() - allowed.known:
-                # An index was created since.
+                # An index was created in the meantime.
                 allowed = await self._permissions.searchable_indices(parts, options, names.headers, fresh=True)
                 if allowed is None:
                     return MISSING_INDICES

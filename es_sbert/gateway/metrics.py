@@ -65,7 +65,7 @@ class GatewayMetrics:
         self._running = gauge("requests_running", "Requests in progress.")
         unanswered = "Requests without a response of the engine, by reason."
         self.upstream_errors = counter("upstream_errors", unanswered, "reason")
-        self._nodes = gauge("upstream_up", "1 for a node that gets requests, 0 for one that is left out.", "node")
+        self._nodes = gauge("upstream_up", "1 if requests are sent to the node, 0 if it is excluded.", "node")
         self.texts_waiting = gauge("texts_waiting", "Texts waiting to be embedded.")
         self.texts_refused = counter("texts_refused", "Texts refused because too many waited.")
         self._vectors = counter("vectors", "Vectors by source: cache or model.", "source")
@@ -84,7 +84,7 @@ class GatewayMetrics:
         )
         lacking = "Documents written without the vector of a vector field, by reason."
         self._documents_without_vector = counter("documents_without_vector", lacking, "reason")
-        unread = "Requests that write documents and pass through unread, by reason."
+        unread = "Write requests that pass through without being read, by reason."
         self._unread_writes = counter("unread_writes", unread, "reason")
         # Memory, CPU time and open files of this process.
         ProcessCollector(registry=registry)
@@ -172,7 +172,7 @@ def metrics_routes(metrics: GatewayMetrics, key: SecretStr | None = None) -> lis
     async def show(request: Request) -> Response:
         if not has_bearer_key(request, key):
             return PlainTextResponse(
-                "The key is missing or wrong. Send the one of --metrics-key-file as `Authorization: Bearer KEY`.\n",
+                "The key is missing or wrong. Send the key in --metrics-key-file as `Authorization: Bearer KEY`.\n",
                 401,
                 {"www-authenticate": "Bearer"},
             )

@@ -62,7 +62,7 @@ class TrustedModels:
 
         Raises:
             IndexMismatch: the model of that name has another fingerprint, or the fingerprint is malformed.
-            ModelNotFound: there is no such a model.
+            ModelNotFound: there is no such model.
         """
         if not is_fingerprint(fingerprint):
             raise IndexMismatch(
@@ -95,7 +95,7 @@ class TrustedModels:
                 is_local = not is_hub_id(model) or installed_model_folder(model) or registered_model_folder(model)
                 read = read_sentence_model(resolve_model(model), model) if is_local else None
             except EsSbertError:
-                continue  # loading it says why
+                continue  # loading the model reports the reason
             if read is not None and read.query_fingerprint:
                 found.add(read.fingerprint)
         return frozenset(found)
@@ -126,12 +126,12 @@ class TrustedModels:
         here = self._fingerprints.get(name or "")
         if here is not None:
             return IndexMismatch(
-                f"an index needs the model {name!r} ({fingerprint[:12]}), and another model of that name is here "
-                f"({here[:12]})",
+                f"an index needs the model {name!r} ({fingerprint[:12]}), but this gateway has another model of that "
+                f"name ({here[:12]})",
                 f"{REGISTER_HINT}, or embed the documents again.",
             )
         problem = self._unusable.get(fingerprint, (0.0, ""))[1]
-        # Not made unasked: whoever may write a mapping could fill the disk with models of all lengths.
+        # Shortened models are not created on demand: anyone who may write a mapping could fill the disk with them.
         remedy = f"Start it with --model {name}." if split_shortened_name(name or "") else f"{REGISTER_HINT}."
         return ModelNotFound(
             f"an index needs the model {name!r} ({fingerprint[:12]}), which this gateway does not have"
@@ -149,7 +149,7 @@ class ModelRegistry:
         metrics: Counts models, texts and batches.
 
     Attributes:
-        not_ready_reason: Why the default model cannot be used; None once it was loaded.
+        not_ready_reason: Reason why the default model cannot be used; None once it was loaded.
         pairs: Fingerprints of the served models that are pairs, once `find_pairs` was called.
     """
 
@@ -185,19 +185,19 @@ class ModelRegistry:
         """
         if fingerprint is None:
             return await self._open(self.settings.find(name))
-        # A model and a pair that has it have one fingerprint, and embed queries differently: the name decides.
-        found = self._found.get((name, fingerprint))
-        if found is None or found not in self._loaded:
-            found = await asyncio.to_thread(self._trusted.find, name, fingerprint)
-        embedder = await self._open(found)
+        # A model and a pair that contains it share a fingerprint but embed queries differently: the name decides.
+        model = self._found.get((name, fingerprint))
+        if model is None or model not in self._loaded:
+            model = await asyncio.to_thread(self._trusted.find, name, fingerprint)
+        embedder = await self._open(model)
         if embedder.info.fingerprint != fingerprint:
             # The fingerprint of a model from the hub is only known after loading.
             raise IndexMismatch(
-                f"an index needs the model {name!r} ({fingerprint[:12]}), and the hub has another model of that name "
+                f"an index needs the model {name!r} ({fingerprint[:12]}), but the hub has another model of that name "
                 f"({embedder.info.fingerprint[:12]})",
                 f"{REGISTER_HINT}.",
             )
-        self._found[name, fingerprint] = found
+        self._found[name, fingerprint] = model
         return embedder
 
     async def find_pairs(self) -> None:

@@ -217,15 +217,15 @@ def check_dimensions(requested: int | None, dimensions: int, model: str) -> None
 
 
 def cut_vectors(vectors: Vectors, dimensions: int) -> Vectors:
-    """The first values of vectors, scaled to length 1, as the model `NAME@DIMENSIONS` gives them.
+    """The first values of vectors, scaled to length 1: the vectors of the model `NAME@DIMENSIONS`.
 
-    Vectors that are not longer than that are unchanged; a cut vector of zeros stays one.
+    Vectors that are not longer are unchanged. A vector that is all zeros after the cut stays so.
     """
     if dimensions >= vectors.shape[1]:
         return vectors
-    kept = vectors[:, :dimensions]
-    lengths = np.linalg.norm(kept, axis=1, keepdims=True)  # (texts, 1)
-    scaled: Vectors = np.divide(kept, lengths, out=np.zeros_like(kept), where=lengths > 0)
+    shortened = vectors[:, :dimensions]
+    lengths = np.linalg.norm(shortened, axis=1, keepdims=True)  # (texts, 1)
+    scaled: Vectors = np.divide(shortened, lengths, out=np.zeros_like(shortened), where=lengths > 0)
     return scaled
 
 

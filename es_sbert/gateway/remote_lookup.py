@@ -3,12 +3,12 @@
 No engine returns mappings across clusters. What a search needs is in other responses, which each engine gives to
 callers who may search the remote indices:
 
-- the vector fields, and whether they hold passages: field capabilities
+- the vector fields, and whether they hold chunks: field capabilities
 - the model: the fingerprint that every document carries (`embedding_meta.fingerprint`)
 - on OpenSearch, whether a field has a graph: the error for a query vector of a wrong length
 
-What cannot be found out is a `RemoteRefusal`. A cluster that does not respond must not look like one without vectors,
-because the response to the search would then silently lack its documents.
+If something cannot be found out, the result is a `RemoteRefusal`. A cluster that does not respond must not look like
+one without vectors, because the response to the search would then silently lack its documents.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from es_sbert.index.mapping import (
 _SEVERAL_SHARDS = 2
 # No field has this name.
 _UNMAPPED = f"{META_KEY}_unmapped"
-# All that can be known of passages is that there are some.
+# For chunks, only their existence is known.
 _SOME_CHUNKS = ChunkRules(tokens=1, overlap=0)
 _FINGERPRINT = f"{document_meta_field('')}.fingerprint"
 _MAPPED = ("indices", "failures", "fields.{0}*", "fields.*.dense_vector", "fields.*.knn_vector", "fields.*.nested",
@@ -48,7 +48,7 @@ _MAPPED = ("indices", "failures", "fields.{0}*", "fields.*.dense_vector", "field
 
 @dataclass(frozen=True)
 class RemoteRefusal:
-    """Why the vector fields of remote indices are unknown, so that semantic queries are refused.
+    """The reason why the vector fields of remote indices are unknown, so that semantic queries are refused.
 
     Attributes:
         kind: Class of the error, which decides the status of the response.
@@ -71,7 +71,7 @@ class RemoteIndices:
         names: Concrete names, `CLUSTER:INDEX`.
         fields: Name → its vector fields by name; only indices that have any.
         ordinary: Whether the virtual field's name is an ordinary field in one of them.
-        refusal: Why the vector fields are unknown.
+        refusal: Reason why the vector fields are unknown.
     """
 
     names: frozenset[str] = frozenset()
@@ -91,7 +91,7 @@ class RemoteVectorField:
 
     Attributes:
         plain: The indices where documents have one vector.
-        chunked: The indices where they have one per passage.
+        chunked: The indices where they have one per chunk.
     """
 
     name: str
@@ -145,7 +145,7 @@ class RemoteLookup:
         Args:
             parts: The expression, percent-encoded, in parts that fit into the path of a request.
             options: Parameters that change how the expression is resolved.
-            headers: The caller's.
+            headers: The caller's headers.
 
         Raises:
             EngineUnreachable: the engine itself did not respond.
@@ -195,10 +195,8 @@ class RemoteLookup:
         else:
             # A kNN query fails on a field without a graph. A script searches any field, but compares all its vectors.
             index_type = IndexType.INT8_HNSW if index in graphs else IndexType.FLAT
-        passages = _SOME_CHUNKS if index in field.chunked else None
-        return VectorFieldMeta(
-            fingerprint=fingerprint, model="", dimensions=0, index_type=index_type, passages=passages
-        )
+        chunks = _SOME_CHUNKS if index in field.chunked else None
+        return VectorFieldMeta(fingerprint=fingerprint, model="", dimensions=0, index_type=index_type, passages=chunks)
 
     async def _models(
         self, target: str, shown: str, fields: Sequence[RemoteVectorField], credentials: Headers
@@ -224,8 +222,8 @@ class RemoteLookup:
                 return _incomplete(shown, reply.body)
             models: dict[str, str] = {}
             for number, each in enumerate(fields):
-                found = [bucket["key"] for bucket in reply.body["aggregations"][f"models-{number}"]["buckets"]]
-                if len(found) > 1:
+                fingerprints = [bucket["key"] for bucket in reply.body["aggregations"][f"models-{number}"]["buckets"]]
+                if len(fingerprints) > 1:
                     return RemoteRefusal(
                         f"{each.name} holds vectors of several models in {shown}",
                         "Search the remote indices separately, or migrate them to one model: "
@@ -236,8 +234,8 @@ class RemoteLookup:
                         f"{shown} has documents that do not say by which model the vector in {each.name} was made",
                         "Load them with es-sbert ingest, or send the search to a gateway of the remote cluster.",
                     )
-                if found:
-                    models[each.name] = found[0]
+                if fingerprints:
+                    models[each.name] = fingerprints[0]
         return models
 
     async def _understands_knn(self, target: str, credentials: Headers) -> bool:
@@ -284,9 +282,9 @@ def remote_vector_fields(capabilities: Json, names: frozenset[str], vector_type:
     fields = []
     for mapped in sorted(capabilities):
         name = mapped.removesuffix(_FINGERPRINT)
-        own = indices(mapped, "keyword") if name != mapped else frozenset()
-        plain = own & indices(name, vector_type)
-        chunked = own & indices(name, "nested") & indices(f"{name}.{CHUNK_VECTOR}", vector_type)
+        keyword_indices = indices(mapped, "keyword") if name != mapped else frozenset()
+        plain = keyword_indices & indices(name, vector_type)
+        chunked = keyword_indices & indices(name, "nested") & indices(f"{name}.{CHUNK_VECTOR}", vector_type)
         if plain or chunked:
             fields.append(RemoteVectorField(name, plain, chunked))
     return fields

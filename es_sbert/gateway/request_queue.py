@@ -91,13 +91,13 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     """Take a batch from one request first, then from those with the fewest remaining texts.
 
     Batches alternately begin with the oldest request and with the one that has the fewest remaining texts. So a query
-    does not wait for a thousand documents, the thousand do not wait forever, and of two large requests one ends early:
-    its documents go to the engine while the other's are embedded.
+    does not wait for a thousand documents, and the thousand documents do not wait forever. Of two large requests, one
+    finishes early: its documents go to the engine while those of the other are embedded.
 
-    Of a model with a Router, all texts of a batch are of one route.
+    With a Router model, all texts of a batch belong to the same route.
 
-    Texts of a batch have similar length, since all take as long as the longest: none has more than twice the tokens of
-    another.
+    The texts of a batch have similar lengths, because each takes as long as the longest: no text has more than twice
+    the tokens of another.
 
     Args:
         waiting: The requests, oldest first. Requests without remaining texts are removed.

@@ -1,6 +1,6 @@
-"""Log searches to monthly indices that dashboards read, and clicks on their hits to indices of their own.
+"""Log searches to monthly indices that dashboards read, and clicks on their hits to separate indices.
 
-Logging is asynchronous: it never blocks a request and never makes one fail.
+Logging is asynchronous: it never blocks or fails a request.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SearchKind(StrEnum):
 
 
 def new_search_id() -> str:
-    """A random id, which nobody can guess who did not run the search."""
+    """A random id that cannot be guessed."""
     return secrets.token_hex(10)
 
 
@@ -62,8 +62,8 @@ class SearchRecord:
     Attributes:
         index: Index expression as the caller wrote it, not percent-encoded.
         api: `_search`, `_msearch`, `_async_search`, ….
-        kind: Lexical, semantic, hybrid, or browse without a query; of a search that was refused, what it would have
-            been.
+        kind: Lexical, semantic, hybrid, or browse for a search without a query. For a refused search, the kind that it
+            would have had.
         status: HTTP status of the response to the caller.
         milliseconds: From the request to the end of the response.
         embedding_milliseconds: Time until its semantic queries were replaced; None without semantic queries.
@@ -303,7 +303,9 @@ class SearchLog:
             raise response_error(status, answer, label=_LABEL, action="POST /_bulk")
         items = answer.get("items", []) if isinstance(answer, dict) else []
         if len(items) != len(batch):
-            raise EngineUnreachable(f"{_LABEL} broke off its response", "Check the network, and any proxy in between.")
+            raise EngineUnreachable(
+                f"{_LABEL} ended its response early", "Check the network, and any proxy in between."
+            )
         return [item["create"] for item in items]
 
     async def _ensure_index(self, index: str, body_name: str) -> None:
@@ -364,9 +366,9 @@ def _report_failure(writer: asyncio.Task[None]) -> None:
 
 
 def is_internal_search(expression: str, log: str) -> bool:
-    """Whether a search is one of Kibana or OpenSearch Dashboards for itself, or reads what the dashboards show.
+    """Whether a search is an internal one of Kibana or OpenSearch Dashboards, or reads the data of our dashboards.
 
-    They search their system indices all the time, whose names begin with a dot.
+    Both search their system indices all the time; the names of these begin with a dot.
 
     Args:
         expression: Index expression, not percent-encoded.
@@ -432,12 +434,12 @@ def lacks_query(body: bytes, parameters: bytes = b"") -> bool:
 # Other places of queries than the member `query`: parameters of the URL, and members of the body.
 _QUERY_PARAMS = frozenset({"q", "source"})
 _QUERY_MEMBERS = frozenset({"knn", "post_filter", "rescore", "suggest"})
-# What the query bar and the time picker send if nobody types.
+# Sent by the query bar and the time picker if nothing is typed.
 _UNTYPED_CLAUSES = frozenset({"match_all", "range"})
 
 
 def read_trace(body: bytes, parameters: bytes = b"", index: str | None = None) -> SearchTrace:
-    """What the log says about a search before it is handled.
+    """The log entry of a search before it is handled.
 
     Args:
         body: JSON, uncompressed.
@@ -450,7 +452,7 @@ def read_trace(body: bytes, parameters: bytes = b"", index: str | None = None) -
 
 @dataclass
 class SearchTrace:
-    """What the log says about one search of a request; filled in while the search is handled.
+    """The log entry of one search of a request; filled in while the search is handled.
 
     Attributes:
         index: Its own index expression, not percent-encoded; None for that of the request.

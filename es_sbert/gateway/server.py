@@ -67,17 +67,16 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
 
 
 def _is_not_cut_off(record: logging.LogRecord) -> bool:
-    """Whether a line of uvicorn is to be logged; of a response that was cut off, `forward` logs the path."""
+    """Whether to log a line of uvicorn: for a truncated response, `forward` logs a line with the path instead."""
     return not record.getMessage().startswith("ASGI callable returned without completing response")
 
 
 def tune_interpreter() -> None:
-    """Tune thread switching and garbage collection for low latency, in a process that does nothing but serve.
-
-    By default, a thread that parses a large request may hold the interpreter lock for five milliseconds whenever the
-    event loop needs it, which is several times per request. And the many objects of a large request trigger full
-    collections, which stop every thread for tens of milliseconds and free nothing: JSON has no cycles. Collections of
-    young objects stay small, so that each is short.
+    """Tune thread switching and garbage collection for low latency, in a process that only serves. By default, a thread
+    that parses a large request may hold the interpreter lock for five milliseconds whenever the event loop needs it,
+    which is several times per request. And the many objects of a large request trigger full collections, which stop
+    every thread for tens of milliseconds and free nothing: JSON has no cycles. Collections of young objects stay small,
+    so that each is short.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -105,6 +104,6 @@ def bind_socket(listen: ListenSettings) -> socket.socket:
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]  # the rest repeats the address
         raise UsageError(
-            f"nothing can listen on {listen.host}, port {listen.port}: {reason}",
+            f"the gateway cannot listen on {listen.host}, port {listen.port}: {reason}",
             "Give an address of this machine and a port that is free: `host` and `port`.",
         ) from error

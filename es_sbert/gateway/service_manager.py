@@ -27,4 +27,6 @@ def notify_service_manager(*assignments: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto("\n".join(assignments).encode(), address)
     except OSError as error:
-        logger.warning("systemd was not told %s: %s. Use Type=exec if it cannot be.", assignments[0], error)
+        logger.warning(
+            "cannot send %s to systemd: %s. Use Type=exec if notifications are not possible.", assignments[0], error
+        )

@@ -18,7 +18,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
-# Where loads report to, in the examples (`es-sbert ingest --report-index`).
+# The report index of the examples (`es-sbert ingest --report-index`).
 DEFAULT_REPORT_INDEX = "es-sbert-loads"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 # BLAKE2 takes at most 64 bytes; a key of less than 16 could be guessed.
@@ -27,7 +27,7 @@ MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
 
 @dataclass(frozen=True)
 class QueryTextPolicy:
-    """What the search log contains of query texts, which may be personal data.
+    """Storage of query texts in the search log, since they may be personal data.
 
     Attributes:
         queries: Whether to log the text itself.
@@ -52,7 +52,7 @@ class QueryTextPolicy:
         if key is not None and not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
             raise UsageError(
                 f"the key of the search log has {len(key)} bytes, not {MIN_KEY_BYTES} to {MAX_KEY_BYTES}",
-                "Make one: openssl rand -hex 32.",
+                "Create one: openssl rand -hex 32.",
             )
         return cls(queries=queries, key=key or secrets.token_bytes(MAX_KEY_BYTES))
 
@@ -104,7 +104,7 @@ class SearchLogSettings:
 
     Attributes:
         index: Name of the log. Each month has a separate index.
-        wording: What is logged of query texts.
+        wording: Form in which query texts are logged.
         gateway: Name of this gateway.
         buffer: Records that may wait to be written; further ones are dropped and counted.
         batch: Maximum records of a bulk request.
@@ -151,7 +151,7 @@ class EmbeddingsApiSettings(FrozenSettings):
 
 
 class EmbeddingSettings(FrozenSettings):
-    """How texts of concurrent requests are batched and cached.
+    """Batching and caching of texts from concurrent requests.
 
     Attributes:
         batch_tokens: Maximum padded tokens of a batch; the encoder's default if None.
@@ -255,8 +255,8 @@ class Limits(FrozenSettings):
         connect_seconds: Timeout of a connection to the engine.
         answer_seconds: Timeout of the engine's response, and between two chunks of it. Long, because a synchronous
             reindex sends nothing until its end.
-        health_seconds: Timeout of a health request, which a node gets that leaves a request unanswered.
-        unanswered_seconds: Time without an answer before it gets one.
+        health_seconds: Timeout of the health request that is sent to a node which does not answer a request.
+        unanswered_seconds: Time without an answer before that health request is sent.
         idle_seconds: Timeout between two chunks of a request body, and of an idle connection.
         body_seconds: Maximum time spent waiting for one body (408).
         body_rate: Minimum bytes per second of a body while the gateway waits for it (408).
@@ -294,13 +294,13 @@ class Limits(FrozenSettings):
         if self.buffered_bytes is not None and self.buffered_bytes < 2 * self.body_bytes:
             raise UsageError(
                 f"{self.buffered_bytes:,} bytes for all bodies are less than two of {self.body_bytes:,} bytes",
-                "Give a `buffered_bytes` of at least twice `body_bytes`.",
+                "Set `buffered_bytes` to at least twice `body_bytes`.",
             )
         return self
 
 
 class OnEmbeddingFailure(StrEnum):
-    """What happens to a document that cannot be embedded."""
+    """Policy for a document that cannot be embedded."""
 
     FAIL = "fail"  # it is refused with a retryable status
     PASS = "pass"  # it is written without vectors
@@ -315,7 +315,7 @@ class HideVectors(StrEnum):
 
 
 class SemanticSettings(FrozenSettings):
-    """How semantic queries are rewritten and documents embedded.
+    """Settings for rewriting semantic queries and embedding documents.
 
     Attributes:
         virtual_field: Field name for semantic queries on an index's first vector field: `semantic: "…"`. Other vector
@@ -329,7 +329,7 @@ class SemanticSettings(FrozenSettings):
         semantic_weight: Points that a cosine score of 1 adds to a hit's BM25 score in a hybrid query; None is the
             measured optimum (`es_sbert.search.hybrid_search`).
         writes: Whether to embed documents that are written through the gateway.
-        on_embedding_failure: What happens to a document that cannot be embedded.
+        on_embedding_failure: Policy for a document that cannot be embedded.
         hide_vectors: Whether the hits of searches lack vectors and their metadata.
     """
 
@@ -355,7 +355,7 @@ class SemanticSettings(FrozenSettings):
 
 
 class ListenSettings(FrozenSettings):
-    """Where the gateway listens.
+    """Listening address of the gateway.
 
     Attributes:
         host: Address to listen on. Any address other than 127.0.0.1 makes it reachable from other machines.
@@ -364,7 +364,7 @@ class ListenSettings(FrozenSettings):
         cors_origins: Origins of web pages that may call the gateway; none by default.
         allowed_hosts: Names or IP addresses by which clients may call the gateway; any by default.
         certificate, key: PEM files for https.
-        drain_seconds: From SIGTERM until the gateway stops listening.
+        drain_seconds: Time from SIGTERM until the gateway stops listening.
     """
 
     host: str = "127.0.0.1"

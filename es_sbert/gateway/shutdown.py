@@ -1,4 +1,4 @@
-"""Graceful shutdown: readiness fails first, requests are answered for a while longer, and then the server ends."""
+"""Graceful shutdown: first readiness fails, requests are still answered for a while, and then the server stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from es_sbert.messages import log_event
 
 @dataclass
 class ShutdownState:
-    """What the server tells the application and its connections about its shutdown.
+    """The state of the server's shutdown, for the application and its connections.
 
     Attributes:
         draining: Whether the server is about to end. Requests are still answered, but `/readyz` fails, and each
@@ -27,7 +27,7 @@ class ShutdownState:
 
     @property
     def reason(self) -> str | None:
-        """Why a load balancer must send no more requests here; None if it may."""
+        """The reason why a load balancer must send no more requests here; None if it may."""
         return "the gateway is shutting down" if self.draining else None
 
 
@@ -38,9 +38,9 @@ class DrainingServer(uvicorn.Server):
     listening and waits for the requests in progress.
 
     Args:
-        config: Of the server.
-        state: Is told when draining begins.
-        drain_seconds: From SIGTERM until the server stops listening; 0 to stop at once.
+        config: Configuration of the server.
+        state: Updated when draining begins.
+        drain_seconds: Time from SIGTERM until the server stops listening; 0 to stop at once.
     """
 
     def __init__(self, config: uvicorn.Config, state: ShutdownState, drain_seconds: float) -> None:
@@ -74,5 +74,5 @@ class DrainingServer(uvicorn.Server):
         for connection in connections:
             connection.close_after_response()
         notify_service_manager("STOPPING=1", "STATUS=answering requests until load balancers have noticed the shutdown")
-        told = f"shutting down in {self._drain_seconds:g} seconds: /readyz fails, requests are still answered"
-        log_event("draining", told, text=told, seconds=self._drain_seconds)
+        message = f"shutting down in {self._drain_seconds:g} seconds: /readyz fails, requests are still answered"
+        log_event("draining", message, text=message, seconds=self._drain_seconds)

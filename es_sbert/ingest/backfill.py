@@ -36,7 +36,7 @@ def embed_index(context: LoadContext, encoder: Encoder, reader: IndexReader | No
     """Embed all documents of an index that have no current vector.
 
     Args:
-        reader: Reads them; None for one of its own.
+        reader: Reads the documents; None creates a reader.
 
     Raises:
         EsSbertError: a stage failed (never because of a single document).
@@ -55,7 +55,7 @@ def embed_in_place(
     """Embed the documents of an index that have no current vector.
 
     Args:
-        documents: Those documents, as `reader` yields them.
+        documents: The documents, as yielded by `reader`.
         tick: Called several times a second.
 
     Raises:
@@ -91,11 +91,11 @@ def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> Window
 
 
 def scan_query(targets: EmbeddingTargets, *, only_lacking: bool = False, only_ids: Sequence[str] | None = None) -> Json:
-    """All documents; the named queries of a hit tell which of the targets have a vector (their numbers).
+    """A query for all documents. Its named queries tell which targets of a hit have a vector, by number.
 
     Args:
-        only_lacking: Only documents that lack a vector in one of them.
-        only_ids: Only documents of these ids.
+        only_lacking: Match only documents that lack a vector in at least one target.
+        only_ids: Match only documents with these ids.
     """
     query = named_vectors_query((target.field, target.meta) for target in targets)
     if only_ids is not None:
@@ -106,12 +106,13 @@ def scan_query(targets: EmbeddingTargets, *, only_lacking: bool = False, only_id
     return query
 
 
-# Of these, the engine finds every document that has a value. Others may not be indexed, or not if they are long.
+# With these types, `exists` finds every document that has a value. Other types may not be indexed, or not if the value
+# is long.
 _SEARCHABLE_TEXT_TYPES = frozenset({"text", "match_only_text"})
 
 
 def lacking_text_query(targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> Json:
-    """Documents that lack a vector, as `scan_query`, without those that certainly have no text.
+    """A query for documents that lack a vector, leaving out documents that certainly have no text.
 
     Args:
         mappings: The mapping of the index.
@@ -138,8 +139,8 @@ class IndexReader:
     The outcome of all other documents is recorded.
 
     Args:
-        context: The load; it fills all of its targets. If it names an alias, only documents are read that a search
-            by the alias sees.
+        context: The load. All of its targets are filled. If it names an alias, only documents that are visible through
+            the alias are read.
         slice: The part of the index to read; None reads all of it.
 
     Attributes:
@@ -160,7 +161,7 @@ class IndexReader:
         self._origin = Origin(f"index {self._index}")
 
     def documents(self) -> Iterator[Document]:
-        """The documents, as `scan_index` reads them. If it fails, what was read until then is still loaded."""
+        """The documents, as `scan_index` reads them. If it fails, the documents read so far are still loaded."""
         for page in self._pages():
             if page.is_rewritten:
                 # Most of them were read and written by this load.
@@ -191,21 +192,21 @@ class IndexReader:
         return scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
 
     def find_stale(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
-        """Those of the documents that a load would embed as they are now; no outcome is recorded.
+        """The keys of the documents that a load would embed now; no outcome is recorded.
 
         Raises:
             IndexMismatch: the alias was moved to another index.
             EngineError: the engine failed.
         """
         stale: set[DocumentKey] = set()
-        for some in batched(keys, SCAN_PAGE):
-            ids, source = [document_id for document_id, _ in some], {"includes": self.includes}
+        for page_keys in batched(keys, SCAN_PAGE):
+            ids, source = [document_id for document_id, _ in page_keys], {"includes": self.includes}
             hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=self._query(), source=source)
-            stale.update(key for key in some if key in hits and self.stale_document(hits[key]) is not None)
+            stale.update(key for key in page_keys if key in hits and self.stale_document(hits[key]) is not None)
         return stale
 
     def reread(self, conflicts: Mapping[DocumentKey, DocumentAction]) -> Iterator[Document]:
-        """The documents of these actions as they are now; they are not counted as read a second time.
+        """Read the documents of these actions again; they are not counted as read a second time.
 
         Documents that cannot be read, because the engine is unreachable or the user stopped the load, are left for the
         next run.
@@ -227,7 +228,7 @@ class IndexReader:
                     elif self._was_written_by(conflicts[key], hit):
                         # A request whose answer was lost; the conflict has counted it as not embedded.
                         self._outcomes.ledger.add_embedded(1)
-                        self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].passages)])
+                        self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].chunks)])
                         self._outcomes.record_in_index([(key, hit_version(hit))], writes=1)
                     else:
                         yield from self._stale(hit)
@@ -281,7 +282,7 @@ class IndexReader:
             self._outcomes.add(result)
 
     def _examine(self, hit: Json) -> Document | TextFieldError | DocumentOutcome:
-        """The document to embed, the reason why it cannot be, or the outcome of one that needs nothing.
+        """The document to embed, the reason why it cannot be embedded, or its outcome if nothing has to be done.
 
         Raises:
             IndexMismatch: the hit is of another index, because the alias was moved: its vector would be written to the

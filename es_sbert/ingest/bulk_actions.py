@@ -22,7 +22,7 @@ class DocumentAction(NamedTuple):
         outcome: The outcome of the document if the engine takes the action.
         fields: The vector fields that it writes.
         lost_tokens: Tokens of its text that the model does not read.
-        passages: Passages among the new vectors.
+        chunks: Number of chunks that got a vector; 0 if texts are not split.
     """
 
     document: Document
@@ -30,14 +30,14 @@ class DocumentAction(NamedTuple):
     outcome: DocumentOutcome
     fields: tuple[VectorFieldValue, ...] = ()
     lost_tokens: int = 0
-    passages: int = 0
+    chunks: int = 0
 
 
 def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: Sequence[str] = ()) -> bytes:
     """The lines that write a document with its vectors.
 
-    A document of a source is indexed as a whole: its own bytes, with the vectors and their metadata appended. Of a
-    document of the index only the vectors are updated, unless it was written since it was read.
+    A document from a source is indexed as a whole: its bytes, with the vectors and their metadata appended. For a
+    document read from the index, only the vectors are updated, and only if it was not written in the meantime.
 
     Args:
         cleared: Vector fields whose text a document of the index has lost; they and their metadata are removed.

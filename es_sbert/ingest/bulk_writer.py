@@ -23,14 +23,14 @@ _SPLIT_STATUSES = frozenset({400, 413})
 _OVERLOAD_STATUSES = frozenset({429, 503})
 # HTTP 500 for one item may be transient: it is retried, but only within the budget.
 _INTERNAL_SERVER_ERROR = 500
-# Read-only, set by hand or because a disk is nearly full: transient once somebody has removed the cause.
+# Read-only, set by hand or because a disk is nearly full: transient, since the cause can be removed.
 _BLOCKED_REASON = "cluster_block_exception"
 _BLOCKED_STATUS = 403  # of a request; missing privileges raise AccessDenied
 # The following reasons are not about a document: every later one would be rejected too.
 _DENIED_REASON = "security_exception"
 _CLOSED_REASON = "index_closed_exception"
 _DELETED_REASON = "index_not_found_exception"  # the load ends with an error that says so
-# An ingest pipeline rejects the document for good, though engines answer 500 for its `fail` processor.
+# Permanent, although engines answer 500: the `fail` processor of an ingest pipeline rejected the document.
 _PIPELINE_REASON = "fail_processor_exception"
 
 
@@ -41,7 +41,7 @@ def _is_retryable_item(result: BulkItemResult) -> bool:
 
 
 def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> str | None:
-    """Why a document that the engine acknowledged is not where it was sent to; None if it is.
+    """The reason why a document that the engine acknowledged is not where it was sent to; None if it is.
 
     Args:
         result: The engine's answer for the document.
@@ -137,7 +137,7 @@ class BulkWriter:
             throttle.decrease()
         if attempt.retryable:
             if len(attempt.retryable) < len(group):
-                # Some documents were taken: the budget is for a standstill.
+                # Some documents were accepted: the retry budget covers only the time without progress.
                 backoff.reset()
             return self._wait(attempt, backoff)
         if attempt.answered:
@@ -171,10 +171,10 @@ class BulkWriter:
             return ()
         elif attempt.server_errors:
             for action in actions:
-                self._record_failure(action, f"the engine fails on it, for {seconds:g} s: {attempt.reason}")
+                self._record_failure(action, f"the engine kept failing on it for {seconds:g} s: {attempt.reason}")
             return ()
         else:
-            self._control.stop_sending(f"{attempt.reason} (tried again for {seconds:g} s)")
+            self._control.stop_sending(f"{attempt.reason} (retried for {seconds:g} s)")
         if attempt.disconnected and len(actions) > 1:
             # The body may be the cause: a proxy limits its size, or it keeps the server too busy to answer.
             return split_in_half(actions)
@@ -217,7 +217,7 @@ class BulkWriter:
         return attempt
 
     def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:
-        """What to do after a request that failed as a whole."""
+        """Decide how to continue after a request that failed as a whole."""
         status = error.status if isinstance(error, RequestFailed) else 0
         if is_transient(error) or status == _BLOCKED_STATUS:
             disconnected = status == 0
@@ -238,7 +238,7 @@ class BulkWriter:
     def _record_outcomes(self, actions: Sequence[DocumentAction]) -> None:
         """Record the outcomes of documents that the index holds as they were sent."""
         indexed = [action for action in actions if action.outcome is DocumentOutcome.INDEXED]
-        self._outcomes.ledger.add_indexed([(action.lost_tokens, action.passages) for action in indexed])
+        self._outcomes.ledger.add_indexed([(action.lost_tokens, action.chunks) for action in indexed])
         if len(indexed) < len(actions):
             for action in actions:
                 if action.outcome is not DocumentOutcome.INDEXED:

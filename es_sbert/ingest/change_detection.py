@@ -1,4 +1,4 @@
-"""Detect which documents changed: which need a new vector, which keep the one they have, and which stay as they are."""
+"""Detect which documents changed: which need a new vector, which keep their vector, and which are unchanged."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class WindowPlan:
 
 
 class Decision(Enum):
-    """What a load does with a document."""
+    """The action of a load for a document."""
 
     WRITE = auto()  # it is new, or has changed
     CLEAR = auto()  # its text is gone: it replaces the one in the index, without vectors
     UNCHANGED = auto()
     SUPERSEDED = auto()  # the index holds a newer version
-    EMPTY = auto()  # no text, and the index holds no vector of it
+    EMPTY = auto()  # no text, and no vector in the index
 
 
 # Members of a vector's metadata that change detection reads.
@@ -79,7 +79,7 @@ class ChangeDecision(NamedTuple):
     """A document compared with what the index holds of it.
 
     Attributes:
-        decision: What the load does with it.
+        decision: Action of the load for it.
         to_embed: Targets, by number, that get a new vector.
         reused: Targets whose vector is current.
         discarded: Targets that this load does not fill and whose vector is of an outdated text.
@@ -106,9 +106,9 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
     has_text = has_meta = loses_vector = text_changed = superseded = False
     same_document = True
     # One pass without closures: this runs for every document of a load.
-    for number, (target, text, one) in enumerate(zip(targets, document.texts, stored, strict=True)):
-        change = vector_change(target, text, one)
-        text_changed |= one.text_changed
+    for number, (target, text, earlier) in enumerate(zip(targets, document.texts, stored, strict=True)):
+        change = vector_change(target, text, earlier)
+        text_changed |= earlier.text_changed
         if change is VectorChange.EMBED:
             to_embed.append(number)
         elif change is VectorChange.KEEP:
@@ -117,13 +117,13 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
             discarded.append(number)
         elif change is VectorChange.REMOVE:
             loses_vector = True
-        if one.meta is not None:
-            superseded = superseded or is_superseded(document, one.meta)
+        if earlier.meta is not None:
+            superseded = superseded or is_superseded(document, earlier.meta)
         if target.filled:
             has_text = has_text or text != ""
-            if one.meta is not None:
+            if earlier.meta is not None:
                 has_meta = True
-                same_document &= one.meta.get("document_hash") == document.document_hash
+                same_document &= earlier.meta.get("document_hash") == document.document_hash
     if has_meta and same_document and not (text_changed or to_embed or loses_vector):
         return _UNCHANGED
     if superseded:
@@ -214,7 +214,7 @@ class ChangeDetection:
             # A newer version of a dead letter wins, also one that was written a moment ago.
             self._context.control.check()
             self._context.retrying(self._engine.refresh, self._index)
-        # A search, not a lookup by id: only a search tells whether there is a vector without returning it.
+        # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
         query = named_vectors_query((target.field, target.meta) for target in self._targets)
         texts = [field for target in self._targets for field in target.template.fields]
         metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
@@ -224,11 +224,11 @@ class ChangeDetection:
         hits: dict[DocumentKey, Json] = {}
         for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):
             self._context.control.check()
-            wanted = [document.id for document in group]
-            hits |= self._context.retrying(look_up, self._engine, self._index, wanted)
-        ids = {document_id for document_id, _ in hits}
+            ids = [document.id for document in group]
+            hits |= self._context.retrying(look_up, self._engine, self._index, ids)
+        found_ids = {document_id for document_id, _ in hits}
         for document in documents:
-            if document.id in ids and document.key not in hits and any(document.texts):
+            if document.id in found_ids and document.key not in hits and any(document.texts):
                 self._outcomes.rerouted += 1
         return hits
 
@@ -236,9 +236,11 @@ class ChangeDetection:
         if hit is None:
             return [StoredVector()] * len(self._targets)
         source, stored = hit.get("_source") or {}, []
-        for number, (target, one) in enumerate(zip(self._targets, stored_vectors(hit, self._targets), strict=True)):
+        for number, (target, stored_vector) in enumerate(
+            zip(self._targets, stored_vectors(hit, self._targets), strict=True)
+        ):
             text_changed = self._comparable[number] and stored_text(source, target) != document.texts[number]
-            stored.append(StoredVector(one.exists and not self._untrusted, one.meta, text_changed))
+            stored.append(StoredVector(stored_vector.exists and not self._untrusted, stored_vector.meta, text_changed))
         return stored
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[DocumentKey, Json]:
@@ -259,7 +261,7 @@ class ChangeDetection:
         """Add a document that is to be written, with the vectors that it keeps.
 
         Args:
-            source: The vectors that the index holds, and their metadata, both as they are now.
+            source: The current vectors in the index, with their metadata.
         """
         to_embed, reused = list(decision.to_embed), []
         for number in decision.reused:

@@ -1,6 +1,6 @@
 """Check the first records of a load before anything is written.
 
-A wrong format or a misspelt field name stops the load here, with a remedy.
+A wrong format or a misspelled field name stops the load here, with a remedy.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from es_sbert.ingest.records import Origin, Record
 from es_sbert.ingest.sources.document_source import FileSource
 from es_sbert.messages import pluralize
 
-# Records of each further file that are read before a field is called missing, and how many files.
+# Limits for the search for a missing field in further files: records per file, and number of files.
 _FURTHER_RECORDS, _FURTHER_FILES = 100, 32
-# Documents of the index in which fields are looked for.
+# Number of documents of the index that are searched for a field.
 _SAMPLE = 100
 # Documents of the index whose fields are listed in a message.
 _LISTED = 10
@@ -113,7 +113,7 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
 
 
 def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
-    """Reject a field of the routing that neither the documents nor the mapping have.
+    """Reject a routing field that exists neither in the documents nor in the mapping.
 
     Raises:
         SourceError: the documents would all be written without a routing.
@@ -125,7 +125,7 @@ def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
     if head in mapped or any(find_field(fields, field) is not MISSING for fields in _further_documents(plan)):
         return
     raise SourceError(
-        f"none of the first {pluralize(len(first.records), 'record')} has the field {field} of the routing",
+        f"none of the first {pluralize(len(first.records), 'record')} has the routing field {field}",
         f"{fields_hint([field], first.field_names(), DOCUMENTS_HAVE)} Correct `routing_field`, or put the field into "
         "the mapping before the load if only later documents have it.",
     )
@@ -142,7 +142,7 @@ def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bo
 def _raise_unknown_fields(
     engine: Engine, plan: LoadPlan, missing: Collection[str], names: Sequence[str], first: FirstRecords | None = None
 ) -> None:
-    """Reject fields of the text that neither the documents nor the mapping have.
+    """Reject text fields that exist neither in the documents nor in the mapping.
 
     Args:
         missing: Fields of texts that none of the checked documents has.
@@ -160,12 +160,12 @@ def _raise_unknown_fields(
         looked_at = (
             "the documents of the index" if first is None else f"the first {pluralize(len(first.records), 'record')}"
         )
-        known = all(name in derived for name in unknown)
-        mapping = "" if plan.state is None or known else f", and the mapping of {plan.state.name} lacks it"
+        all_derived = all(name in derived for name in unknown)
+        mapping = "" if plan.state is None or all_derived else f", and the mapping of {plan.state.name} lacks it"
         hint = fields_hint(unknown, names, DOCUMENTS_HAVE, derived)
-        if first is not None and not known and plan.from_python:
+        if first is not None and not all_derived and plan.from_python:
             hint += f" {PYTHON_TEXT_REMEDY}"
-        elif first is not None and not known:
+        elif first is not None and not all_derived:
             hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(
             f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} (the text is "
@@ -204,7 +204,7 @@ def _check_dead_letters(engine: Engine, plan: LoadPlan) -> None:
 
 
 def _check_index(engine: Engine, plan: LoadPlan) -> None:
-    """Reject fields that neither the mapping nor a sample of the documents has."""
+    """Reject text fields that exist neither in the mapping nor in a sample of the documents."""
     state = plan.state
     assert state is not None, "documents of an index that exists"
     fields = [field for field in plan.fields if not _has_vectors_of_text(engine, state, field)]
@@ -224,23 +224,23 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
     properties = state.mappings.get("properties", {})
-    some = {"bool": {"should": [exists_query(field, properties) for field in texts], "minimum_should_match": 1}}
-    if not engine.count(name, some):
+    has_text = {"bool": {"should": [exists_query(field, properties) for field in texts], "minimum_should_match": 1}}
+    if not engine.count(name, has_text):
         raise SourceError(f"no document of {name} has the text field {' or '.join(texts)}", hint)
 
 
 def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
     """Names of the fields of an index: from its mapping, and from some documents, because a mapping may omit fields."""
     assert plan.state is not None, "documents of an index that exists"
-    found = dict.fromkeys(mapping_field_names(plan.state.mappings.get("properties", {})))
+    names = dict.fromkeys(mapping_field_names(plan.state.mappings.get("properties", {})))
     for hit in sample_hits(engine, plan, _LISTED):
-        found |= dict.fromkeys(document_field_names(hit.get("_source") or {}))
-    own = {
+        names |= dict.fromkeys(document_field_names(hit.get("_source") or {}))
+    vector_fields = {
         name
         for target in planned_document_rules(plan, engine.info).targets
         for name in (target.field, target.meta_field)
     }
-    return [name for name in found if name.partition(".")[0] not in own]
+    return [name for name in names if name.partition(".")[0] not in vector_fields]
 
 
 def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from es_sbert.ingest.sources.document_source import DocumentSource
 
 
 class SeenStatus(Enum):
-    """What a load knows of a document that it reads."""
+    """What a load knows about a document that it reads."""
 
     NEW = auto()  # not seen in this run; documents of an earlier run are looked up in the index again
     ACKNOWLEDGED = auto()  # acknowledged in this run, and read again because the worker that read it first was lost
@@ -75,12 +75,12 @@ def _padded(keys: Sequence[bytes]) -> list[bytes | None]:
 
 @dataclass(frozen=True)
 class LoadIdentity:
-    """What must be the same for a load to resume another one.
+    """The settings that must be the same for a load to resume another one.
 
     Attributes:
         index_uuid: Distinguishes the index from another one of the same name.
         fingerprint: The model.
-        fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
+        fields: Vector fields that it fills: name, template of the embedded text, chunk rules.
         id_field: Field of the id; None for hashes of the content.
         file_options: The options by which files are read: format, delimiter, encoding, sheet, types, decimal mark.
         routing_field: Field of the routing; None for none.
@@ -116,17 +116,17 @@ def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Pa
 class LoadCheckpoint:
     """The open state file of a load. Thread-safe.
 
-    It keeps what a later process needs to resume: what the load is, when it began, which dead letters are written. The
-    records seen and acknowledged so far are in a scratch table, which is discarded when the process ends.
+    It keeps what a later process needs to resume: the identity of the load, its start time and the dead letters already
+    written. The records seen and acknowledged so far are in a scratch table, which is discarded when the process ends.
 
     The file is locked against other processes while it is open. All methods raise OutputError if it cannot be read or
     written.
 
     Attributes:
         path: The file that holds it.
-        run: When the load was first started; identifies its dead letters.
+        run: Time when the load was first started; identifies its dead letters.
         resumed: Whether the load resumes that of an earlier process.
-        note: A note for the user about an earlier file that cannot be resumed; None for nothing.
+        note: A note for the user about an earlier file that cannot be resumed; None if there is none.
     """
 
     def __init__(self, path: Path, identity: LoadIdentity, *, rereads: bool = False) -> None:
@@ -176,14 +176,16 @@ class LoadCheckpoint:
             os.replace(self.path, broken)
             for suffix in _SUFFIXES[1:]:
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-            self.note = f"The state file {self.path} was broken ({error}) and is {broken.name} now: {_RESTARTED}"
+            self.note = (
+                f"The state file {self.path} was corrupt ({error}) and has been renamed to {broken.name}: {_RESTARTED}"
+            )
             db, row = _connect(self.path), None
         if row is not None and row[:2] == (_FORMAT, _packed(identity)):
             return db, row[2]
         if row is not None:
             self.note = (
-                f"The state file {self.path} was of another index, model, text or id field, or of files that were read "
-                f"differently (`format`, `delimiter`, `encoding`, `sheet`, `types`, `decimal`): {_RESTARTED}"
+                f"The state file {self.path} belongs to another index, model, text or id field, or to files that were "
+                f"read differently (`format`, `delimiter`, `encoding`, `sheet`, `types`, `decimal`): {_RESTARTED}"
             )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
@@ -207,29 +209,29 @@ class LoadCheckpoint:
                 )
                 for number, record in enumerate(records, first_number)
             ]
-            # In key order, so that neighbours in the table are inserted together; of one key, the first record wins.
+            # In key order, so that neighbors in the table are inserted together; of one key, the first record wins.
             rows.sort()
             statuses = [(SeenStatus.NEW, record.origin) for record in records]
-            for some in batched(rows, _ROWS):
-                padding = [None] * (len(some[0]) * (_ROWS - len(some)))
-                if self._seen.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
+            for batch in batched(rows, _ROWS):
+                padding = [None] * (len(batch[0]) * (_ROWS - len(batch)))
+                if self._seen.execute(_INSERT, [*chain.from_iterable(batch), *padding]).rowcount == len(batch):
                     continue  # all of them are new
-                found = self._find([key for key, *_ in some])
-                for key, number, content, *_, routing in some:
-                    if found[key][1] != number:
+                existing = self._find([key for key, *_ in batch])
+                for key, number, content, *_, routing in batch:
+                    if existing[key][1] != number:
                         place = number - first_number
-                        statuses[place] = self._seen_before(found[key], (content, routing), records[place].origin)
+                        statuses[place] = self._seen_before(existing[key], (content, routing), records[place].origin)
             return statuses
 
     def _seen_before(self, row: _Row, content: tuple[bytes, bytes | None], origin: Origin) -> tuple[SeenStatus, Origin]:
         """The status of a record whose id is known; its content and its routing are compared."""
         _, _, known_content, source, line, known_routing, acknowledged = row
-        known = known_content, known_routing
+        first_content = known_content, known_routing
         first = Origin(self._source_names[source], line)
-        if self._rereads and known == content and (first == origin or not acknowledged):
+        if self._rereads and first_content == content and (first == origin or not acknowledged):
             # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
             return (SeenStatus.ACKNOWLEDGED if acknowledged else SeenStatus.NEW), origin
-        return (SeenStatus.REPEATED if known == content else SeenStatus.CONTRADICTED), first
+        return (SeenStatus.REPEATED if first_content == content else SeenStatus.CONTRADICTED), first
 
     def _place(self, origin: Origin) -> tuple[int, int]:
         """Number of the source in the table, and line."""
@@ -241,8 +243,8 @@ class LoadCheckpoint:
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
         """Rows of the table by their keys."""
         found: dict[bytes, _Row] = {}
-        for some in batched(keys, _ROWS):
-            found |= {row[0]: row for row in self._seen.execute(_FIND, _padded(some))}
+        for batch in batched(keys, _ROWS):
+            found |= {row[0]: row for row in self._seen.execute(_FIND, _padded(batch))}
         return found
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
@@ -252,7 +254,7 @@ class LoadCheckpoint:
                 self._seen.execute(_ACKNOWLEDGE, _padded(keys))
 
     def seen_keys(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
-        """Those of the documents, by id and routing, that this load has read."""
+        """The keys (id and routing) of documents that this load has read."""
         with self._explained():
             seen = self._find([id_digest(document_id) for document_id, _ in keys])
             return {key for key in keys if _has_key(seen.get(id_digest(key[0])), key)}
@@ -264,10 +266,10 @@ class LoadCheckpoint:
             return int(count)
 
     def acknowledged_keys(self, documents: Sequence[tuple[DocumentKey, str | None]]) -> set[DocumentKey]:
-        """Those of the documents that this load has read with this content and that are acknowledged.
+        """The keys of documents that this load has read with this content and that are acknowledged.
 
         Args:
-            documents: Id and routing, and content of each, as in a `SeenRecord`; a content of None matches any.
+            documents: Key (id and routing) and content hash of each, as in a `SeenRecord`; None matches any content.
         """
         with self._explained():
             seen = self._find([id_digest(document_id) for (document_id, _), _ in documents])

@@ -50,7 +50,7 @@ _PAGE = 5000
 
 
 class WriteState(NamedTuple):
-    """How far the writes of an index are.
+    """The latest writes of an index at one moment.
 
     Attributes:
         terms: Shard → its primary term; None if the user may not read it.
@@ -87,15 +87,16 @@ def read_write_state(context: LoadContext) -> WriteState:
 def count_concurrent_changes(
     context: LoadContext, versions: WrittenVersions, began: str, start: WriteState
 ) -> tuple[int, ConcurrentChanges]:
-    """Compare what the load has written with the index, unless it is certain that nobody else has changed it.
+    """Compare what the load has written with the index, unless it is certain that no other program has changed it.
 
     Args:
         versions: The versions that the load has written.
         began: A time before the first vector of this load.
-        start: Of the index at that time.
+        start: The write state of the index at that time.
 
     Returns:
-        Documents whose last write by this load is lost, or may be, and what other programs have changed.
+        The number of documents whose last write by this load is lost, or may be lost; and the changes of other
+        programs.
 
     Raises:
         EngineError: the engine failed.
@@ -130,7 +131,7 @@ class Primaries:
 
     Args:
         start, now: Shard → its primary term; None if it is not known.
-        may_have_failed: Whether a shard may have had another primary, for all that was noticed otherwise.
+        may_have_failed: Whether there were signs, such as retried requests, that a shard got another primary.
     """
 
     def __init__(
@@ -163,12 +164,12 @@ def _are_too_few(context: LoadContext, began: str) -> bool:
 
 
 def _count_embedded_since(context: LoadContext, began: str) -> int:
-    own = []
+    embedded = []
     for target in targets_to_fill(context.targets):
         by_model = {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}}
         since = {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}}
-        own.append({"bool": {"filter": [by_model, since]}})
-    return context.engine.count(context.index.concrete, {"bool": {"should": own, "minimum_should_match": 1}})
+        embedded.append({"bool": {"filter": [by_model, since]}})
+    return context.engine.count(context.index.concrete, {"bool": {"should": embedded, "minimum_should_match": 1}})
 
 
 def _find_stale_documents(
@@ -176,11 +177,11 @@ def _find_stale_documents(
 ) -> Counter[VersionMatch]:
     """Read the versions of the index, and count the documents that another run of the load would write.
 
-    Documents of other programs are left out in a load of files, and those that were rejected in any load.
+    A load of files leaves out documents of other programs. Every load leaves out documents that it rejected.
     """
     query: Json = {"match_all": {}}
     if primaries.are_unchanged and not context.plan.sources:
-        # All that this load and others have written is above.
+        # All writes since the start, of this load and of other programs, have higher sequence numbers.
         query = {"bool": {"filter": [{"range": {"_seq_no": {"gt": min(start.seq_nos.values(), default=-1)}}}]}}
     rejected = {document_id for document_id, _ in context.outcomes.rejected_versions}
     reader = IndexReader(context)
@@ -201,19 +202,19 @@ def _find_stale_documents(
             for key in matches:
                 stale.pop(key, None)  # it may have been read in an earlier version
             if context.plan.sources:
-                wanted = [key for key, match in matches.items() if match in (VersionMatch.EARLIER, VersionMatch.LATER)]
-                found = _find_differing(context, wanted, began)
+                changed = [key for key, match in matches.items() if match in (VersionMatch.EARLIER, VersionMatch.LATER)]
+                stale_keys = _find_differing(context, changed, began)
             else:
                 old = start.seq_nos.get(page.shard, -1) if primaries.are_unchanged else -1
                 new = {document_key(hit) for hit in page.hits if hit["_seq_no"] > old}
-                found = reader.find_stale(
+                stale_keys = reader.find_stale(
                     [
                         key
                         for key, match in matches.items()
                         if match is not VersionMatch.SAME and key in new and key[0] not in rejected
                     ]
                 )
-            stale |= {key: matches[key] for key in found}
+            stale |= {key: matches[key] for key in stale_keys}
     return Counter(stale.values())
 
 
@@ -245,18 +246,18 @@ def _snapshots(context: LoadContext) -> Iterator[tuple[ShardSnapshot, ...]]:
 
 
 def _find_differing(context: LoadContext, keys: Sequence[DocumentKey], began: str) -> set[DocumentKey]:
-    """Those of the documents that the index does not hold as the source has them."""
+    """The keys of documents that differ between the index and the source."""
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     targets = targets_to_fill(context.targets)
     names = [name for target in targets for name in (*target.template.fields, target.meta_field)]
     differing: set[DocumentKey] = set()
-    for some in batched(keys, SCAN_PAGE):
-        ids, source = [document_id for document_id, _ in some], {"includes": names}
+    for page_keys in batched(keys, SCAN_PAGE):
+        ids, source = [document_id for document_id, _ in page_keys], {"includes": names}
         query, name = scan_query(targets), context.index.concrete
         hits = context.retrying(multi_get, context.engine, name, ids, query=query, source=source)
-        there = [hits[key] for key in some if key in hits]
-        consistent = [same for hit in there if (same := _consistent_document(hit, targets, began)) is not None]
-        differing |= {document_key(hit) for hit in there} - context.checkpoint.acknowledged_keys(consistent)
+        existing = [hits[key] for key in page_keys if key in hits]
+        consistent = [same for hit in existing if (same := _consistent_document(hit, targets, began)) is not None]
+        differing |= {document_key(hit) for hit in existing} - context.checkpoint.acknowledged_keys(consistent)
     return differing
 
 
@@ -273,9 +274,9 @@ def _consistent_document(hit: Json, targets: EmbeddingTargets, began: str) -> tu
     if any(is_outdated(*each) for each in zip(targets, texts, stored_vectors(hit, targets), strict=True)):
         return None
     metas = [read_document_meta(source, target.meta_field) for target, text in zip(targets, texts, strict=True) if text]
-    written = [meta for meta in metas if meta is not None]
-    if any(meta.embedded_at >= began for meta in written) or not written:
+    stored_metas = [meta for meta in metas if meta is not None]
+    if any(meta.embedded_at >= began for meta in stored_metas) or not stored_metas:
         return document_key(hit), None
-    contents = {meta.document_hash for meta in written}
+    contents = {meta.document_hash for meta in stored_metas}
     content = contents.pop()
     return None if contents or content is None else (document_key(hit), content)

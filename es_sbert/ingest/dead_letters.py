@@ -36,7 +36,7 @@ from es_sbert.io.text_formats import (
 )
 from es_sbert.messages import log_event, setting_text
 
-# A document may be as long as --max-document-bytes; of longer last letters the time is not known.
+# Bytes that are searched for the last dead letter. If that letter is longer, its time is unknown.
 _TAIL_BYTES = 1 << 20
 
 
@@ -67,7 +67,7 @@ def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
 
 
 def last_dead_letter_time(path: Path) -> str | None:
-    """When the last dead letter of a file was written; None if there is none that can be read."""
+    """The time of the last dead letter in a file; None if no dead letter can be read."""
     if not path.is_file():
         return None
     with open(path, "rb") as file:
@@ -81,7 +81,7 @@ def last_dead_letter_time(path: Path) -> str | None:
 
 
 def dead_letter_key(letter: dict[str, Any]) -> bytes:
-    """A 16-byte key of a dead letter: of its origin and content, not of the reason."""
+    """A 16-byte key of a dead letter, made from its origin and content but not from its reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
     return _digest(orjson.dumps(about, option=orjson.OPT_SORT_KEYS))
 
@@ -101,11 +101,11 @@ class DeadLetters:
 
     Args:
         path: The file.
-        run: When the load was first started.
+        run: Time when the load was first started.
         written: Whether a dead letter with this key was written before the load was killed; it is not written twice.
-        clock: Gives the dead letters their times.
+        clock: Gives each dead letter its timestamp.
         index: Index or alias that the documents were meant for.
-        place: Where users find them, for the log message; by default the file.
+        place: Their location, for the log message; by default the file.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class DeadLetters:
             letter["raw"] = record.raw[:SAMPLE_BYTES].decode(errors="backslashreplace")
             letter["bytes"] = record.size
         if self._written is not None:
-            known = letter if document is None else letter | {"document": orjson.loads(document)}
-            if self._written(dead_letter_key(known)):
+            complete_letter = letter if document is None else letter | {"document": orjson.loads(document)}
+            if self._written(dead_letter_key(complete_letter)):
                 return
         line = orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
@@ -208,7 +208,7 @@ _PARTIAL_REASON = (
 
 
 def quarantine_path(file: Path) -> Path:
-    """Where the dead letters of a file are moved while they are retried: new ones may be written to the file itself."""
+    """Path to which dead letters are moved while they are retried, since new ones may be written to the file itself."""
     return file.with_name(f"{file.name}.retried")
 
 
@@ -287,7 +287,7 @@ class DeadLetterFile(FileSource):
     """
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
-        """Nothing: `check_dead_letter_index` has read the file."""
+        """Check nothing: `check_dead_letter_index` has already read the file."""
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         chunks = to_utf8(decompress(self.input.chunks(context)))
@@ -325,7 +325,7 @@ def _retry_record(
         # The end of the sample may be inside a character.
         sample = letter["raw"] if "raw" in letter else data[:SAMPLE_BYTES].decode(errors="backslashreplace")
         raw = str(sample).encode()
-        return RejectedRecord(origin, f"the letter holds no document: {letter.get('reason')}", raw, len(raw))
+        return RejectedRecord(origin, f"the dead letter holds no document: {letter.get('reason')}", raw, len(raw))
     source = _document_bytes(data, document)
     if (problem := depth_problem(document, source)) is not None:
         partial = bool(letter.get("partial"))
@@ -334,8 +334,8 @@ def _retry_record(
         return RejectedRecord(origin, _PARTIAL_REASON, document=source, id=document_id, partial=True, routing=routing)
     time = letter.get("time")
     superseded = document_id is not None and last_lines.get(id_digest(document_id), 0) > origin.line
-    written = time if isinstance(time, str) else None
-    return Record(origin, document, source, document_id, written, superseded, routing)
+    written_at = time if isinstance(time, str) else None
+    return Record(origin, document, source, document_id, written_at, superseded, routing)
 
 
 def _document_bytes(data: bytes, document: dict[str, Any]) -> bytes:

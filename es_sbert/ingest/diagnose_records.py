@@ -1,4 +1,4 @@
-"""Why a load would make no documents of the first records of a source.
+"""The reason why a load would make no documents of the first records of a source.
 
 A known wrong format is recognized, and the remedy is a command where there is one.
 """
@@ -32,7 +32,7 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
     if isinstance(record, RejectedRecord):
         # Files are checked for this before they are read; pipes are not.
         if record.raw.lstrip().startswith(b"[") and _is_json(record):
-            return f"{source} holds a JSON array, not one object a line", f"Use: jq -c '.[]' {name}"
+            return f"{source} holds a JSON array, not one object per line", f"Use: jq -c '.[]' {name}"
         return None
     fields = record.fields
     # An action alone may be a strange document; followed by another line it is a bulk body.
@@ -47,8 +47,8 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
         if first.rules.from_python:
             return f"the {source} are responses to searches", _PYTHON_HITS.format(hits="response['hits']['hits']")
         return (
-            f"{source} looks like the response to a search, not like one document a line",
-            f"Write its documents one a line: jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {name}, and load them "
+            f"{source} looks like the response to a search, not like one document per line",
+            f"Write its documents one per line: jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {name}, and load them "
             'with `id_field="_id"`.',
         )
     if isinstance(fields.get("_source"), dict):
@@ -59,13 +59,13 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
             keys, options = f"{keys}, _routing: ._routing", f'{options} and `routing_field="_routing"`'
         return (
             f"{source} holds the hits of a search: the documents are in _source",
-            f"Write them one a line: jq -c '._source + {{{keys}}}' {name}, and load them with {options}.",
+            f"Write them one per line: jq -c '._source + {{{keys}}}' {name}, and load them with {options}.",
         )
     return None
 
 
 def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
-    """Why none of the first records can be loaded, and the remedy.
+    """The reason why none of the first records can be loaded, and the remedy.
 
     Args:
         first: At least one record, and none with a text.
@@ -82,12 +82,12 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
         return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
     names, texts = first.field_names(), first.rules.text_fields
     have = fields_hint([], names, DOCUMENTS_HAVE)
-    taken = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
-    if taken:
-        filtered = ", ".join(f".{field}" for field in taken)
+    reserved = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
+    if reserved:
+        filtered = ", ".join(f".{field}" for field in reserved)
         return (
-            f"{problem}, since the documents already have the field {taken[0]}, into which this load would write",
-            f"Leave out the fields {', '.join(taken)}, or create the index with another vector_field."
+            f"{problem}, since the documents already have the field {reserved[0]}, into which this load would write",
+            f"Leave out the fields {', '.join(reserved)}, or create the index with another vector_field."
             if from_python
             else f"Give `vector_field` another name, or leave the fields out: jq -c 'del({filtered})' {name}",
         )
@@ -156,8 +156,8 @@ def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, s
         is_response = b'"hits"' in text and b'"_source"' in text
         picked = ".hits.hits[] | ._source + {_id: ._id}" if is_response else "."
         return (
-            f"{source} holds a JSON object over several lines, not one object a line",
-            f"Write one document a line: jq -c '{picked}' {name}"
+            f"{source} holds a JSON object over several lines, not one object per line",
+            f"Write one document per line: jq -c '{picked}' {name}"
             + (', and load them with `id_field="_id"`.' if is_response else ""),
         )
     kind = _table_format(lines)

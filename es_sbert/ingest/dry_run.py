@@ -45,11 +45,11 @@ class TextPreview(BaseModel, frozen=True):
     """A text as it would be embedded.
 
     Attributes:
-        vector_field: The field that its vector would get into.
-        text: What the model reads, its prompt left out.
-        tokens: Of the text, special tokens and prompt included, before any cut.
+        vector_field: The field that would get its vector.
+        text: The text that the model reads, without the prompt.
+        tokens: Number of tokens before truncation, including special tokens and the prompt.
         truncated: Whether the model reads only its beginning.
-        chunk: Number of the chunk from 1, where long texts are cut into several; else None.
+        chunk: Number of the chunk, from 1; None if the field does not split texts.
     """
 
     vector_field: str
@@ -65,10 +65,10 @@ class DocumentPreview(BaseModel, frozen=True):
     Attributes:
         id: Its id; None if it is unknown.
         routing: Its custom routing; None if it has none.
-        origin: Where it is in the source.
+        origin: Position in the source.
         texts: Its texts; empty if it has none, or cannot be loaded.
         missing_fields: Fields of the texts that it lacks, or in which it has null.
-        problem: Why it would be a dead letter; None if it would not.
+        problem: Reason why it would be a dead letter; None if it would not.
     """
 
     id: str | None
@@ -84,8 +84,8 @@ class DryRun(BaseModel, frozen=True):
 
     Attributes:
         index, engine: The target of the load.
-        model, fingerprint: Of the model.
-        max_tokens: Tokens of a text that it reads.
+        model, fingerprint: Name and fingerprint of the model.
+        max_tokens: Maximum tokens of a text that the model reads.
         prompt: The prompt that it prepends to each text; empty for none.
         creates_index: Whether the load would create the index.
         mapping: Body of the request that would create the index or change its mapping; None if it does not change.
@@ -103,7 +103,7 @@ class DryRun(BaseModel, frozen=True):
     documents: tuple[DocumentPreview, ...]
 
     def lines(self) -> list[str]:
-        """The preview for people."""
+        """The preview as lines of text."""
         prompt = f"puts the prompt {self.prompt!r} in front of each text" if self.prompt else "has no prompt"
         lines = [
             f"{self.index} on {self.engine}: a dry run of {pluralize(len(self.documents), 'document')}",
@@ -119,8 +119,8 @@ class DryRun(BaseModel, frozen=True):
         if self.mapping is None:
             lines.append(f"The mapping of {self.index} would not change.")
         else:
-            what = f"{self.index} would be created with:" if self.creates_index else "This would change the mapping:"
-            lines.append(what)
+            heading = f"{self.index} would be created with:" if self.creates_index else "This would change the mapping:"
+            lines.append(heading)
             lines += orjson.dumps(self.mapping, option=orjson.OPT_INDENT_2).decode().splitlines()
         lines.append(_NOTHING_WRITTEN)
         return lines
@@ -174,12 +174,12 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
     )
 
 
-# Each with the fields that it has.
+# Each document with its fields.
 _Previewed = list[tuple[Document | RejectedRecord, Json]]
 
 
 def _first_of_sources(engine: Engine, plan: LoadPlan, stream: RecordStream, count: int) -> _Previewed:
-    """The first documents of the sources, those that cannot be loaded among them."""
+    """The first documents of the sources, including documents that cannot be loaded."""
     rules = planned_document_rules(plan, engine.info)
     return [
         (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
@@ -204,15 +204,15 @@ def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
 
 
 def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
-    """The vector fields as they would be, and the body that makes them."""
+    """The vector fields after the load, and the request body that would create them."""
     info, state = encoder.info, plan.state
     targets: list[EmbeddingTarget] = []
     created: Json | None = None
     addition: Json = {}
     requests = plan.field_requests(ModelIdentity(info.model, info.fingerprint, info.dimensions))
     for field, request in zip(plan.fields, requests, strict=True):
-        if field.passages is not None:
-            encoder.make_chunker(field.passages.tokens, field.passages.overlap, "document")
+        if field.chunk_rules is not None:
+            encoder.make_chunker(field.chunk_rules.tokens, field.chunk_rules.overlap, "document")
         if state is None:
             meta = request.new_meta(engine)
             created = index_body(engine.info.engine_type, field.field, meta)

@@ -35,10 +35,10 @@ class FirstRecords:
     """The first records of a source, and the documents that a load would make of them.
 
     Attributes:
-        rules: How records become documents.
+        rules: Rules that turn records into documents.
         records: The records.
-        documents: Those that can be loaded, or have no text.
-        rejects: Those that cannot be loaded, with the reason.
+        documents: Documents that can be loaded, or have no text.
+        rejects: Records that cannot be loaded, with the reason.
     """
 
     rules: DocumentRules
@@ -96,17 +96,17 @@ class FirstRecords:
 
 
 def planned_document_rules(plan: LoadPlan, info: EngineInfo) -> DocumentRules:
-    """How records become documents, as known before a model is loaded."""
+    """The rules that turn records into documents, as known before a model is loaded."""
     state = plan.state
-    own = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in plan.fields)
+    targets = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in plan.fields)
     if state is not None:
-        own += kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
-    return plan.document_rules(own, info, state)
+        targets += kept_targets(vector_fields(state.mappings, state.name), [target.field for target in targets])
+    return plan.document_rules(targets, info, state)
 
 
 def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
     return field.stored or VectorFieldMeta(
-        fingerprint="", model="", dimensions=0, index_type="", passages=field.passages
+        fingerprint="", model="", dimensions=0, index_type="", passages=field.chunk_rules
     )
 
 

@@ -18,7 +18,7 @@ from es_sbert.ingest.records import RejectedRecord
 from es_sbert.ingest.written_versions import Version, VersionRecorder, pack_versions
 from es_sbert.messages import pluralize, setting_text
 
-# A share means nothing before so many records were read.
+# A percentage applies only after this many records have been read.
 MIN_RECORDS_READ = 1000
 
 
@@ -27,8 +27,8 @@ class ErrorLimit:
     """How many documents may fail before a load stops.
 
     Attributes:
-        count: The most that may fail; None where a share is given, or nothing.
-        share: The largest part of the records read that may fail, 0 to 1, once `MIN_RECORDS_READ` were read.
+        count: Maximum number of failures; None if a share is given, or no limit.
+        share: Maximum fraction of the records read that may fail, 0 to 1. Applies once `MIN_RECORDS_READ` were read.
     """
 
     count: int | None = None
@@ -50,7 +50,7 @@ class ErrorLimit:
         return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
 
     def is_exceeded(self, read: int, failed: int) -> bool:
-        """Whether a load with these counts is to stop."""
+        """Whether a load with these counts must stop."""
         if self.count is not None:
             return failed > self.count
         return self.share is not None and read >= MIN_RECORDS_READ and failed > self.share * read
@@ -71,7 +71,8 @@ _REASON_CHARACTERS = 160
 
 
 class ErrorReasons:
-    """Counts why documents could not be loaded; reasons that differ in names and numbers only are one. Thread-safe."""
+    """Counts why documents could not be loaded; reasons that differ only in names and numbers count as one.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +99,7 @@ class ErrorMonitor:
 
     Args:
         limit: How many may fail.
-        stop: Called once, with what to say to the user.
+        stop: Called once, with a message for the user.
         dead_letters: The dead-letter file, for the message.
     """
 
@@ -115,7 +116,7 @@ class ErrorMonitor:
         Args:
             read: Records read so far.
             failed: Documents of them that could not be loaded.
-            reasons: Why further ones could not be loaded.
+            reasons: Reasons why further ones could not be loaded.
         """
         for reason in reasons:
             self._reasons.add(reason)
@@ -166,10 +167,10 @@ class Ledger:
         read: Records read from the sources.
         truncated: Documents written whose text was longer than the model reads.
         lost_tokens: Tokens that were cut off in them.
-        passages: Passages that got vectors in documents that were written.
+        chunks: Chunks that got vectors, in documents that were written.
         retries: Requests and documents that were sent again.
-        embedded: Documents that are embedded and have no outcome yet; of a window that is being embedded, the part of
-            its tokens that is.
+        embedded: Documents that are embedded and have no outcome yet. A window in progress counts by the fraction of
+            its tokens that are embedded.
         missing_fields: Field of a text → documents that lack it, or have null in it.
     """
 
@@ -179,7 +180,7 @@ class Ledger:
         self.read = 0
         self.truncated = 0
         self.lost_tokens = 0
-        self.passages = 0
+        self.chunks = 0
         self.retries = 0
         self.missing_fields: Counter[str] = Counter()
         self.embedded = 0.0
@@ -196,14 +197,14 @@ class Ledger:
         """Documents with new vectors were acknowledged.
 
         Args:
-            documents: Of each, the tokens of its text that were cut off, and its passages, each with a vector; 0 if the
-                text has one vector.
+            documents: For each document, the number of truncated tokens, and the number of chunks; 0 chunks if its text
+                has a single vector.
         """
         with self._lock:
             self.embedded -= len(documents)
             self._counts[DocumentOutcome.INDEXED] += len(documents)
-            for lost_tokens, passages in documents:
-                self.passages += passages
+            for lost_tokens, chunks in documents:
+                self.chunks += chunks
                 if lost_tokens:
                     self.truncated += 1
                     self.lost_tokens += lost_tokens
@@ -227,7 +228,7 @@ class Ledger:
         with self._lock:
             self._counts.update(other._counts)
             self.missing_fields.update(other.missing_fields)
-            for name in ("read", "truncated", "lost_tokens", "passages", "retries"):
+            for name in ("read", "truncated", "lost_tokens", "chunks", "retries"):
                 setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -264,7 +265,7 @@ class Ledger:
         """Check that every record read has an outcome.
 
         Raises:
-            LedgerError: one has not.
+            LedgerError: the counts do not add up.
         """
         if self.total != self.read:
             raise LedgerError(f"{self.read} documents were read, but {self.total} accounted for: {self.counts()}")
@@ -275,7 +276,7 @@ class OutcomeRecorder:
 
     Args:
         dead_letters: Takes the documents that cannot be loaded.
-        checkpoint: Remembers what the index holds; None if the index itself is the source.
+        checkpoint: Records what the index holds; None if the index itself is the source.
         errors: Stops the load when too many documents fail; None for no limit.
         versions: Takes the versions of acknowledged documents, for the comparison at the end; None if there is none.
 
@@ -322,7 +323,7 @@ class OutcomeRecorder:
         """Stop the load if too many documents have failed.
 
         Args:
-            reasons: Why further ones have failed.
+            reasons: Reasons why further ones have failed.
         """
         if self._errors is not None:
             self._errors.check(self.ledger.read, self.ledger.dead, reasons)
@@ -337,8 +338,8 @@ class OutcomeRecorder:
         if self._checkpoint is not None and documents:
             self._checkpoint.record_acknowledged([document_id for (document_id, _), _ in documents])
         if self._versions is not None and (documents or writes):
-            known = [(key, version) for key, version in documents if version is not None]
-            self._versions.add(pack_versions(known), writes)
+            versioned = [(key, version) for key, version in documents if version is not None]
+            self._versions.add(pack_versions(versioned), writes)
 
     def record_dead_letter(self, letter: RejectedRecord) -> None:
         """Record a document that could not be loaded."""

@@ -96,7 +96,7 @@ class OpenLoad:
         is_new_index: Whether the load has created the index.
         versions: The versions that the load has written, for the comparison at its end.
         began_at: When it began, by the clock of the load: before its first vector.
-        write_state: How far the writes of the index were then.
+        write_state: The write state of the index at that time.
         notes: For the report.
         started: When the load began, in seconds of a monotonic clock.
     """
@@ -124,10 +124,10 @@ def open_load(
 ) -> Iterator[OpenLoad]:
     """Prepare the index, the checkpoint and the dead-letter file for a load, until the block ends.
 
-    If the block fails, the settings of the index are restored, and the error tells how much was written.
+    If the block fails, the settings of the index are restored, and the error states how much was written.
 
     Args:
-        stream: The records of the sources, of which the first were checked; None for documents of the index.
+        stream: The records of the sources, whose first records were checked; None for documents of the index.
 
     Raises:
         EsSbertError: see `run_load`.
@@ -182,8 +182,8 @@ def open_load(
             for note in settings.notes[applied:]:
                 error.add_note(note)
             counts = context.outcomes.ledger.counts()
-            written = counts[DocumentOutcome.INDEXED] + counts[DocumentOutcome.UPDATED]
-            error.add_note(f"this came after {pluralize(written, 'document')} {be(written, past=True)} written")
+            count = counts[DocumentOutcome.INDEXED] + counts[DocumentOutcome.UPDATED]
+            error.add_note(f"this came after {pluralize(count, 'document')} {be(count, past=True)} written")
             raise
 
 
@@ -191,7 +191,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
     """Compare the index with what was acknowledged, remove what the source no longer has, and restore the settings.
 
     Args:
-        encoder: What embedded the documents.
+        encoder: The encoder that embedded the documents.
         confirm: Decides whether documents are removed.
 
     Raises:
@@ -219,7 +219,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
     notes += load.settings.notes
     if load.is_new_index and _delete_unused_index(context):
         notes.append(
-            f"the index {context.index.concrete}, which this load created, took no document and was deleted again"
+            f"no document could be indexed: the index {context.index.concrete}, which this load created, was deleted"
         )
     if checkpoint is not None and not missing and not control.stop_reading.is_set():
         if plan.settings.retry is not None:
@@ -302,7 +302,7 @@ def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
     """Notes on the vector fields that the write index of an alias lacked, as after a rollover."""
     return [
         f"{field.index} had no vector field {field.name}, which {planned.similar.index} of the alias {plan.alias} has, "
-        "so this load added it. Put it into the index template too, or the next rollover makes an index without it: "
+        "so this load added it. Put it into the index template too, or the next rollover creates an index without it: "
         f"`es-sbert index template {planned.similar.index}`"
         for planned, field in zip(plan.fields, fields, strict=True)
         if planned.similar is not None and field.outcome is FieldOutcome.ADDED
@@ -310,13 +310,13 @@ def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
 
 
 def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
-    """What must be the same for a load to resume another one."""
+    """The settings that must be the same for a load to resume another one."""
     filled = targets_to_fill(targets)
-    passages = [None if target.meta.passages is None else str(target.meta.passages) for target in filled]
+    rules = [None if target.meta.passages is None else str(target.meta.passages) for target in filled]
     return LoadIdentity(
         index.uuid,
         filled[0].meta.fingerprint,
-        tuple((target.field, target.template.template, rules) for target, rules in zip(filled, passages, strict=True)),
+        tuple((target.field, target.template.template, rule) for target, rule in zip(filled, rules, strict=True)),
         plan.settings.id_field,
         file_options=astuple(plan.settings.file_options),
         routing_field=plan.settings.routing_field,
@@ -389,7 +389,7 @@ def _is_interrupted(context: LoadContext) -> bool:
 
 
 def _stop_reason(context: LoadContext) -> str | None:
-    """Why the load stopped before its end, and how it resumes; None if it did not."""
+    """The reason why the load stopped before its end, and how it resumes; None if it did not."""
     reason = context.control.reason or ("interrupted" if _is_interrupted(context) else None)
     if reason is None:
         return None

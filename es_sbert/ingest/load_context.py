@@ -33,8 +33,8 @@ class IndexRef:
     """The index of a load, by both of its names.
 
     Attributes:
-        alias: The name that the load was given, often the index's own. Requests that read go by it: an alias may have
-            a filter.
+        alias: The name that the user gave, often the index's own. Read requests use it, because an alias may have a
+            filter.
         state: The index when the load started.
     """
 
@@ -43,20 +43,20 @@ class IndexRef:
 
     @property
     def concrete(self) -> str:
-        """The index's own name. Requests that write go by it: an alias may be moved to another model's index."""
+        """The index's own name. Write requests use it, because an alias may be moved to another model's index."""
         return self.state.name
 
 
 @dataclass(frozen=True)
 class LoadContext:
-    """What the parts of one load share.
+    """The shared state of the parts of a load.
 
     Attributes:
         index: The index that the load fills.
         targets: The vector fields of the load.
         throttle: Limits the size and the number of bulk requests.
         checkpoint: The records seen and acknowledged; None if the index is the source.
-        clock: Gives dead letters and vectors their times.
+        clock: Gives dead letters and vectors their timestamps.
     """
 
     engine: Engine
@@ -98,7 +98,7 @@ class LoadContext:
             self.retrying(self.engine.refresh, self.index.alias)
         except EngineError as error:
             # All documents are written: a load of hours does not fail because of this.
-            late = "the last refresh failed, so searches see the documents a little later"
+            late = "the last refresh failed, so searches find the documents a little later"
             self.control.end_early(f"{late}: {error.message}")
             return False
         return True
@@ -119,7 +119,7 @@ class LoadContext:
         return state
 
     def check_index_uuid(self) -> None:
-        """As `check_index_unchanged`, in a request of a millisecond and without retries.
+        """Like `check_index_unchanged`, but with one small request and without retries.
 
         Engines create a missing index when a document arrives, without our mapping.
 
@@ -131,7 +131,7 @@ class LoadContext:
             raise self.index_replaced_error()
 
     def moved_alias_reason(self) -> str | None:
-        """Why it is useless to wait for an index that blocks writes: its alias points to another index now.
+        """The reason why it is useless to wait for an index that blocks writes: its alias points to another index now.
 
         None if it does not, if the load names the index itself, or if the engine does not tell.
         """

@@ -1,4 +1,4 @@
-"""Load documents from Python: an iterable of dicts in place of files, and deletion by id."""
+"""Load documents from Python: an iterable of dicts instead of files, and deletion by id."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def load_documents(
     Nothing is written to the working folder. Unless a dead-letter file is named, the dead letters are in the report.
 
     Args:
-        documents: What to load; None embeds documents of the index that lack a current embedding.
+        documents: Documents to load; None embeds documents of the index that lack a current embedding.
         control: Stops the load from outside.
 
     Raises:

@@ -36,7 +36,7 @@ class LoadMetrics(LoadObserver, Collector):
         self._snapshot: ProgressSnapshot | None = None
         histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         self._sent = Counter(
-            "es_sbert_bulk_bytes", "Bytes of bulk requests, sent again or not.", registry=self.registry
+            "es_sbert_bulk_bytes", "Bytes of bulk requests, including retries.", registry=self.registry
         )
         self._bulk = histogram("es_sbert_bulk_request_seconds", "Time of one bulk request.")
         self._embed = histogram("es_sbert_embed_window_seconds", "Time to embed one window of texts.")
@@ -69,20 +69,20 @@ class LoadMetrics(LoadObserver, Collector):
             yield
 
     def collect(self) -> Iterator[Metric]:
-        """What the load counts; nothing before it has started."""
+        """The metrics of the load; none before it has started."""
         if self._load is not None:
             labels, ledger, throttle = self._load
-            yield InfoMetricFamily("es_sbert_load", "What is loaded where, and by what.", value=labels)
+            yield InfoMetricFamily("es_sbert_load", "Index, engine and model of the load.", value=labels)
             yield from _counts(ledger)
             requests, bytes_limit = throttle.requests, throttle.body_bytes
-            yield _gauge("es_sbert_bulk_body_limit_bytes", "Largest bulk body that is sent now.", bytes_limit)
-            yield _gauge("es_sbert_bulk_requests_allowed", "Bulk requests that may be under way now.", requests)
+            yield _gauge("es_sbert_bulk_body_limit_bytes", "Current limit of the size of a bulk body.", bytes_limit)
+            yield _gauge("es_sbert_bulk_requests_allowed", "Current limit of concurrent bulk requests.", requests)
         if self._snapshot is not None:
             yield from _progress(self._snapshot)
 
 
 def _counts(ledger: Ledger) -> Iterator[Metric]:
-    documents = CounterMetricFamily("es_sbert_documents", "Documents by how they ended.", labels=["outcome"])
+    documents = CounterMetricFamily("es_sbert_documents", "Documents by outcome.", labels=["outcome"])
     for outcome, count in ledger.counts().items():
         documents.add_metric([outcome.value], count)
     yield documents
@@ -99,7 +99,7 @@ def _counts(ledger: Ledger) -> Iterator[Metric]:
 def _progress(snapshot: ProgressSnapshot) -> Iterator[Metric]:
     waiting = int(snapshot.waiting is not None)
     yield _gauge("es_sbert_load_seconds", "Time since the load began.", snapshot.seconds)
-    yield _gauge("es_sbert_waiting", "1 while requests are refused and tried again.", waiting)
+    yield _gauge("es_sbert_waiting", "1 while requests are being retried, else 0.", waiting)
     if snapshot.fraction is not None:
         yield _gauge("es_sbert_fraction_done", "Part of the source that is done.", snapshot.fraction)
 

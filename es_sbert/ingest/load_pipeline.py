@@ -160,19 +160,19 @@ class LoadPipeline:
 
     def _tokenize(self, windows: Iterable[list[Document]]) -> Iterator[_TokenizedWindow]:
         for window in windows:
-            left = len(window)
+            unfinished = len(window)
             try:
                 self._control.check()
                 plan = self._detect(window)
-                left = plan.size
+                unfinished = plan.size
                 tokenized = self._tokenize_window(plan)
             except EmbeddingStopped:
-                self._outcomes.add(DocumentOutcome.LEFT, left)
+                self._outcomes.add(DocumentOutcome.LEFT, unfinished)
             except EngineError as error:
                 if not self._control.stop_embedding.is_set():
                     # The lookup has been retried: the engine is unreachable.
                     self._control.stop_sending(error.message)
-                self._outcomes.add(DocumentOutcome.LEFT, left)
+                self._outcomes.add(DocumentOutcome.LEFT, unfinished)
             else:
                 yield tokenized
 
@@ -187,14 +187,14 @@ class LoadPipeline:
         failed: list[tuple[Document, str]] = []
         for group in slice_by_size(plan.embed, lambda task: task.document.size, _CHUNKED_SIZE, _CHUNKED_GROUP):
             self._control.check()
-            for task, own in zip(group, self._chunker.chunk(group), strict=True):
-                problem = chunk_limit_problem(own, task.reused_fields, self._nested_limit)
+            for task, document_chunks in zip(group, self._chunker.chunk(group), strict=True):
+                problem = chunk_limit_problem(document_chunks, task.reused_fields, self._nested_limit)
                 if problem is None:
                     tasks.append(task)
-                    chunks.append(own)
+                    chunks.append(document_chunks)
                 else:
                     failed.append((task.document, problem))
-        texts = [text for own in chunks for chunk in own for text in chunk.texts]
+        texts = [text for document_chunks in chunks for chunk in document_chunks for text in chunk.texts]
         parts: list[TokenizedTexts] = []
         for part in slice_by_size(texts, len, _TOKENIZED_SIZE, _TOKENIZED_GROUP):
             self._control.check()
@@ -236,7 +236,7 @@ class LoadPipeline:
         yield from window.plan.actions
         info, targets, embedded_at = self._context.engine.info, self._context.targets, self._context.clock.now()
         all_tokens, limit = window.texts.tokens.tolist(), window.texts.max_tokens  # (texts,)
-        # Of all texts at once, in the form that each field takes.
+        # The vectors of all texts at once, for each element type.
         converted = {
             element_type: to_wire_order(info, to_element_type(all_vectors, element_type))
             for element_type in {target.meta.element_type for target in targets_to_fill(targets)}
@@ -252,7 +252,7 @@ class LoadPipeline:
                 continue
             document = task.document
             provenance = EmbeddingProvenance(document.document_hash, embedded_at)
-            fields, lost_tokens, passages = list(task.reused_fields), 0, 0
+            fields, lost_tokens, chunk_count = list(task.reused_fields), 0, 0
             for chunk in chunks:
                 rows = slice(row, row + chunk.vector_count)
                 row = rows.stop
@@ -262,9 +262,9 @@ class LoadPipeline:
                 if max(tokens) > limit:
                     lost_tokens += sum(max(0, count - limit) for count in tokens)
                 if chunk.spans is not None:
-                    passages += len(chunk.spans)
+                    chunk_count += len(chunk.spans)
             body = bulk_lines(document, fields, cleared_fields(document, targets))
-            yield DocumentAction(document, body, DocumentOutcome.INDEXED, tuple(fields), lost_tokens, passages)
+            yield DocumentAction(document, body, DocumentOutcome.INDEXED, tuple(fields), lost_tokens, chunk_count)
 
 
 class DocumentChunker:
@@ -298,23 +298,23 @@ class DocumentChunker:
 
 
 def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFieldValue], limit: int) -> str | None:
-    """Why the index would reject a document with so many passages; None if it would not.
+    """The reason why the index would reject a document with this many chunks; None if it would not.
 
     Args:
         chunks: The chunks of the document that are embedded.
         reused: Vector fields that the document keeps.
         limit: Nested objects that the index takes per document, those of its other fields included.
     """
-    passages = 0
+    count = 0
     for chunk in chunks:
         if chunk.spans is not None:
-            passages += len(chunk.spans)
+            count += len(chunk.spans)
     for field in reused:
-        passages += field.meta.passages or 0
-    if passages <= limit:
+        count += field.meta.passages or 0
+    if count <= limit:
         return None
     return (
-        f"its text is cut into {pluralize(passages, 'passage')}, but the index takes {limit:,} nested "
+        f"its text is cut into {pluralize(count, 'passage')}, but the index takes {limit:,} nested "
         "objects a document "
         f"({NESTED_LIMIT}): raise the setting, or use larger passages"
     )

@@ -66,8 +66,8 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         index: Index or alias; of an alias of several indices, its write index is loaded.
         files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
-        format: Format of all files; None tells it from their names.
-        delimiter: Delimiter of CSV files; None recognizes it in each file.
+        format: Format of all files; None derives it from their names.
+        delimiter: Delimiter of CSV files; None detects it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         sheet: Sheet of Excel workbooks; None for the only one.
         types: Types of columns of CSV and TSV files, such as `price=float,in_stock=boolean`; columns without one have
@@ -81,10 +81,10 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         routing_field: Field of the custom routing, such as the parent of a join field; documents without a value there
             have none.
         vector_field: Field that takes the vector.
-        vectors: Instead of these, several vector fields, each `NAME={field} …`, or `NAME` alone if the
+        vectors: Several vector fields, instead of the settings above: each `NAME={field} …`, or just `NAME` if the
             index knows its text.
-        passages: Cut texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
-        passage_overlap: Tokens that neighbouring passages share; None takes an eighth of a passage.
+        passages: Split texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
+        passage_overlap: Tokens that neighboring passages share; None for an eighth of a passage.
         index_type: Index type of a field that does not exist yet.
         element_type: Element type of a field that does not exist yet.
         batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
@@ -92,21 +92,21 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         retry_seconds: How long transient failures of the engine are retried.
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
-        returns_dead_letters: Whether the caller returns what is in that file, which it deletes.
+        returns_dead_letters: Whether the caller reads that file, returns its content and deletes it.
         load_settings: Whether to switch refreshes and replicas off while loading.
         prune: Remove documents that an earlier load wrote and that the files no longer have.
         retry: Dead-letter file whose documents are loaded again, instead of `files`.
-        watch_seconds: With no files: go on with what other writers add or change, looking every so many seconds.
+        watch_seconds: With no files: keep embedding what other writers add or change, checking at this interval in
+            seconds.
         sql: Query whose rows are loaded, instead of `files`.
         database: Address of the database; may hold a password.
-        only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
-            known to be current.
-        only_ids: Of documents of the index, read those alone that have one of these ids; None reads all. At most 8,000.
+        only_lacking: Read only documents of the index that lack a vector; all vectors in the index are known to be
+            current.
+        only_ids: Read only documents of the index with these ids, at most 8,000; None reads all.
         state: Checkpoint from which a killed load resumes; None puts it next to the first source.
         max_errors: How many documents may fail before the load stops; None for the default of this kind of load.
-        replace_text_template: With no files: embed the documents anew from another text than their vectors were made
-            from.
-        dry_run: Documents to show as they would be embedded, with nothing written; None for a load.
+        replace_text_template: With no files: embed all documents again, from a different text.
+        dry_run: Number of documents to show as they would be embedded, without writing anything; None for a load.
     """
 
     index: str
@@ -149,7 +149,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def file_options(self) -> FileOptions:
-        """How the files are read.
+        """The options for reading the files.
 
         Raises:
             UsageError: there is no such encoding, delimiter or type.
@@ -158,15 +158,15 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def key_fields(self) -> tuple[str, ...]:
-        """The fields of the id and the routing, as far as they are given."""
+        """The id field and the routing field, if given."""
         return tuple(name for name in (self.id_field, self.routing_field) if name is not None)
 
     @property
     def error_limit(self) -> ErrorLimit:
         """How many documents may fail before the load stops.
 
-        By default none of three kinds of loads stops: dead letters are bad documents to begin with, a watch is a
-        service, and the migration of an index must not depend on what was wrong with its documents before.
+        Three kinds of loads have no limit by default: a retry of dead letters, whose documents have failed before; a
+        watch, which runs as a service; and a migration, which must not depend on documents that were invalid before.
         """
         if self.max_errors is not None:
             return self.max_errors
@@ -181,23 +181,23 @@ class PlannedField:
     Attributes:
         field: Its name.
         template: The text of its vectors.
-        passages: The rules of `--passages`; None leaves them to the index.
+        chunk_rules: The rules of `--passages`; None leaves them to the index.
         stored: Its metadata in the mapping; None if it is new.
         text_options: The options that gave the text, for commands in messages; None if it is that of the index or the
             default.
-        similar: The field of this name in another index of the alias, which a new field must go together with.
+        similar: The field of this name in another index of the alias, which a new field must match.
     """
 
     field: str
     template: TextTemplate
-    passages: ChunkRules | None
+    chunk_rules: ChunkRules | None
     stored: VectorFieldMeta | None
     text_options: str | None = None
     similar: VectorField | None = None
 
     @property
     def known(self) -> VectorFieldMeta | None:
-        """The metadata of the field, or of its like in another index; None if the field is new everywhere."""
+        """The metadata of the field, else of `similar`; None if the field is new everywhere."""
         return self.stored or (None if self.similar is None else self.similar.meta)
 
 
@@ -209,29 +209,30 @@ def plan_fields(
     """The vector fields of the settings.
 
     Args:
-        stored: Those that the index has.
-        similar: Those of the other indices of the alias; a field that the index lacks follows them.
+        stored: Fields of the index.
+        similar: Fields of the other indices of the alias; a field that the index lacks follows them.
 
     Raises:
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
     """
-    like = {field: other for field, other in (similar or {}).items() if field not in stored}
-    known = {field: other.meta for field, other in like.items()} | dict(stored)
-    given = _given_texts(settings)
+    followed = {field: other for field, other in (similar or {}).items() if field not in stored}
+    metas = {field: other.meta for field, other in followed.items()} | dict(stored)
+    option_texts = _given_texts(settings)
     texts = {
-        field: template or _stored_text(settings, field, known.get(field)) for field, (template, _) in given.items()
+        field: template or _stored_text(settings, field, metas.get(field))
+        for field, (template, _) in option_texts.items()
     }
-    options = {field: text for field, (_, text) in given.items()}
+    options = {field: text for field, (_, text) in option_texts.items()}
     if settings.strip_html:
         texts = {field: template.stripping_html() for field, template in texts.items()}
         options = {field: format_text_options(field, (), template.template) for field, template in texts.items()}
     check_name_conflicts(texts, settings.key_fields)
-    passages = _passage_rules(settings, list(texts))
-    for field, other in like.items():
+    chunk_rules = _chunk_rules(settings, list(texts))
+    for field, other in followed.items():
         if other.meta.passages is not None:
-            passages.setdefault(field, other.meta.passages)
+            chunk_rules.setdefault(field, other.meta.passages)
     return tuple(
-        PlannedField(field, template, passages.get(field), stored.get(field), options[field], like.get(field))
+        PlannedField(field, template, chunk_rules.get(field), stored.get(field), options[field], followed.get(field))
         for field, template in texts.items()
     )
 
@@ -247,15 +248,15 @@ def _given_texts(settings: IngestSettings) -> dict[str, tuple[TextTemplate | Non
         raise UsageError(
             "`vectors` includes the text of its vector fields", "Leave `text_fields` and `text_template` out."
         )
-    given: dict[str, tuple[TextTemplate | None, str | None]] = {}
+    option_texts: dict[str, tuple[TextTemplate | None, str | None]] = {}
     for option in settings.vectors:
         field, equals, template = option.partition("=")
         check_field_name(field)
-        if field in given:
+        if field in option_texts:
             raise UsageError(f"the vector field {field} is named twice", "Name each field of `vectors` once.")
         parsed = TextTemplate.parse(template) if equals else None
-        given[field] = parsed, format_text_options(field, (), template if equals else None)
-    return given
+        option_texts[field] = parsed, format_text_options(field, (), template if equals else None)
+    return option_texts
 
 
 def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta | None) -> TextTemplate:
@@ -270,13 +271,13 @@ def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta |
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
 
 
-def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, ChunkRules]:
-    """Vector field → the rules asked for: `256` for all of them, `body=256` for one."""
+def _chunk_rules(settings: IngestSettings, fields: list[str]) -> dict[str, ChunkRules]:
+    """Vector field → the chunk rules of `passages`: `256` for all fields, `body=256` for one."""
     if settings.passage_overlap is not None and not settings.passages:
         raise UsageError("`passage_overlap` is for passages", "Give `passages=TOKENS` too.")
     rules: dict[str, ChunkRules] = {}
-    for given in settings.passages:
-        field, tokens = _parse_passage_rule(given)
+    for rule in settings.passages:
+        field, tokens = _parse_chunk_rule(rule)
         if field and field not in fields:
             raise UsageError(
                 f"`passages` names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
@@ -286,12 +287,12 @@ def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, Chu
     return rules
 
 
-def _parse_passage_rule(given: str) -> tuple[str, int]:
+def _parse_chunk_rule(rule: str) -> tuple[str, int]:
     """The vector field, empty for all, and the tokens of `256` or `body=256`."""
-    field, _, number = given.rpartition("=")
+    field, _, number = rule.rpartition("=")
     if not number.isascii() or not number.isdigit() or int(number) < 1:
         raise UsageError(
-            f"{setting_text('passages', given)} is not a number of tokens",
+            f"{setting_text('passages', rule)} is not a number of tokens",
             'Write `passages=256`, or `passages=["FIELD=256"]`.',
         )
     return field, int(number)
@@ -299,7 +300,7 @@ def _parse_passage_rule(given: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What an index stores about a model."""
+    """The information about a model in an index."""
 
     name: str
     fingerprint: str
@@ -334,7 +335,7 @@ class LoadPlan:
 
     @property
     def dead_letters_place(self) -> str:
-        """Where the user finds the dead letters, for messages."""
+        """Location of the dead letters, for messages."""
         return "LoadReport.rejected" if self.settings.returns_dead_letters else str(self.dead_letters)
 
     @property
@@ -349,12 +350,12 @@ class LoadPlan:
 
     @property
     def reading(self) -> ReadSettings:
-        """How the sources are read."""
+        """The options for reading the sources."""
         settings = self.settings
         # The load keeps vectors of other fields whose text has not changed.
-        known = vector_fields(self.state.mappings, self.state.name).values() if self.state is not None else ()
-        kept = (name for meta in known if meta.text is not None for name in TextTemplate.parse(meta.text).fields)
-        text_fields = tuple(dict.fromkeys((*self.text_fields, *kept)))
+        metas = vector_fields(self.state.mappings, self.state.name).values() if self.state is not None else ()
+        kept_fields = (name for meta in metas if meta.text is not None for name in TextTemplate.parse(meta.text).fields)
+        text_fields = tuple(dict.fromkeys((*self.text_fields, *kept_fields)))
         return ReadSettings(
             settings.max_document_bytes,
             plain_text_field=self.text_fields[0],
@@ -368,12 +369,12 @@ class LoadPlan:
     def _column_types(self, text_fields: Sequence[str]) -> ColumnTypes:
         """The types of the columns of CSV and TSV files: those of `--types`, and of the other fields of the index."""
         settings, state = self.settings, self.state
-        given = parse_types(settings.types)
+        option_types = parse_types(settings.types)
         # The mapping as it was when the load was planned, on every machine.
         mapped = (
             {} if state is None else mapped_types(state.mappings, state.settings, (*text_fields, *settings.key_fields))
         )
-        return ColumnTypes(given, mapped, settings.decimal)
+        return ColumnTypes(option_types, mapped, settings.decimal)
 
     def check_chunk_rules(self, make_chunker: Callable[[int, int, PromptKind], object]) -> None:
         """Check that chunk rules fit the model, before an index is created with them.
@@ -385,11 +386,11 @@ class LoadPlan:
             UsageError: they do not.
         """
         for planned in self.fields:
-            if planned.passages is not None:
-                make_chunker(planned.passages.tokens, planned.passages.overlap, "document")
+            if planned.chunk_rules is not None:
+                make_chunker(planned.chunk_rules.tokens, planned.chunk_rules.overlap, "document")
 
     def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
-        """What the index needs to have for vectors of a model, one for each field.
+        """The vector fields that the index must have for a model, one request per planned field.
 
         Raises:
             IndexMismatch: another index of the alias has the field with another model, or with other chunks.
@@ -405,7 +406,7 @@ class LoadPlan:
             index_type=self.settings.index_type,
             element_type=self.settings.element_type,
             text=planned.template.template,
-            passages=planned.passages,
+            passages=planned.chunk_rules,
             text_options=planned.text_options,
             replace_text=self.settings.replace_text_template,
             documents_checked=True,  # by `check_first_records`
@@ -418,7 +419,7 @@ class LoadPlan:
         return any(source.from_python for source in self.sources)
 
     def document_rules(self, targets: EmbeddingTargets, info: EngineInfo, index: IndexState | None) -> DocumentRules:
-        """How records become documents.
+        """The rules that turn records into documents.
 
         Args:
             targets: The vector fields of the index.
@@ -465,22 +466,24 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         VectorIndexError: the index cannot take the documents.
         EngineError: the engine failed.
     """
-    for given in settings.passages:
-        _parse_passage_rule(given)  # first: `--passages FILE` takes the file for the number
+    for rule in settings.passages:
+        _parse_chunk_rule(rule)  # first: `--passages FILE` takes the file for the number
     if settings.prune and (settings.retry is not None or not sources):
-        raise UsageError("`prune` compares the index with a source", "Give all that the index is loaded from.")
+        raise UsageError("`prune` compares the index with a source", "Give all sources that the index is loaded from.")
     if settings.watch_seconds is not None and sources:
         remedy = "Leave FILE out, and load it with a separate command."
-        raise UsageError("`watch_seconds` looks at documents that are written to the index", remedy)
+        raise UsageError("`watch_seconds` embeds documents that other programs write to the index, not files", remedy)
     if settings.watch_seconds is not None and settings.load_settings is BulkLoadSettings.FAST:
         raise UsageError(
             "`watch_seconds` never ends, so bulk load settings would never be restored", "Leave out `load_settings`."
         )
     if not sources and settings.id_field is not None:
-        raise UsageError("`id_field` is for documents from elsewhere", "Leave it out: documents of the index have ids.")
+        raise UsageError(
+            "`id_field` does not apply to documents of the index", "Leave it out: these documents have ids."
+        )
     if not sources and settings.routing_field is not None:
         remedy = "Leave it out: documents of the index keep their routing."
-        raise UsageError("`routing_field` is for documents from elsewhere", remedy)
+        raise UsageError("`routing_field` does not apply to documents of the index", remedy)
     if settings.replace_text_template:
         _check_replace_text_options(settings, sources)
     name = settings.index
@@ -492,13 +495,13 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     stored = vector_fields(state.mappings, state.name) if state else {}
     fields = plan_fields(settings, stored, similar_fields(target.others))
     if settings.retry is not None:
-        own = (state.name, *state.aliases) if state else ()
-        check_dead_letter_index(settings.retry, {name, *own, *(other.name for other in target.others)})
+        index_names = (state.name, *state.aliases) if state else ()
+        check_dead_letter_index(settings.retry, {name, *index_names, *(other.name for other in target.others)})
     if not sources:
         if state is None:
             raise index_not_found(name, engine)
         check_can_hold_vectors(state)
-        # Of several fields, a document may get one and would lose the others.
+        # With several fields, a document may get a vector in one of them and would lose the others.
         lost = fields_missing_from_source(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
         if lost is not None:
             reason = f"the index {state.name} keeps no {lost}: documents that are embedded in place would lose it"
@@ -557,8 +560,8 @@ def _check_replace_text_options(settings: IngestSettings, sources: Sequence[Docu
             "`replace_text_template` embeds all documents that the index holds",
             "Leave FILE, `sql` and `retry` out, and load them afterwards without `replace_text_template`.",
         )
-    given = settings.text_fields or settings.text_template or settings.strip_html
-    if not given and not any("=" in vector for vector in settings.vectors):
+    names_text = settings.text_fields or settings.text_template or settings.strip_html
+    if not names_text and not any("=" in vector for vector in settings.vectors):
         raise UsageError(
             "`replace_text_template` needs the new text",
             'Add `text_template="{title}. {body}"` or `text_fields=["FIELD"]`.',
@@ -573,9 +576,9 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
         SourceError: there is no such file.
     """
     options = {"FILE": settings.files, "`retry`": settings.retry, "`sql`": settings.sql}
-    given = [option for option, value in options.items() if value]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} exclude each other", "Give one of them.")
+    given_options = [option for option, value in options.items() if value]
+    if len(given_options) > 1:
+        raise UsageError(f"{' and '.join(given_options)} cannot be combined", "Give one of them.")
     of_files = settings.delimiter or settings.encoding or settings.sheet or settings.types or settings.decimal
     if (settings.retry or settings.sql) and of_files:
         raise UsageError("`delimiter`, `encoding`, `sheet`, `types` and `decimal` are for FILE", "Leave them out.")

@@ -1,4 +1,4 @@
-"""The report of a load: its summary for people and machines, its log events, its document in a report index."""
+"""The report of a load: its summary as text and JSON, its log events, its document in a report index."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ class SkippedCounts(BaseModel, frozen=True):
 
 
 class ConcurrentChanges(BaseModel, frozen=True):
-    """What other programs have changed in the index during a load, as far as another run would change it back.
+    """Changes of other programs during a load that another run of the load would undo.
 
     Attributes:
         deleted: Documents that the load wrote, or found unchanged, and that were deleted since.
         changed: Documents that the load wrote, or found unchanged, and that were written since: they have no current
             vector, or in a load of files another content than the source.
-        unseen: In place: other documents that were written during the load and have no current vector.
+        unseen: In a load of the index's own documents: other documents that were written during the load and have no
+            current vector.
     """
 
     deleted: int = 0
@@ -59,38 +60,38 @@ class LoadReport(BaseModel, frozen=True):
     """A load's result; `read` is the sum of indexed, updated, unchanged, skipped, dead and left.
 
     Attributes:
-        index, engine: Where the documents went.
+        index, engine: Target of the documents.
         source: `files`, `sql` or `index`.
         read: Records read from the source.
         indexed: Embedded and written.
         updated: Written with the vector they had, since only other fields changed.
-        unchanged: Left alone: unchanged in the index.
+        unchanged: Not written, because the index already holds them unchanged.
         skipped: Left out on purpose.
         dead: Could not be loaded: in the dead-letter file, or in `rejected`.
         left: Read but not sent, because the engine was unreachable or the user stopped the load: the same command loads
             them.
-        dead_letters: That file; None if nothing was written to it.
-        rejected: Of documents from Python, if no file was named, what that file would hold: one dict a document, with
-            its `id`, the `reason`, its number as `line`, and the `document`. Not part of `model_dump`.
-        truncated: Of the indexed, documents whose text is longer than the model reads.
+        dead_letters: The dead-letter file; None if nothing was written to it.
+        rejected: For documents from Python, the dead letters if no file was named: one dict per document, with its
+            `id`, the `reason`, its number as `line`, and the `document`. Not part of `model_dump`.
+        truncated: Indexed documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
-        passages: Passages that got vectors, if texts are cut into passages.
+        passages: Number of passages that got a vector; 0 if texts are not split into passages.
         missing_fields: Field of a text → documents read that lack it, or have null in it.
         retries: Requests and documents sent again.
         seconds: Time of the load, model loading left out.
         documents_per_second: Documents with an outcome per second; those left for the next run do not count.
-        model, fingerprint, variant, precision, provider, device, threads: Of the encoder, as it really ran.
+        model, fingerprint, variant, precision, provider, device, threads: Actual settings of the encoder.
         warnings: Warnings of the encoder.
         interrupted: Whether the user stopped it.
-        stopped: Why it stopped before the end of the source, and how to resume; None if it did not.
+        stopped: Reason why it stopped before the end of the source, and how to resume; None if it did not.
         resumed: Whether it resumed the load of another process.
         notes: Further notes.
         pruned: Documents removed from the index, because the source no longer has them.
         missing: Documents that the engine acknowledged and that are gone at the end, or there in an earlier version: it
             has lost writes. If a shard failed, they may also have been deleted by another program.
-        concurrent: What other programs have changed. It does not change the exit code.
-        lacking: Of a watch: documents with a text that it has seen and that lacked a vector at its end. None for other
-            loads, or if it could not be found out.
+        concurrent: Changes by other programs. They do not affect the exit code.
+        lacking: For a watch, the documents with text that it has seen and that lacked a vector at its end. None for
+            other loads, or if the check failed.
     """
 
     index: str
@@ -149,7 +150,8 @@ class LoadReport(BaseModel, frozen=True):
             **{name: counts[name] for name in ("indexed", "updated", "unchanged", "dead", "left")},
             skipped=SkippedCounts(**{name: counts[name] for name in SkippedCounts.model_fields}),
             dead_letters=dead_letters if counts["dead"] else None,
-            **{name: getattr(ledger, name) for name in ("truncated", "lost_tokens", "passages", "retries")},
+            **{name: getattr(ledger, name) for name in ("truncated", "lost_tokens", "retries")},
+            passages=ledger.chunks,
             missing_fields=dict(sorted(ledger.missing_fields.items())),
             seconds=round(seconds, 3),
             documents_per_second=round((ledger.read - counts["left"]) / seconds, 1) if seconds > 0 else 0.0,
@@ -158,7 +160,7 @@ class LoadReport(BaseModel, frozen=True):
         )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """For people: the counts that are not zero, and why it stopped."""
+        """The counts that are not zero, and why the load stopped."""
         yield "index", self.index
         yield "read", self.read
         for name in ("indexed", "updated", "unchanged", "dead", "left", "pruned", "missing"):
@@ -175,7 +177,7 @@ class LoadReport(BaseModel, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """0 all in, 1 some are not, 2 it failed and none is in, 130 stopped by the user."""
+        """0: all documents are indexed; 1: some are not; 2: the load failed, none is; 130: the user stopped it."""
         if self.interrupted:
             return 130
         if not (self.dead or self.missing or self.lacking or self.stopped is not None):
@@ -184,7 +186,7 @@ class LoadReport(BaseModel, frozen=True):
         return 2 if (self.dead or self.stopped is not None) and not loaded else 1
 
     def lines(self) -> list[str]:
-        """The summary for people, one fact per line."""
+        """The summary as text, one fact per line."""
         resumed = " (resumed)" if self.resumed else ""
         lines = [f"{self.index} on {self.engine}: {pluralize(self.read, 'document')} read{resumed}"]
         facts = (
@@ -226,17 +228,17 @@ def _lacking_line(index: str, lacking: int) -> str:
     if not lacking:
         return "Checked at the end: every document that was seen has its vector"
     lack, them = ("lacks", "it") if lacking == 1 else ("lack", "them")
-    seen = f"{pluralize(lacking, 'document')} that {be(lacking, past=True)} seen {lack} a vector"
-    return f"{seen}: `es-sbert ingest --index {index}` embeds {them}"
+    problem = f"{pluralize(lacking, 'document')} that {be(lacking, past=True)} seen {lack} a vector"
+    return f"{problem}: `es-sbert ingest --index {index}` embeds {them}"
 
 
 def passages_suffix(count: int) -> str:
-    """`, in 1,200 passages`; nothing where no text was cut into passages."""
+    """`, in 1,200 passages`; empty if no text was split into passages."""
     return f", in {pluralize(count, 'passage')}" if count else ""
 
 
 def truncation_lines(truncated: int, lost_tokens: int) -> list[str]:
-    """That texts were longer than the model reads, where any was."""
+    """A line about texts that were longer than the model reads; none if there were no such texts."""
     if not truncated:
         return []
     cut = f"about {pluralize(lost_tokens, 'token')} {be(lost_tokens, past=True)} cut off"
@@ -259,7 +261,7 @@ def prepare_report_index(engine: Engine, name: str) -> None:
     try:
         engine.create_index(name, read_body(_MAPPING))
     except RequestFailed:
-        # Another load may have made it in the meantime.
+        # Another load may have created it in the meantime.
         if engine.get_index(name) is None:
             raise
 
@@ -270,8 +272,8 @@ def report_document(summary: LoadReport, at: datetime) -> Json:
     Args:
         at: The end of the load.
     """
-    known = read_body(_MAPPING)["mappings"]["properties"]
-    facts = summary.model_dump(mode="json", include=set(known), exclude_none=True)
+    mapped = read_body(_MAPPING)["mappings"]["properties"]
+    facts = summary.model_dump(mode="json", include=set(mapped), exclude_none=True)
     timestamp = at.astimezone(UTC).isoformat(timespec="milliseconds")
     return {"@timestamp": timestamp, "exit_code": summary.exit_code, **facts}
 
@@ -334,7 +336,7 @@ def record_watch_check(context: LoadContext, missed: int) -> None:
 
 
 def record_end(summary: LoadReport, *, shown: bool = True) -> None:
-    """The summary, after the dead letters where there are any.
+    """Log the summary, after a warning if there are dead letters.
 
     Args:
         shown: Whether a terminal shows it.

@@ -17,7 +17,7 @@ REPORTED_WAIT_SECONDS = 5.0
 
 
 class EmbeddingStopped(Exception):
-    """Nothing more is embedded: a document without a vector is left for the next run."""
+    """Embedding has stopped: a document without a vector is left for the next run."""
 
 
 class TimeLimit:
@@ -27,10 +27,10 @@ class TimeLimit:
 
 
 class EngineWait:
-    """Whether requests are being retried. Thread-safe; a wait of some seconds is logged, and its end.
+    """Whether requests are being retried. Thread-safe. The start and end of longer waits are logged.
 
     Attributes:
-        reason: Why requests are being retried; None while they succeed.
+        reason: Reason why requests are being retried; None while they succeed.
     """
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class EngineWait:
             self.reason, self._reported = None, False
             seconds = self._timer() - self._since
         if reported:
-            message = f"the engine takes documents again after {seconds:,.1f} s"
+            message = f"the engine accepts documents again after {seconds:,.1f} s"
             log_event("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))
 
 
@@ -71,12 +71,12 @@ class LoadControl:
         stop_embedding: Level 2: nothing more is compared, tokenized or embedded, and no bulk request is sent again;
             what is not written is left for the next run. (The engine takes no more documents.)
         stop_retrying: Level 3: no failed request is retried. (Ctrl-C, or a thread failed.)
-        reason: Why the load ends before its source; None if it does not, or because the user interrupted it.
+        reason: Reason why the load ends before its source; None if it does not, or because the user interrupted it.
         engine_lost: Whether the engine cannot be reached or refuses all further documents, as without a privilege, in
             a closed index, or once an alias has moved. Not even vectors that exist are sent then.
         interrupted: Whether the user stopped the load.
         engine_wait: Whether requests are being retried.
-        exit_warning: What the user must know if the process ends at once, as a sentence; empty for nothing.
+        exit_warning: A warning for the user, shown if the process ends at once; a sentence, or empty.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class LoadControl:
         with self._lock:
             first, self.engine_lost = not self.engine_lost, True
             if first:
-                self.reason = reason  # it outweighs that of a source
+                self.reason = reason  # more important than the reason of a source
         if first:
             log_event("engine_lost", reason, logging.ERROR, text="", reason=reason)
         self.stop_embedding.set()
@@ -146,7 +146,7 @@ class LoadControl:
             timer.cancel()
             timer.join()
             if limit.expired:
-                # Requests that were not retried any more may have ended a load as if the engine had failed.
+                # Without retries, a failed request may have ended a load as if the engine had failed.
                 self.reason, self.engine_lost = before
                 for event in (self.stop_retrying, self.stop_embedding, self.stop_reading):
                     event.clear()
@@ -267,7 +267,7 @@ class StageThreads:
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Start a thread."""
-        # Daemons: a thread that hangs in a request must not keep a process alive that was told twice to end.
+        # Daemons: a thread that hangs in a request must not keep the process alive after a second interrupt.
         thread = threading.Thread(target=self._run, args=(work,), name=f"ingest-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from es_sbert.ingest.ledger import Ledger
 
 _LINE_SECONDS = 5.0
-# Seconds over which the speed is measured for the time left: a shorter span makes it jump; with a longer one a resumed
-# load, whose first documents need no embedding, would estimate far too little.
+# Seconds over which the speed is measured to estimate the time left. Over a shorter span the estimate jumps; over a
+# longer one it is far too low for a resumed load, whose first documents need no embedding.
 _SPEED_SECONDS = 30.0
 # An earlier estimate would be based on a few batches.
 _FIRST_ESTIMATE_SECONDS = 2.0
@@ -43,7 +43,7 @@ class ProgressSnapshot:
         fraction: Part of the source that is processed, 0 to 1; None if its size is unknown (a pipe).
         seconds: Since the load began.
         seconds_left: Estimate; None before there is one.
-        waiting: Why requests are being retried; None while they succeed.
+        waiting: Reason why requests are being retried; None while they succeed.
         watching: Whether everything is processed and the load waits for changes of the index.
     """
 
@@ -121,7 +121,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 class ProgressMeter:
-    """Shows snapshots; called several times a second from one thread. Subclasses say how."""
+    """Shows snapshots; called several times a second from one thread. Subclasses implement `show`."""
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         """Show the progress."""

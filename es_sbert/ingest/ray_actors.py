@@ -192,7 +192,7 @@ class Partition:
 
     Attributes:
         number: From 0.
-        source: What to read; None for a slice of the index.
+        source: Source to read; None for a slice of the index.
         slice: Slice of the index; None for a source.
     """
 
@@ -207,7 +207,7 @@ _REPORT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What every worker of a load needs to know.
+    """The settings that every worker of a load needs.
 
     Attributes:
         engine: Connection settings, valid on every node.

@@ -58,7 +58,7 @@ def ray_connection(address: str) -> Iterator[None]:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # A thread of Ray prints what it hears of lost nodes, and the shutdown what is left of that.
+    # A thread of Ray prints messages about lost nodes; the shutdown prints the remaining ones.
     with redirect_stdout(_RayOutputLogger()):
         try:
             ray.init(
@@ -237,7 +237,7 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
 
 
 def _probe_problem(answer: Any, fingerprint: str) -> str | None:
-    """How a node differs, by its answer; None if it does not."""
+    """The difference of a node, from its answer; None if there is none."""
     try:
         version, node_fingerprint = get_result(answer)
     except ClusterError:
@@ -252,11 +252,11 @@ def _probe_problem(answer: Any, fingerprint: str) -> str | None:
 def node_problem(
     version: str | None, fingerprint: str | None, required_fingerprint: str, required_version: str = __version__
 ) -> str | None:
-    """How a node differs, to be put after its name; None if it does not.
+    """The difference of a node, as text after its name; None if there is none.
 
     Args:
-        version: Of es-sbert there; None if it is not installed.
-        fingerprint: Of the model there; None if the version is another one.
+        version: Version of es-sbert there; None if it is not installed.
+        fingerprint: Fingerprint of the model there; None if the version differs.
     """
     if version is None:
         return "has no es-sbert in the Python that Ray uses there"

@@ -94,7 +94,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass
 class RayRunner:
-    """Runs a load on a Ray cluster, of which this process is a driver.
+    """Runs a load on a Ray cluster, with this process as a driver.
 
     Sources and indices are split into partitions; each worker runs the whole pipeline over one partition at a time. If
     a node is lost, its partition is restarted elsewhere: the coordinator knows the documents that the engine has
@@ -148,7 +148,7 @@ class RayRunner:
         return remote_checkpoint(self._coordinator, get_result(self._coordinator.open.remote(path, identity)))
 
     def _embed(self, load: OpenLoad) -> EncoderInfo:
-        """Load all documents, until each has an outcome; what embedded them."""
+        """Load all documents until each has an outcome; returns the encoder that embedded them."""
         context = load.context
         index = context.index.concrete
         # A slice of the index sees what was refreshed.
@@ -213,9 +213,9 @@ class RayRunner:
             for batch in dataset.iter_batches(batch_size=1, prefetch_batches=0, batch_format="numpy"):
                 yield from (pickle.loads(packed) for packed in batch["report"])
         except (RayError, EsSbertError) as error:
-            own = find_own_error(error)
-            if own is not None:
-                raise own from error
+            load_error = find_own_error(error)
+            if load_error is not None:
+                raise load_error from error
             remedy = "Check `ray status` and the logs of the cluster, then run the same command again: it resumes."
             raise ClusterError(f"the load on the Ray cluster failed: {remote_error_summary(error)}", remedy) from error
 

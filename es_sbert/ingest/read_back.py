@@ -42,9 +42,9 @@ from es_sbert.vectors import Vectors
 # Documents read back after the first bulk request, and at the end of a load.
 FIRST_REQUEST_DOCUMENTS = 8
 SAMPLE_DOCUMENTS = 32
-# Larger documents are read back only if there are no others: an answer with a thousand passages takes megabytes.
+# Larger documents are read back only if there are no others: an answer with a thousand chunks takes megabytes.
 _MOST_BYTES = 64 << 10
-# Quantized storage and the normalization of the engine stay far above it.
+# Quantized storage and normalization by the engine change a vector far less than that.
 _LEAST_COSINE = 0.999
 
 PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
@@ -59,7 +59,7 @@ class SentDocument:
     """A document as it was sent.
 
     Attributes:
-        id, routing: Of the document.
+        id, routing: Id and routing of the document.
         version: `_seq_no` and `_primary_term` of the write.
         texts: One per target.
         fields: Vector field → its vectors and their metadata.
@@ -145,7 +145,7 @@ class ReadBackCheck:
             self._remove_vectors(taken)
             raise
         except EngineError:
-            return  # the next request meets the same trouble, and is checked in place of this one
+            return  # the next request is checked instead, and fails too if the engine still does
         self._first_checked = True
 
     def check_sample(self) -> None:
@@ -224,7 +224,7 @@ class ReadBackCheck:
         context = self._context
         name = context.index.concrete
         index = context.engine.get_index(name)
-        what = (
+        change = (
             f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
             f"{'; '.join(differences)}"
         )
@@ -238,12 +238,12 @@ class ReadBackCheck:
             named = " and ".join(f"{setting} is {pipeline!r}" for setting, pipeline in pipelines.items())
             unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()
             return DocumentsAltered(
-                f"{what}. {named}: an ingest pipeline sees every document that is written",
+                f"{change}. {named}: an ingest pipeline sees every document that is written",
                 "Remove the processor that does this from the pipeline, or switch the pipeline off "
                 f"(`PUT {name}/_settings` with {unset}), and {again}.",
             )
         return DocumentsAltered(
-            f"{what}. The index has no ingest pipeline: a plugin of the engine, or a proxy in front of it, does this",
+            f"{change}. The index has no ingest pipeline: a plugin of the engine, or a proxy in front of it, did this",
             f"Look at `GET _cat/plugins` and `GET {name}/_settings`. Once the cause is removed, {again}.",
         )
 
@@ -265,36 +265,36 @@ class ReadBackCheck:
 
 
 def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:
-    """How a stored document differs from what was sent."""
+    """The differences between a stored document and the sent one."""
     source: Json = found.get("_source") or {}
     differences = []
     if found.get("_routing") != sent.routing:
         differences.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
     for target, text in zip(targets, sent.texts, strict=True):
         if all(is_in_source(name, mappings) for name in target.template.fields) and stored_text(source, target) != text:
-            differences.append(f"the text {target.template.template!r} is another one")
+            differences.append(f"the text {target.template.template!r} is different")
         if is_in_source(vector_path(target.field, target.meta), mappings):
             differences += _vector_differences(sent, source, target)
-        wanted = sent.fields.get(target.field)
+        expected = sent.fields.get(target.field)
         meta_is_kept = is_in_source(target.meta_field, mappings)
-        if wanted is not None and meta_is_kept and read_document_meta(source, target.meta_field) != wanted[1]:
+        if expected is not None and meta_is_kept and read_document_meta(source, target.meta_field) != expected[1]:
             differences.append(f"{target.meta_field} differs")
     return differences
 
 
 def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarget) -> list[str]:
-    field, wanted = target.field, sent.fields.get(target.field)
+    field, sent_value = target.field, sent.fields.get(target.field)
     value = find_field(source, field)
     has_vector = value is not MISSING and value is not None
-    if wanted is None:
+    if sent_value is None:
         return [f"{field} has a vector that was not sent"] if has_vector and field in sent.absent else []
     if not has_vector:
         return [f"the vector in {field} is missing"]
     try:
         stored = [vector for _, _, vector in read_stored_vectors(value, 0, target.meta.element_type)]
-        if len(stored) != len(wanted[0]):
-            return [f"{field} has {pluralize(len(stored), 'passage')} and not {len(wanted[0])}"]
-        cosine = float(row_cosines(np.stack(stored), np.stack(wanted[0])).min())
+        if len(stored) != len(sent_value[0]):
+            return [f"{field} has {pluralize(len(stored), 'passage')} and not {len(sent_value[0])}"]
+        cosine = float(row_cosines(np.stack(stored), np.stack(sent_value[0])).min())
     except (ValueError, TypeError, KeyError):
         return [f"{field} does not have a vector of the form that was sent"]
     return [] if cosine >= _LEAST_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]

@@ -1,4 +1,4 @@
-"""Read the documents of a load: the records of its sources, and what they are made into."""
+"""Read the documents of a load: the records of its sources, and the documents made from them."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Document(NamedTuple):
         source: The document as one line of JSON; of a document of the index, the fields that were read.
         document_hash: Hash of the whole document; None for documents of the index.
         version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
-        written: Of a dead letter: when it was written; a newer version in the index wins. None for now.
-        stale: Of a document of the index: the targets, by number, that have no current vector.
+        written: Time of a dead letter; a newer version in the index wins. None if it is not a dead letter.
+        stale: For a document of the index, the numbers of the targets without a current vector.
         routing: The custom routing value.
     """
 
@@ -122,7 +122,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentRules:
-    """How records become documents.
+    """The rules that turn records into documents.
 
     Attributes:
         targets: The targets whose texts are read.
@@ -172,7 +172,7 @@ class DocumentRules:
         return [name for name in dict.fromkeys(names) if name not in self.removed]
 
     def metadata_remedy(self, name: str, value: Any) -> str:
-        """What to do about a metadata field, as the end of a sentence.
+        """The remedy for a metadata field, as the end of a sentence.
 
         Args:
             value: Its value in a document; `MISSING` if its name has a dot.
@@ -185,7 +185,7 @@ class DocumentRules:
         if name == _ROUTING and self.routing_field is None:
             return f"for the routing of the document, give {setting_text('routing_field', name)}"
         if name == "_source":
-            return "load what is in it as the document"
+            return "load its content as the document"
         return "remove it from the documents"
 
 
@@ -261,9 +261,9 @@ def read_documents(
 ) -> Iterator[Document]:
     """Documents to load; the outcome of all others is recorded.
 
-    A repeated document is skipped. The same id with another content, or another routing, is a dead letter: which of the
-    two is meant cannot be known. Documents without text are included, because the index may hold an earlier version
-    with text.
+    A repeated document is skipped. The same id with different content or routing is a dead letter, because it is
+    unknown which of the two is right. Documents without text are included, because the index may hold an earlier
+    version with text.
     """
     for group in document_windows(_valid_documents(records, rules, outcomes), _LOOKUP_DOCUMENTS, _LOOKUP_BYTES):
         seen = checkpoint.record_seen(
@@ -278,7 +278,7 @@ def read_documents(
                 case SeenStatus.REPEATED:
                     outcomes.add(DocumentOutcome.DUPLICATE)
                 case SeenStatus.CONTRADICTED:
-                    other = "another content" if rules.routing_field is None else "another content or routing"
+                    other = "different content" if rules.routing_field is None else "different content or routing"
                     reason = f"the id {document.id} was read before, in {first}, with {other}"
                     outcomes.record_dead_letter(document.rejected(reason))
 

@@ -1,4 +1,4 @@
-"""What a load does at its end: report concurrent changes, and remove documents (`--prune`)."""
+"""The end of a load: report concurrent changes, and remove documents (`--prune`)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def report_concurrent_changes(
     """Restore overwritten `_meta` entries of the load's fields; report what else others changed or the engine lost.
 
     Args:
-        index: As it is now, refreshed.
+        index: The current state of the index, after a refresh.
         versions: The versions that the load has written.
         began: A time before the first vector of this load.
-        start: How far the writes of the index were at that time.
+        start: The write state of the index at that time.
 
     Returns:
         How many documents the engine has acknowledged and lost, what other programs have changed, and notes for the
@@ -73,7 +73,7 @@ def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
     context.retrying(update_mapping, context.engine, index, plan)
     if lost:
         names = ", ".join(dict.fromkeys(lost))
-        message = f"another process had overwritten what the mapping says about {names}"
+        message = f"another process had overwritten the entry of {names} in `_meta`, which is restored"
         log_event("mapping_restored", message, fields=names)
 
 
@@ -81,12 +81,15 @@ def _new_field_notes(context: LoadContext, index: IndexState) -> list[str]:
     """Notes on vector fields added during a load from files, which writes only the fields known at its start."""
     if not context.plan.sources:
         return []
-    known = {*vector_fields(context.index.state.mappings, index.name), *(target.field for target in context.targets)}
+    known_fields = {
+        *vector_fields(context.index.state.mappings, index.name),
+        *(target.field for target in context.targets),
+    }
     return [
         f"{field} was added to the index during this load, and documents that this load wrote may lack it: "
         f"`es-sbert ingest --index {context.index.alias} --vector {field}` embeds them"
         for field in vector_fields(index.mappings, index.name)
-        if field not in known
+        if field not in known_fields
     ]
 
 
@@ -103,7 +106,7 @@ def _missing_documents_note(context: LoadContext, missing: int) -> str:
 
 
 def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]:
-    """Notes on documents that other programs wrote or deleted; for them, the load is not at fault."""
+    """Notes on documents that other programs wrote or deleted."""
     notes = []
     is_in_place = context.checkpoint is None
     if changes.deleted:
@@ -112,18 +115,18 @@ def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]
         notes.append(
             f"{pluralize(changes.deleted, 'document')} of this load {was} deleted by others during the load{again}"
         )
-    written = changes.changed + changes.unseen
-    if written and is_in_place:
-        was, has = ("was", "has") if written == 1 else ("were", "have")
+    changed = changes.changed + changes.unseen
+    if changed and is_in_place:
+        was, has = ("was", "has") if changed == 1 else ("were", "have")
         notes.append(
-            f"{pluralize(written, 'document')} {was} written by others during this load and {has} no current vector: "
+            f"{pluralize(changed, 'document')} {was} written by others during this load and {has} no current vector: "
             f"run {_in_place_command(context)} again, or use `watch_seconds`, which embeds documents as they are "
             "written"
         )
-    elif written:
-        was = "was" if written == 1 else "were"
+    elif changed:
+        was = "was" if changed == 1 else "were"
         notes.append(
-            f"{pluralize(written, 'document')} of this load {was} changed by others during the load: run the same "
+            f"{pluralize(changed, 'document')} of this load {was} changed by others during the load: run the same "
             "command again to load what the source has"
         )
     return notes
@@ -146,7 +149,7 @@ class PruneCandidates:
     """Documents of an index that the source no longer has.
 
     Attributes:
-        count: How many.
+        count: Number of documents.
         loaded: How many documents from files the index holds in all.
         sample: Some of their ids.
     """
@@ -176,17 +179,17 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
     candidates = context.retrying(_find_candidates, context)
     if not candidates.count:
         return 0, []
-    kept = (
+    summary = (
         f"{pluralize(candidates.count, 'document')} of the index {be(candidates.count)} no longer in the "
         "source; none of them was removed"
     )
     if not context.outcomes.ledger.read:
-        return 0, [f"{kept}, since the source holds no document at all: an export that failed looks the same"]
+        return 0, [f"{summary}, since the source holds no document at all: an export that failed looks the same"]
     if context.outcomes.rejected:
         broken = f"{pluralize(context.outcomes.rejected, 'record')} of the source cannot be used"
-        return 0, [f"{kept}, since {broken}: it is unknown which documents they are"]
+        return 0, [f"{summary}, since {broken}: it is unknown which documents they are"]
     if not confirm(candidates):
-        return 0, [kept]
+        return 0, [summary]
     removed, control = 0, context.control
     index, on_retry = context.index.alias, context.outcomes.ledger.add_retries
     for _, hits in _unseen_documents(context, context.retrying):
@@ -211,7 +214,7 @@ def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple
     """Pages of the documents that loads from files wrote: the size of each, and those that this load has not seen.
 
     Args:
-        retrying: Of each page.
+        retrying: Retries the request of each page.
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     targets = targets_to_fill(context.targets)
@@ -224,10 +227,10 @@ def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple
     ):
         if is_rewritten:
             continue  # written by another load since
-        # By an alias with a routing, no load has written documents with another one.
-        own = [hit for hit in hits if routing is None or hit.get("_routing") == routing]
-        seen = context.checkpoint.seen_keys([document_key(hit) for hit in own])
-        yield len(own), [hit for hit in own if document_key(hit) not in seen]
+        # A load through an alias with a routing writes only documents with that routing.
+        candidates = [hit for hit in hits if routing is None or hit.get("_routing") == routing]
+        seen_keys = context.checkpoint.seen_keys([document_key(hit) for hit in candidates])
+        yield len(candidates), [hit for hit in candidates if document_key(hit) not in seen_keys]
 
 
 def delete_hits(
@@ -272,7 +275,7 @@ def delete_hits(
                 raise access_denied(engine.info.label, f"removing {hit['_id']!r} from {index}", result.reason)
             else:
                 raise RequestFailed(
-                    f"{engine.info.label} does not remove {hit['_id']!r} from {index}: {result.reason}",
+                    f"{engine.info.label} refused to delete {hit['_id']!r} from {index}: {result.reason}",
                     "Fix the cause and run the same command again: it continues with the remaining documents.",
                     result.status,
                 )

@@ -37,7 +37,7 @@ class Record(NamedTuple):
         id: Its id, if the source has it outside the fields.
         routing: Its routing, if the source has it outside the fields.
         superseded: Whether a later record of the same source replaces it.
-        written: Of a dead letter: when it was written, in UTC, ISO 8601.
+        written: When a dead letter was written, in UTC, ISO 8601; None for other records.
     """
 
     origin: Origin
@@ -55,7 +55,7 @@ class RejectedRecord:
 
     Attributes:
         origin: Its place in the source.
-        reason: Why it cannot be loaded.
+        reason: Reason why it cannot be loaded.
         raw: Its first bytes, at most `SAMPLE_BYTES`.
         size: Its full size in bytes, if known.
         document: The object as one line of JSON, if it could be parsed.
@@ -97,14 +97,14 @@ def metadata_id_field(value: Any) -> str:
     """The field of the id in a document that has `METADATA_ID`: `_id.$oid` in MongoDB's extended JSON.
 
     Args:
-        value: What the document has there.
+        value: Value in the document.
     """
     [key] = value if isinstance(value, dict) and len(value) == 1 else ("",)
     return f"{METADATA_ID}.{key}" if key else METADATA_ID
 
 
 class InvalidId(Exception):
-    """The id or the routing of a document cannot be used; the message tells why."""
+    """The id or the routing of a document cannot be used; the message explains why."""
 
 
 def document_id(record: Record, id_field: str) -> str:

@@ -21,11 +21,11 @@ class TemporarySettings:
 
     Args:
         context: The load.
-        change: Whether refreshes and replicas are switched off. Otherwise only those are restored that an earlier load
-            has left switched off.
+        change: Whether to switch refreshes and replicas off. Otherwise, only settings that an earlier load left
+            switched off are restored.
 
     Attributes:
-        notes: What the report tells about them.
+        notes: Notes for the report.
     """
 
     def __init__(self, context: LoadContext, *, change: bool) -> None:
@@ -56,7 +56,7 @@ class TemporarySettings:
         except AccessDenied as error:
             if not self._left_by_earlier_load:
                 context.control.exit_warning = ""
-            self.notes.append(f"Refreshes and replicas stay as they are during the load: {error.message}")
+            self.notes.append(f"Refreshes and replicas are not changed during the load: {error.message}")
             return
         changed = {setting: BULK_LOAD_SETTINGS[setting] for setting in self._previous}
         log_event("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)
@@ -79,6 +79,6 @@ class TemporarySettings:
     def _unrestored_note(self, reason: str = "") -> str:
         name = self._context.index.alias
         return (
-            f"Refreshes and replicas of {name} are still as they were for the load{reason}: the next load puts them "
-            f"back, or `es-sbert index repair {name}`"
+            f"Refreshes and replicas of {name} are still disabled{reason}: the next load restores them, or run "
+            f"`es-sbert index repair {name}`"
         )

@@ -29,7 +29,7 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
     """Embed all documents of an index that have no current vector, then those that change, until the load is stopped.
 
     Args:
-        seconds: How long to wait between two looks at the index.
+        seconds: How long to wait between two checks of the index.
 
     Raises:
         EsSbertError: a stage failed (never because of a single document).
@@ -78,14 +78,15 @@ def _count_missed(context: LoadContext, watcher: IndexWatcher) -> None:
     except EngineError as error:
         context.control.end_early(f"whether documents lack a vector could not be checked: {error.message}")
         return
-    # Those that were read, and left when the user stopped the watch, are counted already.
+    # Documents that were read, and left when the user stopped the watch, are already counted.
     context.outcomes.lacking = max(0, missed - context.outcomes.ledger.counts()[DocumentOutcome.LEFT])
 
 
 class IndexWatcher:
     """Finds the documents that were written to an index since the last check.
 
-    What was seen of a shard is a sequence number of its history: with another history, the shard is read again.
+    For each shard, the last sequence number seen is remembered. If the history of a shard changes, these numbers mean
+    nothing, and the shard is read again.
 
     Args:
         context: The load.
@@ -143,7 +144,7 @@ class IndexWatcher:
         return due
 
     def missed_documents(self) -> list[Document]:
-        """Documents that lack a vector although their last write was seen, without those that were rejected.
+        """Documents that lack a vector although their last write was seen, except rejected documents.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
@@ -170,7 +171,7 @@ class IndexWatcher:
         return missed
 
     def _seen_of(self, shard: int) -> int:
-        """The last sequence number that was seen of a shard; -1 if its history is another one now."""
+        """The last sequence number that was seen of a shard; -1 if its history has changed."""
         seen = self._seen.get(shard)
         return -1 if seen is None or seen.history != self._latest[shard].history else seen.seq_no
 
@@ -180,7 +181,7 @@ class IndexWatcher:
         return set() if stream is None else set(self._context.retrying(self._context.engine.index_uuids, stream))
 
     def _check_stream(self) -> None:
-        """New documents of a data stream go to its newest backing index, which is not watched."""
+        """Fail if the data stream has rolled over: its new backing index is not watched."""
         added = sorted(self._backing_indices() - self._backing)
         if added:
             raise IndexMismatch(

@@ -1,7 +1,7 @@
 """The versions that a load has written: key of the document → sequence number and primary term of the write.
 
 At its end, a load compares them with the index (`concurrent_changes`). A write of another program to the same document
-has a later version. A document that is there in an earlier one has lost the write of this load.
+has a later version. A document with an earlier version has lost the write of this load.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def pack_versions(documents: Sequence[tuple[DocumentKey, Version]]) -> PackedVer
 
 
 def _key_digest(key: DocumentKey) -> bytes:
-    """64 bits: among 10 million documents, two share a digest in one load of 370,000."""
+    """64 bits: of 370,000 loads of 10 million documents, one has two documents with the same digest."""
     document_id, routing = key
     text = document_id if routing is None else f"{document_id}\0{routing}"
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -114,7 +114,7 @@ class VersionComparison:
     """Compares the documents of an index, page by page, with the versions that a load knows.
 
     Args:
-        versions: Of the load; of a document that it has written twice, the later one counts.
+        versions: Versions from the load; for a document that it has written twice, the later one counts.
     """
 
     def __init__(self, versions: PackedVersions) -> None:
@@ -134,10 +134,10 @@ class VersionComparison:
             return [VersionMatch.UNKNOWN] * len(found)
         # (documents,) each
         places = np.minimum(np.searchsorted(self._keys, found[:, 0]), len(self._keys) - 1)
-        known = self._keys[places] == found[:, 0]
+        is_known = self._keys[places] == found[:, 0]
         matches = np.int8(VersionMatch.SAME) + np.sign(found[:, 1] - self._numbers[places]).astype(np.int8)
-        np.maximum.at(self._matches, places[known], matches[known])
-        return [VersionMatch(match) for match in np.where(known, matches, VersionMatch.UNKNOWN).tolist()]
+        np.maximum.at(self._matches, places[is_known], matches[is_known])
+        return [VersionMatch(match) for match in np.where(is_known, matches, VersionMatch.UNKNOWN).tolist()]
 
     @property
     def absent_terms(self) -> dict[int, int]:

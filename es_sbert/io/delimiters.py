@@ -1,4 +1,4 @@
-"""The delimiter of a CSV file: named by the user, by Excel's `sep=` line, or recognized from the first rows."""
+"""The delimiter of a CSV file: given by the user, by Excel's `sep=` line, or recognized from the first rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SAMPLE_BYTES = 1 << 18
 
 
 def check_delimiter(text: str) -> str:
-    r"""The delimiter that a text names: itself, or a tab as `tab` or `\t`.
+    r"""Parse a delimiter: a single character, or `tab` or `\t` for a tab.
 
     Raises:
-        UsageError: it is not a single character, or a quote or a line break.
+        UsageError: it is not a single character, or it is a quote or a line break.
     """
     delimiter = "\t" if text in ("tab", "\\t") else text
     if len(delimiter) != 1 or delimiter in '"\r\n\0':
@@ -36,27 +36,28 @@ def check_delimiter(text: str) -> str:
     return delimiter
 
 
-def find_delimiter(lines: Iterable[Line], given: str | None = None) -> tuple[str, Iterator[Line]]:
-    """The delimiter of a CSV file, and its lines without a `sep=` line.
+def find_delimiter(lines: Iterable[Line], chosen: str | None = None) -> tuple[str, Iterator[Line]]:
+    """Find the delimiter of a CSV file, and return it with the lines, without a `sep=` line.
 
-    A comma is taken unless it cannot be meant: the header has a single column or most of the first rows have another
-    number of columns, while another delimiter gives all of them the same number, at least two.
+    The comma is used unless it is implausible: if it splits the header into a single column, or most of the first rows
+    into a different number of columns than the header, and another delimiter splits all of them into the same number,
+    at least two.
 
     Args:
-        lines: The lines; no more of them are read in advance than are necessary.
-        given: The delimiter, if it is known.
+        lines: The lines; only as many as necessary are read in advance.
+        chosen: The delimiter, if the user has given it.
     """
     rest = iter(lines)
     first = next(rest, None)
     if first is None:
-        return given or COMMA, rest
+        return chosen or COMMA, rest
     if first.number == 1 and (named := _SEP_LINE.fullmatch(first.data)):
-        return given or named[1].decode(errors="replace"), rest
-    if given is not None:
-        return given, chain([first], rest)
+        return chosen or named[1].decode(errors="replace"), rest
+    if chosen is not None:
+        return chosen, chain([first], rest)
     held = [first]
     candidates = [delimiter for delimiter in _OTHERS if delimiter.encode() in first.data]
-    # One line is enough for most files, and a pipe may give its lines one by one.
+    # One line is enough for most files, and the lines of a pipe may arrive one by one.
     if not first.is_too_long and candidates:
         size = first.size
         for line in rest:
@@ -80,15 +81,15 @@ def _most_plausible(sample: list[str], candidates: list[str]) -> str:
 
 
 def _regular_share(sample: list[str], delimiter: str) -> float:
-    """The share of rows that have as many columns as the header; 0 if this has only one."""
+    """The share of rows with as many columns as the header; 0 if the header has only one."""
     rows: list[list[str]] = []
-    # The last row may go on after the sample.
+    # The last row may continue after the sample.
     with suppress(csv.Error):
         rows.extend(row for row in csv.reader(sample, delimiter=delimiter, strict=True) if row)
     if not rows:
         return 0.0
     header, *counts = map(len, rows)
-    # Columns without names at its end need not be in the rows.
+    # Columns without names at the end of the header may be missing in the rows.
     named = next((number for number in range(header, 0, -1) if rows[0][number - 1]), 0)
     if named < 2:
         return 0.0
@@ -96,7 +97,7 @@ def _regular_share(sample: list[str], delimiter: str) -> float:
 
 
 def delimiter_hint(columns: list[str], is_tsv: bool = False) -> str:
-    """What to do if the names of columns look as if they were separated by another delimiter; empty otherwise."""
+    """Advice if the column names look as if another delimiter separated them; else empty."""
     joined = " ".join(columns)
     for delimiter in (*((COMMA,) if is_tsv else ()), *_OTHERS):
         if delimiter in joined:

@@ -1,4 +1,4 @@
-"""File formats: told by a file's name or its first bytes; decompression and Parquet, with bounded memory."""
+"""File formats, recognized by a file's name or first bytes; decompression and Parquet, with bounded memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FORMATS_BY_SUFFIX = {suffix: form for form, suffixes in _SUFFIXES.items() for s
 
 
 def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
-    """Format and compression by a file's name; None if the name does not tell."""
+    """Format and compression by a file's name; None if the name does not indicate them."""
     path = PurePosixPath(name)
     compression = _COMPRESSION_SUFFIXES.get(path.suffix.lower())
     inner = PurePosixPath(path.stem) if compression else path
@@ -61,11 +61,11 @@ def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# Skippable frames, of sixteen kinds: pzstd writes one before every frame (RFC 8878, 3.1.2).
+# Sixteen kinds of skippable frames: pzstd writes one before every frame (RFC 8878, 3.1.2).
 _ZSTD_SKIPPABLE = tuple(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))
 MAGIC_BYTES = 4
 
-# So many bytes are unpacked at a time, to at most 16 MiB of gzip and 32 MiB of zstd.
+# Bytes that are unpacked at a time, to at most 16 MiB for gzip and 32 MiB for zstd.
 _GZIP_MAX_INPUT = 1 << 14
 _ZSTD_MAX_INPUT = 1 << 10
 
@@ -80,7 +80,7 @@ _COMPRESSION_SUFFIXES = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zs
 
 
 def detect_compression(head: bytes) -> Compression:
-    """The compression that a file's first bytes tell."""
+    """Recognize the compression from a file's first bytes."""
     if head.startswith(_GZIP_MAGIC):
         return Compression.GZIP
     return Compression.ZSTD if head.startswith((_ZSTD_MAGIC, *_ZSTD_SKIPPABLE)) else Compression.NONE
@@ -94,7 +94,7 @@ def decompress(chunks: Iterable[bytes], compression: Compression | None = None) 
         compression: None detects it from the first bytes.
 
     Raises:
-        CorruptStream: the data is damaged or truncated; the data before the damage has been yielded.
+        CorruptStream: the data is damaged or truncated; everything before the damage has been yielded.
     """
     source: Iterable[bytes] = chunks
     if compression is None:
@@ -108,7 +108,7 @@ def decompress(chunks: Iterable[bytes], compression: Compression | None = None) 
 
 
 def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
-    # Both formats allow several members (frames) one after another, as `cat a.gz b.gz` makes them.
+    # Both formats allow several members (frames) in a row, such as from `cat a.gz b.gz`.
     is_gzip = compression is Compression.GZIP
     max_input = _GZIP_MAX_INPUT if is_gzip else _ZSTD_MAX_INPUT
     decoder: Any = None
@@ -117,7 +117,7 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
             data = chunk
             while data:
                 if decoder is None:
-                    # Tapes and some tools pad gzip files with zeros.
+                    # Tape archives and some tools pad gzip files with zeros.
                     data = data.lstrip(b"\0") if is_gzip else data
                     if not data:
                         break
@@ -129,17 +129,17 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
                     data = decoder.unused_data + data
                     decoder = None
         if decoder is not None:
-            raise CorruptStream(f"the {compression} data ends early: the file was cut off")
+            raise CorruptStream(f"the {compression} data ends early: the file is truncated")
     except (zlib.error, zstandard.ZstdError) as error:
         raise CorruptStream(f"the {compression} data is damaged ({error})") from error
 
 
 class WrongFormat(CorruptStream):
-    """A file of another format than the one it is read as.
+    """A file has a different format than expected.
 
     Args:
-        signature: What it is.
-        form: The format that was expected.
+        signature: The recognized format.
+        form: The expected format.
     """
 
     def __init__(self, signature: Signature, form: FileFormat) -> None:
@@ -152,18 +152,18 @@ class WrongFormat(CorruptStream):
 
 
 def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None = None) -> Iterator[bytes]:
-    """The text of a file, decompressed and as UTF-8.
+    """Yield the text of a file, decompressed and as UTF-8.
 
     Args:
-        chunks: The file.
+        chunks: The bytes of the file.
         form: One of the text formats.
         encoding: See `to_utf8`.
 
     Raises:
         WrongFormat: the file is not a text.
-        CorruptStream: its compression is damaged, or it was cut off.
+        CorruptStream: its compression is damaged, or it is truncated.
     """
-    # No more is waited for: what comes out of a pipe may be a single short line.
+    # Does not wait for more, because a pipe may deliver a single short line.
     head, rest = read_head(decompress(chunks), MAGIC_BYTES)
     start = head[:SIGNATURE_BYTES]
     signature = recognize_file(start)
@@ -178,8 +178,8 @@ def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None 
     yield from to_utf8(chain([head], rest), encoding)
 
 
-# Bytes of a column that are read at a time, and rows that are decoded at a time: so many bytes of them, at most so
-# many. What a row group says of its size is before decoding, so that rows are bounded as well.
+# Bytes of a column that are read at a time, and bytes and number of rows that are decoded at a time. The size of a row
+# group is stated before decoding, so the number of rows is bounded as well.
 _READ_BYTES = 1 << 20
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 1 << 12
@@ -187,14 +187,14 @@ _BATCH_ROWS = 1 << 12
 
 @contextmanager
 def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
-    """A Parquet file, its footer read (a `pyarrow.parquet.ParquetFile`).
+    """Open a Parquet file and read its footer; returns a `pyarrow.parquet.ParquetFile`.
 
     Args:
-        file: A path, or a file that can be read anywhere.
+        file: A path, or a seekable file.
 
     Raises:
         OSError: there is no such file, or it cannot be opened.
-        CorruptStream: it is not a Parquet file, or what is read of it while it is open is damaged.
+        CorruptStream: it is not a Parquet file, or its data is damaged.
         UsageError: pyarrow is not installed.
     """
     require_extra("parquet", "pyarrow")
@@ -202,10 +202,10 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile
 
     if isinstance(file, Path):
-        with open(file, "rb"):  # for an error of the system's rather than Arrow's
+        with open(file, "rb"):  # to get the system's error rather than Arrow's
             pass
     try:
-        # Row groups of a remote file are fetched whole, in few requests; a local one is read page by page.
+        # Row groups of a remote file are fetched as a whole, in few requests; a local file is read page by page.
         with ParquetFile(file, buffer_size=_READ_BYTES, pre_buffer=not isinstance(file, Path)) as opened:
             yield opened
     except (pyarrow.ArrowException, OSError) as error:
@@ -215,10 +215,10 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
 def parquet_batches(
     file: Any, columns: Sequence[str] | None = None, groups: Iterable[int] | None = None
 ) -> Iterator[Any]:
-    """Record batches in the order of the file, with memory for one of them.
+    """Yield record batches in the order of the file, with memory for one batch.
 
     Args:
-        file: As `open_parquet` gives it.
+        file: From `open_parquet`.
         columns: Names of the columns to read; None reads all.
         groups: Row groups to read; None reads all.
     """
@@ -226,5 +226,5 @@ def parquet_batches(
         meta = file.metadata.row_group(group)
         a_row = max(1, meta.total_byte_size // max(1, meta.num_rows))
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // a_row))
-        # Group by group: what is fetched ahead of one is let go of with it.
+        # Group by group, so that data fetched ahead for a group is released with it.
         yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False)

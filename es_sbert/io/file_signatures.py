@@ -1,4 +1,4 @@
-"""Recognize files that are not text by their first bytes, and say what to do with them."""
+"""Recognize files that are not text by their first bytes, and advise how to load them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from es_sbert.messages import setting_text
 
-# Bytes from the beginning of a file that are looked at.
+# Bytes from the beginning of a file that are examined.
 SIGNATURE_BYTES = 1 << 13
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -15,15 +15,15 @@ _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _SAVE_AS = "Save it as .xlsx or as CSV UTF-8 in a spreadsheet program"
 _SAVE_AS_CSV = f"{_SAVE_AS}, or run: `soffice --headless --convert-to csv FILE`"
-_UNPACK = "Unpack it, or give the text to stdin: `{command} FILE | es-sbert ingest … - --format …`."
+_UNPACK = "Unpack it, or pipe the text to stdin: `{command} FILE | es-sbert ingest … - --format …`."
 
 
 class Signature(NamedTuple):
-    """What a file is.
+    """The recognized format of a file.
 
     Attributes:
-        kind: With an article: `a PDF document`.
-        remedy: How its contents can be loaded.
+        kind: Format with an article: `a PDF document`.
+        remedy: Advice on loading its contents.
         is_workbook: Whether it is an Excel workbook that can be read.
     """
 
@@ -47,7 +47,7 @@ _PREFIXES = (
 
 
 def recognize_file(head: bytes) -> Signature | None:
-    """What a file is by its first `SIGNATURE_BYTES` bytes; None if it may be a text."""
+    """Recognize a file by its first `SIGNATURE_BYTES` bytes; None if it may be text."""
     for prefix, signature in _PREFIXES:
         if head.startswith(prefix):
             return signature
@@ -57,7 +57,7 @@ def recognize_file(head: bytes) -> Signature | None:
         if _ENCRYPTED_PACKAGE in head:
             return Signature("an encrypted Excel workbook", "Save it without a password, or as CSV UTF-8.")
         return Signature("an old (.xls) or an encrypted Excel workbook", f"{_SAVE_AS}, without a password.")
-    # Both begin like words of a text.
+    # Both begin with letters, like a text.
     if head.startswith(b"PAR1") and head[4:5] < b" " and not head[4:5].isspace():
         return Signature("a Parquet file", 'Add `format="parquet"`, or name the file .parquet.')
     if head.startswith(b"BZh") and head[4:10] == b"1AY&SY":
@@ -79,12 +79,12 @@ def _recognize_zip(head: bytes) -> Signature:
     if b"[Content_Types].xml" in head:
         return Signature("an Office document", "Extract its text first.")
     return Signature(
-        "a zip archive", "Unpack it and name the files in it, or name one as 'zip://NAME::FILE' (extra `remote`)."
+        "a zip archive", "Unpack it and load the files in it, or give one as 'zip://NAME::FILE' (extra `remote`)."
     )
 
 
 def recognize_utf16(head: bytes) -> Signature | None:
-    """What a text is if it is UTF-16 without a byte order mark: every other byte of Western text is zero."""
+    """Recognize UTF-16 without a byte order mark: every other byte of Western text is zero."""
     pairs = len(head) // 2
     if pairs < 4 or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         return None
@@ -95,22 +95,22 @@ def recognize_utf16(head: bytes) -> Signature | None:
 
 
 def recognize_line_ends(head: bytes) -> Signature | None:
-    """What a text is if a carriage return alone ends its lines, as in Excel's "CSV (Macintosh)"; None otherwise."""
+    """Recognize a text whose lines end in a bare carriage return, as in Excel's "CSV (Macintosh)"; else None."""
     # In UTF-16, 0x0D is a part of other characters too.
     if b"\n" in head or b"\0" in head or head.count(b"\r") < 2:
         return None
-    kind = "a text in which carriage returns alone end the lines"
+    kind = "a text whose lines end in a carriage return alone"
     return Signature(kind, "Convert it: tr '\\r' '\\n' < FILE > NEW. Or save it as CSV UTF-8.")
 
 
 def recognize_markup(head: bytes) -> Signature | None:
-    """What a file is if it is HTML or XML, which web applications also name .csv or .xls; None otherwise."""
+    """Recognize HTML or XML, which web applications also name .csv or .xls; else None."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if start.startswith((b"<!doctype html", b"<html", b"<table", b"<head", b"<body", b"<meta")):
         return Signature(
             "an HTML page",
-            f"If it is an error or a login page, fetch the file again; if it is a table: {_SAVE_AS_CSV}.",
+            f"If it is an error or a login page, download the file again; if it is a table: {_SAVE_AS_CSV}.",
         )
     if start.startswith((b"<?xml", b"<workbook", b"<ss:workbook")):
-        return Signature("an XML file", f"If it is a table: {_SAVE_AS_CSV}. Else convert it to JSON Lines.")
+        return Signature("an XML file", f"If it is a table: {_SAVE_AS_CSV}. Otherwise convert it to JSON Lines.")
     return None

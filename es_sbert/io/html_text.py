@@ -1,10 +1,10 @@
-"""The text of HTML: paragraphs and lines as a browser shows them, entities decoded, no tags, scripts and comments."""
+"""The text of HTML: paragraphs and lines as in a browser, entities decoded, without tags, scripts and comments."""
 
 from __future__ import annotations
 
 import re
 
-# What a browser shows as a paragraph, and as a line; cells of a row are separated by a space.
+# Elements that a browser shows as paragraphs, and as lines; cells of a row are separated by a space.
 _PARAGRAPHS = (
     "address,article,aside,blockquote,body,center,details,dialog,div,dl,fieldset,figure,footer,form,h1,h2,h3,h4,h5,h6,"
     "header,hr,main,menu,nav,ol,p,pre,search,section,table,ul"
@@ -12,26 +12,26 @@ _PARAGRAPHS = (
 _LINES = "br,caption,dd,dt,figcaption,legend,li,optgroup,option,select,summary,textarea,tr"
 _CELLS = "td,th"
 _NOT_SHOWN = "script,style,template,noscript,iframe,object,svg,math"
-# Put around these elements. They are white space to Python, so that a text which has them loses nothing.
+# Inserted around these elements. Python treats them as white space, so a text that contains them loses nothing.
 _PARAGRAPH, _LINE = "\x1d", "\x1e"
 _GAP = re.compile(r"\s+")
 
-# Parsers of HTML look for an open paragraph at each of these: a million that are nested take an hour.
+# HTML parsers search for an open paragraph at each of these, so a million nested ones take an hour.
 MAX_HTML_DEPTH = 2000
 _NESTED = re.compile(rf"<(/?)(?:{_PARAGRAPHS.replace(',', '|')}|button)(?=[\s/>])", re.IGNORECASE)
 
 
 class HtmlTooDeep(Exception):
-    """HTML whose elements are nested too deeply."""
+    """The elements of an HTML text are nested too deeply."""
 
 
 def strip_html(text: str) -> str:
-    """The text of an HTML page or fragment. A text without tags stays as it is, except for entities.
+    """The text of an HTML page or fragment. A text without tags does not change, except for entities.
 
-    White space is that of HTML: one space between words, a line feed between lines, two between paragraphs.
+    White space follows HTML: one space between words, one line feed between lines, two between paragraphs.
 
     Args:
-        text: Without lone surrogates.
+        text: The HTML, without lone surrogates.
 
     Raises:
         HtmlTooDeep: its elements are nested more than `MAX_HTML_DEPTH` levels deep.
@@ -44,7 +44,7 @@ def strip_html(text: str) -> str:
 
     body = LexborHTMLParser(text).body
     if body is None:
-        return ""  # a page of frames
+        return ""  # a page with frames
     if body.css_first("body *") is None:
         return body.text()
     for node in body.css(_NOT_SHOWN):
@@ -65,10 +65,10 @@ def _white_space(gap: re.Match[str]) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Estimate the depth by the tags, before a parser does more.
+    """Estimate the depth from the tags, before parsing.
 
     Raises:
-        HtmlTooDeep: more elements are open at once than may be.
+        HtmlTooDeep: too many elements are open at once.
     """
     depth = 0
     for tag in _NESTED.finditer(text):

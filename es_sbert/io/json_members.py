@@ -1,4 +1,4 @@
-"""Find, remove and replace members of a JSON object; all other members stay byte for byte as they are."""
+"""Find, remove and replace members of a JSON object, without changing a byte of the other members."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 _WHITESPACE = " \t\r\n"
-# Only the end of a value is needed: numbers are not parsed, and may be longer than Python accepts.
+# Only the end of a value is needed, so numbers are not parsed and may be longer than Python accepts.
 _DECODER = json.JSONDecoder(strict=False, parse_float=len, parse_int=len, parse_constant=len)
 
 
@@ -27,7 +27,7 @@ class JsonMember:
 
 
 def object_members(text: str) -> list[JsonMember]:
-    """The members of an object, in order.
+    """List the members of an object, in order.
 
     Args:
         text: A valid JSON object.
@@ -57,7 +57,7 @@ def member_value(source: bytes, name: str) -> bytes:
 
 
 def remove_members(source: bytes, names: Container[str]) -> bytes:
-    """An object without some of its members.
+    """Remove some members of an object.
 
     Args:
         source: A valid JSON object.
@@ -68,7 +68,7 @@ def remove_members(source: bytes, names: Container[str]) -> bytes:
 
 
 def replace_values(source: bytes, values: Mapping[str, bytes]) -> bytes:
-    """An object with other values for some of its members.
+    """Replace the values of some members of an object.
 
     Args:
         source: A valid JSON object.

@@ -17,22 +17,22 @@ class Artifact:
     """A file in a Maven repository.
 
     Attributes:
-        megabytes: Rough size of the download, for the message that announces it.
+        megabytes: Approximate size of the download, for the progress message.
         packaging: Suffix of the file.
-        classifier: Distinguishes files of the same name and version; mostly empty.
+        classifier: Distinguishes files with the same name and version; usually empty.
     """
 
     group: str
     name: str
     version: str
     megabytes: int
-    # Not shown: the names of installed homes are made from what a build's pieces show.
+    # Not in the repr, because names of installed server folders are made from the reprs of a build's parts.
     packaging: str = field(default="zip", repr=False)
     classifier: str = field(default="", repr=False)
 
     @property
     def coordinates(self) -> str:
-        """As Maven's `-Dartifact` takes them."""
+        """Coordinates in the format of Maven's `-Dartifact`."""
         return ":".join(filter(None, (self.group, self.name, self.version, self.packaging, self.classifier)))
 
     @property
@@ -49,7 +49,7 @@ class Maven:
 
     Attributes:
         program: Path of `mvn`.
-        progress: Called with what is fetched.
+        progress: Called with a message about each download.
     """
 
     program: str
@@ -58,8 +58,7 @@ class Maven:
     def fetch(self, artifact: Artifact, folder: Path) -> Path:
         """Copy an artifact into a folder, from the local repository or else from the network.
 
-        Maven's `copy` is used rather than `get` and a look into the local repository: where that repository
-        lies depends on settings that only Maven resolves.
+        Maven's `copy` is used instead of `get`, because only Maven knows the location of its local repository.
 
         Raises:
             DownloadFailed: Maven failed.
@@ -67,7 +66,7 @@ class Maven:
         self.progress(f"Fetching {artifact.coordinates} with Maven (about {artifact.megabytes} MB, once) …")
         source, target = f"-Dartifact={artifact.coordinates}", f"-DoutputDirectory={folder}"
         command = [self.program, "-q", "-B", COPY_GOAL, source, target]
-        # Not in the user's working directory: a pom.xml there would be read and might fail.
+        # Not in the user's working directory, where Maven would read a pom.xml, which might fail.
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )
@@ -75,36 +74,36 @@ class Maven:
         if done.returncode != 0 or not path.is_file():
             raise DownloadFailed(
                 f"Maven cannot fetch {artifact.coordinates}:\n{_error_lines(done.stdout + done.stderr)}",
-                "Check that Maven reaches its repository (a proxy or mirror belongs into ~/.m2/settings.xml); "
-                f"to see more, run: {shlex.join(command)}",
+                "Check that Maven reaches its repository (set a proxy or mirror in ~/.m2/settings.xml); "
+                f"for details, run: {shlex.join(command)}",
             )
         return path
 
 
 def find_maven(environ: Mapping[str, str], progress: Callable[[str], None], alternative: str = "") -> Maven:
-    """`mvn` from MAVEN_HOME, M2_HOME or PATH.
+    """Find `mvn` by MAVEN_HOME, M2_HOME or PATH.
 
     Args:
         environ: The environment.
-        progress: Called with what is fetched.
-        alternative: A sentence on how to do without Maven, for the remedy.
+        progress: Called with a message about each download.
+        alternative: A sentence for the remedy that explains how to proceed without Maven.
 
     Raises:
-        DownloadFailed: there is none.
+        DownloadFailed: Maven is not installed.
     """
     homes = [environ[name] for name in ("MAVEN_HOME", "M2_HOME") if environ.get(name)]
     places = [str(Path(home, "bin")) for home in homes]
     program = shutil.which("mvn", path=":".join([*places, environ.get("PATH", "")]))
     if program is None:
         raise DownloadFailed(
-            "Maven (mvn) is not on PATH; it fetches packages",
+            "Maven (mvn), which downloads packages, is not on PATH",
             f"Install it (apt install maven, dnf install maven, brew install maven). {alternative}".strip(),
         )
     return Maven(program, progress)
 
 
 def _error_lines(output: str, most: int = 6) -> str:
-    """Maven's first error lines, indented; the rest of its output is advice about switches."""
+    """Maven's first error lines, indented; the rest of its output is advice about options."""
     lines = [line.removeprefix("[ERROR]").strip() for line in output.splitlines() if line.startswith("[ERROR]")]
     lines = [line for line in lines if line] or [line for line in output.splitlines() if line.strip()]
     return "\n".join(f"    {line}" for line in lines[:most]) or "    (no output)"

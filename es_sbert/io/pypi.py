@@ -13,10 +13,10 @@ from es_sbert.errors import DownloadFailed
 
 @dataclass(frozen=True)
 class Wheel:
-    """A pure-Python wheel of a package index.
+    """A pure-Python wheel in a package index.
 
     Attributes:
-        megabytes: Rough size of the download, for the message that announces it.
+        megabytes: Approximate size of the download, for the progress message.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Wheel:
 
     @property
     def coordinates(self) -> str:
-        """As pip takes them."""
+        """Requirement in the format of pip."""
         return f"{self.name}=={self.version}"
 
     @property
@@ -37,7 +37,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
     """Download a wheel into a folder.
 
     Args:
-        progress: Called with what is fetched.
+        progress: Called with a message about the download.
 
     Raises:
         DownloadFailed: pip is not installed, or failed.
@@ -48,11 +48,11 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
-    # Asked of the other process: whoever looks for pip in this one gets the standard library's distutils instead of
-    # setuptools' (Python 3.11), with which torch.compile ends.
+    # Checked in the other process: looking for pip in this one replaces setuptools' distutils with the standard #
+    # library's (Python 3.11), which breaks torch.compile.
     if done.returncode != 0 and "No module named pip" in done.stderr:
         raise DownloadFailed(
-            "pip is not installed in this Python environment; it fetches packages",
+            "pip, which downloads packages, is not installed in this Python environment",
             f"Install it ({sys.executable} -m ensurepip, or uv pip install pip), or fetch {wheel.file_name} elsewhere "
             "and give its folder: `source=FOLDER`.",
         )

@@ -1,4 +1,4 @@
-"""Columns of JSON Lines, CSV, TSV, Parquet or `datasets` files, read into memory with the line number of every row.
+"""Read columns of JSON Lines, CSV, TSV, Parquet or `datasets` files into memory, with the line number of each row.
 
 Training, evaluation and calibration read their data through `read_table`.
 """
@@ -37,11 +37,11 @@ _MAX_LISTED = 5
 
 
 class RowErrors:
-    """Bad rows of a file: the first few in full, the rest as a count, so that one run shows what to fix.
+    """Bad rows of a file: the first few in full and the rest as a count, so that one run shows what to fix.
 
     Args:
         path: The file.
-        unit: What rows are counted in: `line`, or `row` where the format has no lines.
+        unit: Unit of row numbers: `line`, or `row` if the format has no lines.
     """
 
     def __init__(self, path: Path, unit: str = "line") -> None:
@@ -50,11 +50,11 @@ class RowErrors:
         self._found: list[tuple[int, str]] = []
 
     def add(self, number: int, reason: str) -> None:
-        """Note one problem.
+        """Record a problem.
 
         Args:
             number: The line or row, from 1.
-            reason: What is wrong with it.
+            reason: The problem.
         """
         self._found.append((number, reason))
 
@@ -62,10 +62,10 @@ class RowErrors:
         return len(self._found)
 
     def check(self, remedy: str) -> None:
-        """Pass if nothing was noted.
+        """Raise an error if there are problems.
 
         Raises:
-            SourceError: something was; in the order of the file.
+            SourceError: there are problems; it lists them in the order of the file.
         """
         if not self._found:
             return
@@ -77,17 +77,17 @@ class RowErrors:
 
 
 class MissingColumns(SourceError):
-    """A file lacks columns.
+    """A file lacks requested columns.
 
     Attributes:
         path: The file.
-        missing: Requested columns that it lacks.
-        names: Columns that it has.
+        missing: Requested columns that are missing.
+        names: Columns of the file.
     """
 
     def __init__(self, path: Path, missing: Sequence[str], names: Sequence[str]) -> None:
         super().__init__(
-            f"{path} has no column {', '.join(missing)}", f"Name one of its columns: {', '.join(names) or 'none'}."
+            f"{path} has no column {', '.join(missing)}", f"Choose one of its columns: {', '.join(names) or 'none'}."
         )
         self.path = path
         self.missing = missing
@@ -103,10 +103,10 @@ def require_columns(path: Path, columns: Sequence[str], names: Sequence[str]) ->
     Args:
         path: The file.
         columns: Requested columns.
-        names: Columns that it has.
+        names: Columns of the file.
 
     Raises:
-        MissingColumns: one is missing; the message lists the existing ones.
+        MissingColumns: one is missing; the message lists the existing columns.
     """
     missing = [column for column in dict.fromkeys(columns) if column not in names]
     if missing:
@@ -119,11 +119,11 @@ class Table:
 
     Attributes:
         path: The file or folder.
-        columns: Name → one value per row: strings in CSV and TSV, else the format's own type; None if a JSON object
-            lacks the key.
-        lines: ``(rows,)`` int64, from 1: the line in which a row begins (a header counts), or the number of the row
-            where the format has no lines.
-        unit: What `lines` counts: `line` or `row`.
+        columns: Maps each name to one value per row: strings in CSV and TSV, else the format's own type; None if a JSON
+            object lacks the key.
+        lines: ``(rows,)`` int64, from 1: the line in which a row begins (a header counts), or the number of the row if
+            the format has no lines.
+        unit: Unit of `lines`: `line` or `row`.
     """
 
     path: Path
@@ -135,19 +135,19 @@ class Table:
         return len(self.lines)
 
     def problems(self) -> RowErrors:
-        """A list of problems of this file, empty so far."""
+        """A new, empty list of problems of this file."""
         return RowErrors(self.path, self.unit)
 
     def texts(self, column: str, problems: RowErrors | None = None) -> list[str]:
-        """A column of texts, as they are; bytes that are UTF-8, as Spark writes strings to Parquet, are texts.
+        """A column of texts, unchanged; UTF-8 bytes, as Spark writes strings to Parquet, count as texts.
 
         Args:
             column: Its name.
-            problems: Takes the rows whose text is missing, no string, or nothing but white space; without it they
-                are an error at once.
+            problems: Collects the rows whose text is missing, not a string, or only white space; None raises an error
+                for them.
 
         Raises:
-            SourceError: a row has no text, with the first such lines.
+            SourceError: rows have no text; it lists the first ones.
         """
         found = self.problems() if problems is None else problems
         values = [_decode(value) for value in self.columns[column]]
@@ -156,7 +156,7 @@ class Table:
             if reason is not None:
                 found.add(int(self.lines[row]), f"{column} {reason}")
         if problems is None:
-            found.check("Fill in the text or leave the row out.")
+            found.check("Fill in the text or remove the row.")
         return values
 
     def floats(self, column: str, problems: RowErrors | None = None) -> NDArray[np.float64]:
@@ -164,11 +164,11 @@ class Table:
 
         Args:
             column: Its name.
-            problems: Takes the rows whose value is not a finite number (they are NaN in the result); without it they
-                are an error at once.
+            problems: Collects the rows whose value is not a finite number (they are NaN in the result); None raises an
+                error for them.
 
         Raises:
-            SourceError: a value is not a finite number, with the first such lines.
+            SourceError: values are not finite numbers; it lists the first ones.
         """
         found = self.problems() if problems is None else problems
         numbers = np.array([_to_float(value) for value in self.columns[column]], dtype=np.float64)  # (rows,)
@@ -176,12 +176,12 @@ class Table:
             value = _abbreviate(self.columns[column][row])
             found.add(int(self.lines[row]), f"{column} is not a finite number: {value}")
         if problems is None:
-            found.check("Write the number in digits, with a decimal point, or leave the row out.")
+            found.check("Write the number in digits, with a decimal point, or remove the row.")
         return numbers
 
 
 def _decode(value: Any) -> Any:
-    """Bytes that are UTF-8 as text; all else unchanged."""
+    """Decode UTF-8 bytes; other values are returned unchanged."""
     if isinstance(value, bytes):
         with contextlib.suppress(UnicodeDecodeError):
             return value.decode()
@@ -199,8 +199,8 @@ def _text_problem(value: object) -> str | None:
 
 
 def _to_float(value: object) -> float:
-    """The value as a number; NaN where it is none."""
-    # float() would also take "1_000" and True, which no data set means as numbers.
+    """Convert the value to a number; NaN if it is not a number."""
+    # float() would also accept "1_000" and True, which are not meant as numbers in data sets.
     if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
         return math.nan
     if isinstance(value, str) and "_" in value:
@@ -217,7 +217,7 @@ def _abbreviate(value: object) -> str:
 
 
 _CHUNK = 1 << 18
-# Tables are held in memory whole, so a long row adds no risk.
+# Tables are completely in memory anyway, so a long row adds no risk.
 _MAX_BYTES = 1 << 40
 
 _TEXT_FORMATS = (FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV)
@@ -230,10 +230,11 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
         path: The file.
         form: Its format inside the compression.
         columns: Columns to keep.
-        limit: Read only the first so many rows.
+        limit: Maximum number of rows to read.
 
     Raises:
-        SourceError: the file cannot be read, rows are broken (with their lines), or no row has a column.
+        SourceError: the file cannot be read, rows are broken (it lists their lines), or a column is missing in all
+            rows.
     """
     values: dict[str, list[Any]] = {column: [] for column in columns}
     lines: list[int] = []
@@ -251,10 +252,10 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
     except WrongFormat as wrong:
         raise SourceError(f"{path}: {wrong}", f"Give a file that ends in {_KNOWN_FORMATS}.") from wrong
     except CorruptStream as broken:
-        where = f", after line {lines[-1]}" if lines else ""
-        raise SourceError(f"{path}{where}: {broken}", "Fix the file, or download it again.") from broken
+        location = f", after line {lines[-1]}" if lines else ""
+        raise SourceError(f"{path}{location}: {broken}", "Fix the file, or download it again.") from broken
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check that this user may read it.") from error
+        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check its permissions.") from error
     if problems:
         problems.check(_broken_rows_remedy(path, form))
     if lines:
@@ -263,11 +264,11 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
 
 
 def _broken_rows_remedy(path: Path, form: FileFormat) -> str:
-    """What to do about broken rows, which may be Windows-1252."""
+    """Advice about broken rows, which may be Windows-1252."""
     detector = detect_encoding(text_chunks(_file_chunks(path), form))
     if detector.windows_1252 > detector.utf8:
         return "The file looks like Windows-1252. Save it as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
-    return "Fix these rows, or leave them out."
+    return "Fix these rows, or remove them."
 
 
 def _file_rows(path: Path, form: FileFormat) -> Iterator[ParsedRow]:
@@ -286,7 +287,7 @@ def _file_chunks(path: Path) -> Iterator[bytes]:
 
 
 def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) -> Table:
-    """Read a Parquet file; values as Python has them.
+    """Read a Parquet file, with values as Python objects.
 
     Raises:
         SourceError: it is not a Parquet file, is damaged, or lacks a column.
@@ -297,7 +298,7 @@ def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) ->
     try:
         with open_parquet(path) as file:
             require_columns(path, columns, file.schema_arrow.names)
-            # In batches, so that a limit does not read the whole file.
+            # In batches, so that only part of the file is read with a limit.
             for batch in parquet_batches(file, list(values)):
                 taken = batch.slice(0, None if limit is None else limit - rows)
                 for column, kept in values.items():
@@ -321,15 +322,15 @@ def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) 
     """
     splits = path / "dataset_dict.json"
     if splits.is_file():
-        raise SourceError(f"{path} holds several splits", f"Name one of them: {_split_names(path, splits)}.")
+        raise SourceError(f"{path} contains several splits", f"Choose one of them: {_split_names(path, splits)}.")
     if not (path / "dataset_info.json").is_file() or not (path / "state.json").is_file():
-        remedy = "Name a file in it, or write it with dataset.save_to_disk(folder)."
-        raise SourceError(f"{path} is a folder, but none that datasets' save_to_disk wrote", remedy)
+        remedy = "Choose a file in it, or write it with dataset.save_to_disk(folder)."
+        raise SourceError(f"{path} is a folder that was not written by datasets' save_to_disk", remedy)
     require_extra("train", "datasets")
     from datasets import load_from_disk
 
     try:
-        # Without a format, values are Python's own, not of the format that the data set was saved with.
+        # Without a format, values are Python objects, regardless of the format with which the data set was saved.
         dataset = load_from_disk(str(path)).with_format(None)
         names = dataset.column_names
         require_columns(path, columns, names)
@@ -354,7 +355,7 @@ def _split_names(path: Path, file: Path) -> str:
 
 
 def _known_kind(path: Path) -> str:
-    """What a file is that is none of the formats, as the end of a sentence; empty if it is not known."""
+    """The recognized kind of a file in an unsupported format, as the end of a sentence; empty if unknown."""
     try:
         with path.open("rb") as file:
             signature = recognize_file(file.read(SIGNATURE_BYTES))
@@ -375,20 +376,18 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
     Args:
         path: The file or folder.
         columns: Names of the columns to keep.
-        limit: Read only the first so many rows.
+        limit: Maximum number of rows to read.
 
     Returns:
         The table, of at least one row.
 
     Raises:
-        SourceError: no such file, an unknown format, a broken file or row (with the line), a column that no row
-            has, or no rows.
+        SourceError: the file does not exist, its format is unknown, it or a row is broken, a column is missing in all
+            rows, or there are no rows.
         UsageError: the library that reads the format is not installed.
     """
     if not path.exists():
-        raise SourceError(
-            f"{path} does not exist", "Check the path; a relative one counts from the data folder (`data`)."
-        )
+        raise SourceError(f"{path} does not exist", "Check the path; relative paths start at the data folder (`data`).")
     form, compression = guess_format(path.name)
     if path.is_dir():
         table = read_datasets_folder(path, columns, limit)
@@ -398,9 +397,9 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
         table = read_parquet_table(path, columns, limit)
     else:
         raise SourceError(
-            f"the name of {path} does not tell its format{_known_kind(path)}",
+            f"the name of {path} does not indicate its format{_known_kind(path)}",
             f"Give a file that ends in {_KNOWN_FORMATS}.",
         )
     if not len(table):
-        raise SourceError(f"{path} holds no rows", "Name a file with data.")
+        raise SourceError(f"{path} has no rows", "Choose a file with data.")
     return table

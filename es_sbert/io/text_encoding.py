@@ -1,7 +1,8 @@
 """The encoding of text files: byte order marks, decoding to UTF-8, and files that are not UTF-8.
 
 A file without a byte order mark is read as UTF-8. Spreadsheets also write Windows-1252, in which each line with an
-umlaut or a curly quote is not UTF-8. `EncodingDetector` tells such a file from a UTF-8 file with a few broken lines.
+umlaut or a curly quote is invalid UTF-8. `EncodingDetector` distinguishes such a file from a UTF-8 file with a few
+broken lines.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from es_sbert.io.text_formats import CorruptStream, Line, read_head
 UTF8 = "utf-8"
 WINDOWS_1252 = "windows-1252"
 
-# UTF-32 first: its mark begins with that of UTF-16.
+# UTF-32 first, because its mark begins with that of UTF-16.
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -29,10 +30,10 @@ _MARK_BYTES = 4
 
 
 def check_encoding(name: str) -> str:
-    """The encoding's name in lower case.
+    """Check an encoding, and return its name in lower case.
 
     Raises:
-        UsageError: Python knows no text encoding of this name.
+        UsageError: Python does not know this text encoding.
     """
     try:
         if "a\n".encode(name).decode(name) == "a\n":
@@ -46,16 +47,16 @@ def check_encoding(name: str) -> str:
 
 
 def has_byte_order_mark(head: bytes) -> bool:
-    """Whether a text begins with a byte order mark, which tells its encoding."""
+    """Whether a text begins with a byte order mark, which determines its encoding."""
     return head.startswith(tuple(mark for mark, _ in _BYTE_ORDER_MARKS))
 
 
 def needs_whole_text(head: bytes, encoding: str | None) -> bool:
-    """Whether a text cannot be split at line feeds: it is UTF-16, or its byte order mark overrules the encoding.
+    """Whether a text cannot be split at line feeds, since it is UTF-16 or its byte order mark overrides the encoding.
 
     Args:
         head: The first bytes.
-        encoding: The encoding that was named.
+        encoding: The encoding given by the user.
     """
     if encoding is not None and (_is_wide(encoding) or has_byte_order_mark(head)):
         return True
@@ -67,9 +68,9 @@ def _is_wide(encoding: str) -> bool:
 
 
 def to_utf8(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[bytes]:
-    """A text as UTF-8 without a byte order mark.
+    """Yield a text as UTF-8 without a byte order mark.
 
-    Bytes that its encoding does not define are kept: they are not valid UTF-8, so that their line is rejected later.
+    Bytes that its encoding does not define are kept. They are invalid UTF-8, so their line is rejected later.
 
     Args:
         chunks: The text.
@@ -85,7 +86,7 @@ def to_utf8(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[by
     if encoding == UTF8:
         yield from text
         return
-    # Half of a surrogate pair is passed on, as bytes that are not UTF-8: it spoils one line instead of the file.
+    # Half a surrogate pair is passed on as invalid UTF-8, so that only one line is rejected instead of the file.
     errors = "surrogatepass" if _is_wide(encoding) else "surrogateescape"
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     try:
@@ -95,28 +96,28 @@ def to_utf8(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[by
         if decoded := decoder.decode(b"", final=True):
             yield decoded.encode(errors=errors)
     except UnicodeDecodeError as error:
-        raise CorruptStream(f"the {encoding} text is damaged or was cut off ({error.reason})") from error
+        raise CorruptStream(f"the {encoding} text is damaged or truncated ({error.reason})") from error
 
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _WORD = re.compile("[A-Za-zÀ-ÖØ-öø-ÿŒœŠšŽžŸƒ]+")
-# Signs of Windows-1252 that occur in texts. Others are rare, and common in damaged UTF-8: Ã¤ is the ä of a UTF-8 file.
+# Characters of Windows-1252 that occur in texts. Others are rare in texts, but common in damaged UTF-8: Ã¤ is an ä.
 _SIGNS = frozenset("€„…‘’“”•–—™‹›‰\u00a0¡£§©«®°±²³´µ·»¿×÷ªº¼½¾")
 _RAISED = re.compile("[²³±][A-Za-z]")
 _SINGLE_LETTERS = frozenset("àáâãäåæèéêëìíîïðòóôõöøùúûüýœ")
 _SAMPLE_CHARACTERS = 40
-# Lines that are in no recognized encoding, from which on a file without any UTF-8 is refused.
+# Number of lines in no recognized encoding at which a file without any UTF-8 is refused.
 _UNKNOWN_LINES = 10
 
 
 class EncodingDetector:
-    """Counts what the lines of a text look like.
+    """Counts the lines of a text by their likely encoding.
 
     Attributes:
         utf8: Lines with characters of UTF-8 other than ASCII.
-        windows_1252: Lines that are plausible Windows-1252, and not UTF-8.
+        windows_1252: Lines that are plausible Windows-1252, but not UTF-8.
         unknown: Other lines that are not UTF-8.
-        first: Number of the first line that is plausible Windows-1252, and a part of it; None if there is none.
+        first: Number of the first line that is plausible Windows-1252, and a part of this line; None if there is none.
         first_unknown: Number of the first of the other lines.
     """
 
@@ -131,7 +132,7 @@ class EncodingDetector:
         """Count a line.
 
         Args:
-            number: Its number, from 1.
+            number: Line number, from 1.
         """
         if line.isascii():
             return
@@ -154,7 +155,7 @@ class EncodingDetector:
         """Count several lines.
 
         Args:
-            number: The number of the first.
+            number: Number of the first line.
         """
         try:
             lines.decode()
@@ -165,7 +166,7 @@ class EncodingDetector:
             self.utf8 += sum(not line.isascii() for line in lines.split(b"\n"))
 
     def check(self, name: str) -> None:
-        """Check that the text may be UTF-8 with some broken lines.
+        """Check that the text can be UTF-8 with some broken lines.
 
         Args:
             name: The source, for messages.
@@ -174,12 +175,12 @@ class EncodingDetector:
             SourceError: it has another encoding.
         """
         ways_out = (
-            'If it has another encoding, name that; with `encoding="utf-8"`, such lines go to the dead-letter file.'
+            'If it has another encoding, give that; with `encoding="utf-8"`, such lines go to the dead-letter file.'
         )
         if self.first is not None and self.windows_1252 > self.utf8:
             number, sample = self.first
             raise SourceError(
-                f"{name} is not UTF-8 but looks like Windows-1252: its line {number:,} then reads {sample!r}",
+                f"{name} is not UTF-8 but looks like Windows-1252, in which its line {number:,} reads {sample!r}",
                 f'Add `encoding="windows-1252"`, or save the file as UTF-8. {ways_out}',
             )
         if not self.utf8 and self.unknown >= _UNKNOWN_LINES:
@@ -191,18 +192,18 @@ class EncodingDetector:
 
 
 def _has_utf8(line: bytes) -> bool:
-    """Whether a line that is not UTF-8 has characters of UTF-8."""
+    """Whether a line of invalid UTF-8 contains valid UTF-8 characters."""
     text = line.decode(errors="surrogateescape")
     return any(not letter.isascii() and not "\udc80" <= letter <= "\udcff" for letter in text)
 
 
 def windows_1252_sample(line: bytes) -> str | None:
-    """A part of a line that is not ASCII, decoded as Windows-1252; None if it would not be a plausible text."""
+    """A non-ASCII part of a line, decoded as Windows-1252; None if the line is not plausible as such."""
     try:
         text = line.decode(WINDOWS_1252)
     except UnicodeDecodeError:
         return None
-    # The first bytes of “ and ’ in UTF-8, cut off, are â€.
+    # The first bytes of a truncated “ or ’ in UTF-8 are â€.
     if _CONTROL.search(line) or "â€" in text:
         return None
     first = None
@@ -214,7 +215,7 @@ def windows_1252_sample(line: bytes) -> str | None:
             return None
         first = word.start() if first is None else first
     signs = [place for place, sign in enumerate(text) if not sign.isascii() and not _WORD.match(sign)]
-    # ³ in front of a letter is the ł of Windows-1250.
+    # ³ before a letter is the ł of Windows-1250.
     if any(text[place] not in _SIGNS or _RAISED.match(text, place) for place in signs):
         return None
     places = [*([] if first is None else [first]), *signs[:1]]
@@ -225,30 +226,30 @@ def windows_1252_sample(line: bytes) -> str | None:
 
 
 def _is_plausible_word(word: str, before: str, after: str) -> bool:
-    """Whether a word with other letters than ASCII may be one of a Western European language."""
+    """Whether a word with non-ASCII letters may be from a Western European language."""
     if "ÿþ" in word or "þÿ" in word:
         return False  # the byte order mark of UTF-16
     if any(letter.isascii() for letter in word):
-        # The first byte of a UTF-8 character that was cut off is an upper case letter here: Ã in place of é.
+        # The first byte of a truncated UTF-8 character is an upper case letter here: Ã instead of é.
         return not any(one.islower() and two.isupper() and not two.isascii() for one, two in pairwise(word))
     around = before + after
     return word in _SINGLE_LETTERS and around != "" and around.isascii()
 
 
 _SCAN_LINE_BYTES = 1 << 20
-# Lines of Windows-1252 after which no more are looked at, if none was UTF-8.
+# Number of Windows-1252 lines after which the search stops if no line was UTF-8.
 _ENOUGH_LINES = 1000
 
 
 def detect_encoding(chunks: Iterable[bytes]) -> EncodingDetector:
-    """Count what the lines of a text look like, at about the speed at which a disk gives them."""
+    """Count the lines of a text by their likely encoding, about as fast as a disk reads them."""
     detector = EncodingDetector()
     number, rest = 1, b""
     for chunk in chunks:
         data = rest + chunk
         end = data.rfind(b"\n") + 1
         if not end and len(data) > _SCAN_LINE_BYTES:
-            # Not inside a character.
+            # Not in the middle of a character.
             end = len(data)
             while end > len(data) - _MARK_BYTES and data[end - 1] > 0x7F:
                 end -= 1
@@ -265,7 +266,7 @@ def detect_encoding(chunks: Iterable[bytes]) -> EncodingDetector:
 
 
 def is_utf8_throughout(chunks: Iterable[bytes]) -> bool:
-    """Whether a text is UTF-8 without a broken line, and not just ASCII."""
+    """Whether a text is UTF-8 without broken lines, and not only ASCII."""
     decoder = codecs.getincrementaldecoder(UTF8)()
     is_ascii = True
     try:
@@ -279,7 +280,7 @@ def is_utf8_throughout(chunks: Iterable[bytes]) -> bool:
 
 
 def refuse_other_encodings(lines: Iterable[Line], name: str) -> Iterator[Line]:
-    """Lines of a text that can be read only once, up to the first that shows that it is Windows-1252.
+    """Yield the lines of a text that can be read only once, up to the first that is recognized as Windows-1252.
 
     Args:
         name: The source, for messages.

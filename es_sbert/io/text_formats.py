@@ -12,19 +12,19 @@ import orjson
 
 from es_sbert.messages import pluralize
 
-# Bytes of unreadable input that are kept as a sample.
+# Number of bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
 
 
 class CorruptStream(Exception):
-    """A stream that cannot be read further: damaged compression, a failing disk, another encoding."""
+    """A stream cannot be read further: damaged compression, a failing disk, a wrong encoding."""
 
 
 class Line(NamedTuple):
-    """One line without its line feed (a carriage return in front of it is kept).
+    """One line without its line feed (a carriage return before it is kept).
 
     Attributes:
-        number: From 1.
+        number: Line number, from 1.
         data: The line, or its first `SAMPLE_BYTES` if it is too long.
         size: Its size in bytes.
         is_too_long: Whether it is longer than allowed.
@@ -37,9 +37,9 @@ class Line(NamedTuple):
 
 
 def split_lines(chunks: Iterable[bytes], max_bytes: int, first: int = 1) -> Iterator[Line]:
-    """Lines of a byte stream; a longer line than `max_bytes` is skipped without holding it in memory.
+    """Yield the lines of a byte stream; lines longer than `max_bytes` are skipped without reading them into memory.
 
-    Bytes after the last line feed, if any, are a line too.
+    Bytes after the last line feed also count as a line.
 
     Args:
         first: Number of the first line.
@@ -71,28 +71,28 @@ def _make_line(number: int, pieces: list[bytes], size: int, max_bytes: int) -> L
 
 
 def line_too_long_reason(line: Line) -> str:
-    """What to say of a line that is longer than allowed."""
+    """The reason for rejecting a line that is longer than allowed."""
     return f"the line has {line.size:,} bytes, more than `max_document_bytes` allows"
 
 
 def read_head(chunks: Iterable[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
-    """The first chunks of a stream, of at least so many bytes if it has them, and the chunks after them."""
+    """Split a stream into its first chunks, with at least `count` bytes if it has them, and the remaining chunks."""
     rest = iter(chunks)
     head = b""
-    # One byte may come alone out of a pipe.
+    # A pipe may deliver a single byte.
     while len(head) < count and (chunk := next(rest, b"")):
         head += chunk
     return head, rest
 
 
-# White space that may surround an object.
+# White space that is allowed around an object.
 LINE_WHITESPACE = b" \t\r\x0b\x0c"
-# orjson reads 1024 levels but writes only 254, and what is read must be written again: for its hash, as a dead letter.
+# orjson reads 1024 levels but writes only 254. Objects must be written again, for their hash or as dead letters.
 MAX_DEPTH = 200
 
 
 def parse_json_line(data: bytes) -> dict[str, Any] | str:
-    """The object of a stripped line, or the reason why the line is invalid."""
+    """Parse a stripped line; returns the object, or the reason why the line is invalid."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -101,15 +101,17 @@ def parse_json_line(data: bytes) -> dict[str, Any] | str:
 
 
 def format_csv_line(values: Iterable[object]) -> bytes:
-    """A line of CSV in UTF-8, with quotes where they are needed."""
+    """Format a line of CSV in UTF-8, with quotes if necessary."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(values)
     return line.getvalue().encode()
 
 
 def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
-    """An object as JSON on one line. Documents of an engine may hold lone surrogates and integers of any size, which
-    orjson does not write."""
+    """Write an object as JSON on one line.
+
+    Documents of an engine may contain lone surrogates and integers of any size, which orjson does not write.
+    """
     try:
         return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS if sort_keys else None)
     except TypeError:
@@ -117,12 +119,12 @@ def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
 
 
 def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:
-    """What is wrong with an object that is nested too deeply, or None.
+    """The reason for rejecting an object that is nested too deeply, or None.
 
     Args:
-        data: What it was parsed from.
+        data: The bytes from which it was parsed.
     """
-    # Almost no object has so many brackets: the others need no check.
+    # Hardly any object has so many brackets; the others need no check.
     if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return None
     level: list[Any] = [fields]
@@ -139,7 +141,7 @@ def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:
 
 
 def utf8_problem(data: bytes) -> str | None:
-    """What is wrong with bytes that should be UTF-8, or None."""
+    """The first error in bytes that should be UTF-8, or None."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -148,7 +150,7 @@ def utf8_problem(data: bytes) -> str | None:
 
 
 def json_type_name(value: object) -> str:
-    """JSON's name of a parsed value's type."""
+    """JSON's name for the type of a parsed value."""
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
     return "null" if value is None else names[type(value)]
 
@@ -157,10 +159,10 @@ class ParsedRow(NamedTuple):
     """One object of a text file.
 
     Attributes:
-        number: Its first line.
-        raw: Its bytes, or the first of them if it is too long.
-        fields: The object, or the reason why there is none.
-        size: Its size in bytes if `raw` is only a part of it.
+        number: Number of its first line.
+        raw: Its bytes, or only the first ones if it is too long.
+        fields: The object, or the reason why it is invalid.
+        size: Its size in bytes if `raw` is incomplete.
     """
 
     number: int
@@ -182,7 +184,7 @@ def jsonl_rows(lines: Iterable[Line]) -> Iterator[ParsedRow]:
 
 
 def plain_rows(lines: Iterable[Line], field: str) -> Iterator[ParsedRow]:
-    """`{field: line}` for each line, also for empty ones."""
+    """`{field: line}` for each line, including empty lines."""
     for line in lines:
         if line.is_too_long:
             yield ParsedRow(line.number, line.data, line_too_long_reason(line), line.size)
@@ -191,16 +193,16 @@ def plain_rows(lines: Iterable[Line], field: str) -> Iterator[ParsedRow]:
             yield ParsedRow(line.number, data, utf8_problem(data) or {field: data.decode()})
 
 
-# A row as read: its first line, its raw bytes (for dead letters) and its values, or why it has none.
+# A row as read: number of its first line, raw bytes (for dead letters), and values or the reason why it is invalid.
 DelimitedRow = tuple[int, bytes, list[str] | str]
 
-# The csv module keeps its own limit on a field (131,072 characters) for the whole process. Rows are bounded
-# by --max-document-bytes here, so that limit is lifted to the largest number every platform takes.
+# The csv module has a limit on a field (131,072 characters) for the whole process. Rows are bounded by
+# --max-document-bytes here, so that limit is raised to the largest number that every platform accepts.
 _CSV_FIELD_LIMIT = 2**31 - 1
 
 
 class _RowTooLong(Exception):
-    """More bytes than one row may hold: most likely a quote that is never closed."""
+    """A row exceeds the limit in bytes, most likely because a quote is never closed."""
 
 
 class _LineFeeder:
@@ -232,12 +234,12 @@ class _LineFeeder:
         self.raw.append(line.data)
         if self.size > self._max_bytes + 1:
             raise _RowTooLong
-        # Bytes that are not UTF-8 pass through csv as surrogates; their row is rejected later.
+        # Invalid UTF-8 passes through csv as surrogates; its row is rejected later.
         return line.data.decode(errors="surrogateescape") + "\n"
 
 
 def csv_rows(lines: Iterable[Line], max_bytes: int, delimiter: str = ",") -> Iterator[DelimitedRow]:
-    """Rows by RFC 4180: inside quotes, quotes are doubled and line feeds are allowed."""
+    """Yield rows according to RFC 4180: inside quotes, quotes are doubled and line feeds are allowed."""
     csv.field_size_limit(_CSV_FIELD_LIMIT)
     feeder = _LineFeeder(lines, max_bytes)
     reader = csv.reader(feeder, delimiter=delimiter, strict=True)
@@ -248,7 +250,7 @@ def csv_rows(lines: Iterable[Line], max_bytes: int, delimiter: str = ",") -> Ite
         except StopIteration:
             return
         except _RowTooLong:
-            # The reader is inside a field: a new one starts at the next line.
+            # The reader is inside a field, so a new reader starts at the next line.
             reader = csv.reader(feeder, delimiter=delimiter, strict=True)
             yield feeder.first, b"\n".join(feeder.raw)[:SAMPLE_BYTES], _unclosed_quote_reason(feeder)
             continue
@@ -267,12 +269,12 @@ def _unclosed_quote_reason(feeder: _LineFeeder) -> str:
         return f"line {line.number} has {line.size:,} bytes, more than `max_document_bytes` allows"
     return (
         f"a quote that is opened in line {feeder.first} is not closed up to line {feeder.last}, within the bytes "
-        "that `max_document_bytes` allows; these lines were left out"
+        "that `max_document_bytes` allows; these lines were skipped"
     )
 
 
 def tsv_rows(lines: Iterable[Line]) -> Iterator[DelimitedRow]:
-    """Rows split at tabs; quotes have no special meaning."""
+    """Yield rows split at tabs; quotes have no special meaning."""
     for line in lines:
         data = line.data.removesuffix(b"\r")
         if line.is_too_long:
@@ -282,7 +284,7 @@ def tsv_rows(lines: Iterable[Line]) -> Iterator[DelimitedRow]:
 
 
 def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
-    """Rows as objects whose names come from the first row.
+    """Yield rows as objects with the names in the first row.
 
     Raises:
         CorruptStream: the first row is not a header.
@@ -301,18 +303,18 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
         yield ParsedRow(number, raw, problem or dict(zip(names, values, strict=False)))
 
 
-# What `DataFrame.reset_index` of pandas calls an index without a name, and what if a column is called so already.
+# Names that `DataFrame.reset_index` of pandas gives an unnamed index; the second if a column already has the first.
 _INDEX_NAMES = ("index", "level_0")
 
 
 def parse_header(values: list[str] | str) -> list[str]:
-    """The names of the columns, up to the last one that has a name.
+    """Parse the names of the columns, up to the last one that has a name.
 
-    pandas writes its index as a first column without a name: it is called `index`. Spreadsheets write columns without
+    pandas writes its index as a first column without a name, which is named `index`. Spreadsheets write columns without
     names at the end if a cell there was ever used.
 
     Args:
-        values: The first row, or why it could not be read.
+        values: The first row, or the reason why it could not be read.
 
     Raises:
         CorruptStream: the row cannot be read, or a name is missing or duplicated.
@@ -329,12 +331,12 @@ def parse_header(values: list[str] | str) -> list[str]:
         raise CorruptStream(f"column {names.index('') + 1} of the header has no name")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise CorruptStream(f"the header names the column {twice!r} twice")
+        raise CorruptStream(f"the header contains the column {twice!r} twice")
     return names
 
 
 def _row_problem(values: list[str] | str) -> str | None:
-    """Why a row cannot be used, or None."""
+    """The reason why a row cannot be used, or None."""
     if isinstance(values, str):
         return values
     for column, value in enumerate(values, 1):

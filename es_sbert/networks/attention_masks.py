@@ -1,7 +1,7 @@
-"""Let transformers use attention masks without reading them, so that a GPU's host need not wait for it.
+"""Let transformers use attention masks without reading them, so that the host need not wait for the GPU.
 
-This relies on two private names of transformers, which has no public ones for them: `config._attn_implementation` is
-the attention that a network uses, and `_can_set_attn_implementation()` tells whether it can use another one.
+This relies on two private names of transformers, for which there are no public ones: `config._attn_implementation` is
+the attention that a network uses, and `_can_set_attn_implementation()` shows whether it can use another one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def skip_mask_check(transformer: nn.Module) -> None:
     Configurations that are saved do not change.
 
     Args:
-        transformer: A transformers network; changed in place. One that was told to use another attention than torch's
+        transformer: A transformers network; changed in place. A network configured for another attention than torch's
             `scaled_dot_product_attention` or its own is not changed.
 
     Raises:
@@ -41,13 +41,13 @@ def skip_mask_check(transformer: nn.Module) -> None:
         AttentionMaskInterface.register(_SDPA, _without_skips(sdpa_mask))
         network.set_attn_implementation(_SDPA)
     elif attention == "eager" and not can_change:
-        # MPNet has one attention, its own: the name chooses the mask alone.
+        # MPNet has only its own attention: the name chooses only the mask.
         AttentionMaskInterface.register(_EAGER, _without_skips(eager_mask))
         network.config._attn_implementation = _EAGER
 
 
 def _without_skips(make_mask: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes masks, and leaves one out only where no padding mask was given."""
+    """A function that makes masks, and leaves one out only if no padding mask was given."""
 
     def make(**arguments: Any) -> Any:
         if arguments.get("attention_mask") is not None:

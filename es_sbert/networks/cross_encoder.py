@@ -32,10 +32,10 @@ _SIMILAR_CLASS_NAMES = (
 
 
 def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
-    """One score a pair.
+    """One score per pair.
 
-    One logit gives its sigmoid, in [0, 1], or itself where the model was trained so; several give the probability
-    of the class of similar pairs: entailment, duplicate, paraphrase, …
+    The score of a single logit is its sigmoid, in [0, 1], or the logit itself if the model was trained that way. With
+    several logits it is the probability of the class of similar pairs: entailment, duplicate, paraphrase, …
 
     Args:
         logits: *Shape:* ``(pairs, labels)`` float32.
@@ -53,7 +53,7 @@ def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
 
 
 def similar_class_index(classes: Sequence[str]) -> int:
-    """The number of the class that says that two texts are alike.
+    """The number of the class of similar pairs.
 
     Raises:
         UsageError: no class, or more than one, has such a name.
@@ -61,17 +61,17 @@ def similar_class_index(classes: Sequence[str]) -> int:
     found = [number for number, name in enumerate(classes) if name.lower() in _SIMILAR_CLASS_NAMES]
     if len(found) != 1:
         raise UsageError(
-            f"which of the classes {', '.join(classes)} says how alike two texts are is not clear",
+            f"it is not clear which of the classes {', '.join(classes)} stands for similar texts",
             f"Name exactly one of them {', '.join(_SIMILAR_CLASS_NAMES[:-1])} or {_SIMILAR_CLASS_NAMES[-1]}, or "
-            "train with the objective regression, which gives one score.",
+            "train with the objective regression, which has one score.",
         )
     return found[0]
 
 
-# transformers' own name for the one label of a regression.
+# The name of transformers for the single label of a regression.
 REGRESSION_LABELS = ("LABEL_0",)
 
-# Pairs tokenized at a time: what is held of a large set is scores, not tokens.
+# Pairs tokenized at a time: of a large set only the scores are kept, not the tokens.
 _TOKENIZE_WINDOW = 16_384
 
 
@@ -82,7 +82,7 @@ class CrossEncoder(nn.Module):
 
     Args:
         model: Its settings; pairs are tokenized by its folder's tokenizer.json, as the ONNX reranker does it.
-        pairs: How the network takes pairs.
+        pairs: Format of pairs for the network.
         transformer: A transformers network for sequence classification.
     """
 
@@ -119,9 +119,9 @@ class CrossEncoder(nn.Module):
         return self._tokenizer(first, second)
 
     def inputs(self, pairs: TokenizedPairs) -> dict[str, Tensor]:
-        """One batch of pairs as the network takes it, each tensor ``(pairs, longest)`` int64, on the CPU.
+        """The network's inputs for one batch of pairs, each tensor ``(pairs, longest)`` int64, on the CPU.
 
-        There is no attention mask where it would hide nothing.
+        There is no attention mask if it would hide nothing.
         """
         return _without_full_mask(self._tokenizer.feed(pairs, np.arange(len(pairs.ids))))
 
@@ -154,9 +154,9 @@ class CrossEncoder(nn.Module):
             scores[members] = pair_scores(logits, self.model).cpu().numpy()
 
     def with_head(self, labels: tuple[str, ...]) -> CrossEncoder:
-        """The same transformer under a new head of random weights; under its own where that has these labels.
+        """The same transformer with a new head of random weights, or with its own head if that has these labels.
 
-        The scores of a head of one logit become its sigmoid: training gives logits that meaning.
+        The score of a head with one logit becomes its sigmoid, as training defines it.
 
         Args:
             labels: Names of the classes; one for a score.
@@ -175,7 +175,7 @@ class CrossEncoder(nn.Module):
 
 
 def _without_full_mask(arrays: Mapping[str, NDArray[np.int64]]) -> dict[str, Tensor]:
-    """Arrays as tensors, without an attention mask that hides nothing; on a GPU, seeing that would take a wait."""
+    """Arrays as tensors, without an attention mask that hides nothing; checking that on a GPU would take a wait."""
     return {
         name: torch.from_numpy(array) for name, array in arrays.items() if name != "attention_mask" or not array.all()
     }

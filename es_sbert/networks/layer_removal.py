@@ -8,7 +8,7 @@ from torch import nn
 
 from es_sbert.errors import UnsupportedArchitecture, UsageError
 
-# Architectures whose layers are alike. In others, such as ModernBERT, what a layer attends to depends on its number.
+# Architectures with identical layers. In others, such as ModernBERT, the attention of a layer depends on its number.
 _ALIKE = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra"})
 
 
@@ -30,10 +30,10 @@ def remove_layers(transformer: nn.Module, kept: int, name: str) -> None:
     Args:
         transformer: A transformers encoder.
         kept: How many layers to keep.
-        name: Of the model, for messages.
+        name: Name of the model, for messages.
 
     Raises:
-        UnsupportedArchitecture: the layers of this architecture are not alike.
+        UnsupportedArchitecture: the layers of this architecture are not identical.
         UsageError: the transformer has no more layers than that.
     """
     network: Any = transformer
@@ -41,7 +41,7 @@ def remove_layers(transformer: nn.Module, kept: int, name: str) -> None:
     architecture = getattr(config, "model_type", "static")
     if config is None or architecture not in _ALIKE:
         raise UnsupportedArchitecture(
-            f"{name} is of the architecture {architecture}, of which es-sbert cannot remove layers",
+            f"{name} has the architecture {architecture}, from which es-sbert cannot remove layers",
             f"Choose a model of one of these: {', '.join(sorted(_ALIKE))}.",
         )
     layers = config.num_hidden_layers

@@ -57,7 +57,7 @@ def open_cross_encoder(folder: Path, *, name: str | None = None) -> CrossEncoder
 
     Args:
         folder: Its folder.
-        name: Name for people.
+        name: Name for messages.
 
     Raises:
         BundleInvalid: a file is missing or broken, weights are pickled, or there is no head.
@@ -73,17 +73,17 @@ def start_cross_encoder(
 ) -> CrossEncoder:
     """A cross-encoder to be trained, in float32, on the CPU.
 
-    A head that the checkpoint has is kept if it has the same labels (any name will do for one); any other starts from
-    torch's random weights.
+    The head of the checkpoint is kept if it has the same labels (the name of a single label does not matter); any other
+    head starts from torch's random weights.
 
     Args:
         folder: A transformers folder, a sentence-transformers folder or a cross-encoder.
         labels: Names of the classes; one for a score.
-        name: Name for people.
-        max_tokens: Most tokens of a pair; never more than the base reads.
+        name: Name for messages.
+        max_tokens: Maximum tokens of a pair; never more than the base reads.
 
     Raises:
-        BundleInvalid: a file is missing or broken, weights are pickled, or the tokenizer does not part two texts.
+        BundleInvalid: a file is missing or broken, weights are pickled, or the tokenizer does not separate two texts.
         UnsupportedArchitecture: transformers has no sequence classification for it, or it has modules that es-sbert
             does not honour.
     """
@@ -99,7 +99,7 @@ def start_cross_encoder(
             f"{folder} puts the prompt {model.prompt!r} in front of each pair, which a trained model would lose",
             "Set default_prompt_name in config_sentence_transformers.json to null, and put the prompt into the data.",
         )
-    # The format of transformers has no place to say that texts are lower-cased first; an uncased tokenizer does it.
+    # The format of transformers cannot say that texts are lower-cased first; an uncased tokenizer does it.
     changes = {"max_tokens": min(max_tokens or model.max_tokens, model.max_tokens), "lowercase": False}
     model = model.model_copy(update=changes)
     transformer = _load_cross_encoder(model, new_head=not trained).train()
@@ -107,7 +107,7 @@ def start_cross_encoder(
 
 
 def save_cross_encoder(network: CrossEncoder, folder: Path) -> None:
-    """Write a transformers folder that sentence-transformers' CrossEncoder gives the same scores with.
+    """Write a transformers folder with which sentence-transformers' CrossEncoder computes the same scores.
 
     Args:
         network: The cross-encoder; updates by LoRA are merged into the written weights.
@@ -129,7 +129,7 @@ def save_cross_encoder(network: CrossEncoder, folder: Path) -> None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without transformers' bars and reports: that a head is new is meant, and anything else missing is an error."""
+    """Silence transformers' progress bars and reports: a new head is intended, other missing tensors are errors."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -142,7 +142,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _read_base(folder: Path, name: str | None, labels: tuple[str, ...]) -> CrossEncoderModel:
-    """A model without a head as a cross-encoder that has one already."""
+    """Describe a model without a head as a cross-encoder with one."""
     name = name or folder.resolve().name
     has_modules = (folder / "modules.json").exists()
     base = read_sentence_model(folder, name) if has_modules else read_plain_transformer(folder, name)
@@ -161,7 +161,7 @@ def _read_base(folder: Path, name: str | None, labels: tuple[str, ...]) -> Cross
 
 
 def _load_cross_encoder(model: CrossEncoderModel, *, new_head: bool) -> Any:
-    """The network with the checkpoint's weights; anything but the head must be in it."""
+    """The network with the checkpoint's weights; all tensors except the head must be in it."""
     try:
         config = AutoConfig.from_pretrained(str(model.folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -180,7 +180,7 @@ def _load_cross_encoder(model: CrossEncoderModel, *, new_head: bool) -> Any:
         absent = {key for key in absent if key.startswith(below) and ".pooler." not in key}
     if absent:
         raise BundleInvalid(
-            f"{model.folder} lacks {len(absent)} tensors of the network, {min(absent)} among them",
+            f"{model.folder} lacks {len(absent)} tensors of the network, for example {min(absent)}",
             "Copy or download the model folder again." if new_head else "Give the folder of a trained cross-encoder.",
         )
     return transformer.eval()
@@ -211,7 +211,7 @@ _POLY_REMEDY = "Copy the model folder again, or train it again."
 
 
 def is_pair_scorer(folder: Path) -> bool:
-    """Whether a folder holds a model that scores pairs, and not one that makes sentence vectors.
+    """Whether a folder holds a model that scores pairs, not a sentence encoder.
 
     Raises:
         BundleInvalid: its configuration is broken.
@@ -229,7 +229,7 @@ def open_pair_scorer(folder: Path, *, name: str | None = None) -> CrossEncoder |
 
     Args:
         folder: Its folder.
-        name: Name for people; the folder's own by default.
+        name: Name for messages; the folder's own by default.
 
     Raises:
         BundleInvalid: the folder is not such a model, a file is missing or broken, or weights are pickled.

@@ -23,7 +23,7 @@ def attend_with_codes(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
     Args:
         tokens: The transformer's outputs h. *Shape:* ``(batch, tokens, width)``.
         mask: 1 for a token, 0 for padding. *Shape:* ``(batch, tokens)``; every row has a token.
-        codes: The learnt codes c. *Shape:* ``(m, width)``.
+        codes: The learned codes c. *Shape:* ``(m, width)``.
 
     Returns:
         *Shape:* ``(batch, m, width)``.
@@ -37,11 +37,11 @@ def attention_cosine(contexts: Tensor, candidates: Tensor) -> Tensor:
     """Each candidate attends over the m vectors of a context; the score is its cosine with the result.
 
     With s = (x · y₁, …, x · y_m) for a candidate x and w = softmax(s), the context's final vector is y = Σᵢ wᵢ yᵢ
-    and the score x · y / (‖x‖ ‖y‖). The paper scores by the dot product; a cosine is also what STS gold scores are
-    compared with, and what a temperature was chosen for. 0 where x or y is zero.
+    and the score x · y / (‖x‖ ‖y‖). The paper scores by the dot product. A cosine can be compared with STS gold scores,
+    and the temperature was chosen for it. 0 where x or y is zero.
 
     y itself is never made: x · y = w · s, and ‖y‖² = wᵀ G w with Gᵢⱼ = yᵢ · yⱼ, so that a batch against all its
-    candidates takes m numbers a pair instead of m + width.
+    candidates takes m numbers per pair instead of m + width.
 
     Args:
         contexts: *Shape:* ``(batch, m, width)``.
@@ -70,7 +70,7 @@ _SCORED_PAIRS = 256
 class PolyEncoder(nn.Module):
     """A poly-encoder in torch; `es_sbert.networks.pair_scorer_folder` opens one.
 
-    The first text of a pair is the context: m learnt codes attend over its token vectors. The second is the candidate:
+    The first text of a pair is the context: m learned codes attend over its token vectors. The second is the candidate:
     its one vector, which can be stored, attends over the m vectors of the context. Both go through the same
     transformer, as in a siamese network; the paper has two, which start from the same weights. The candidate's vector
     is that of the encoder's own pooling; the paper takes the first token's.
@@ -124,7 +124,7 @@ class PolyEncoder(nn.Module):
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
         """Scores of pairs in [−1, 1], *shape* ``(pairs,)``, without dropout: contexts first, candidates second.
 
-        A text in several pairs goes through the transformer once a side.
+        A text in several pairs goes through the transformer once per side.
 
         Raises:
             UsageError: the columns differ in length, or a text is not valid Unicode.
@@ -135,17 +135,18 @@ class PolyEncoder(nn.Module):
             vectors, vector_of = self._candidate_vectors(second)
             rows = self.encoder.tokenize(first)
             kinds, kind_of = unique_rows(rows)
-            # Contexts are m times as large as candidates: they are used up batch by batch, not kept.
+            # Contexts are m times as large as candidates: they are computed and used batch by batch.
             for members, ids, mask, _ in self.encoder.batches([rows[kind] for kind in kinds]):
                 contexts = self.contexts(ids, mask)  # (batch, m, width)
                 place = np.full(len(kinds), -1, dtype=np.int64)  # (kinds,): where in this batch
                 place[members] = np.arange(len(members))
                 pairs = np.flatnonzero(place[kind_of] >= 0)  # (pairs of this batch,)
                 for start in range(0, len(pairs), _SCORED_PAIRS):
-                    some = pairs[start : start + _SCORED_PAIRS]
-                    own = contexts[torch.from_numpy(place[kind_of[some]]).to(self.device)]  # (some, m, width)
-                    theirs = vectors[torch.from_numpy(vector_of[some])].to(self.device)  # (some, width)
-                    scores[some] = self.compare(own, theirs.unsqueeze(1))[:, 0].cpu().numpy()
+                    block = pairs[start : start + _SCORED_PAIRS]
+                    places = torch.from_numpy(place[kind_of[block]]).to(self.device)
+                    block_contexts = contexts[places]  # (block, m, width)
+                    theirs = vectors[torch.from_numpy(vector_of[block])].to(self.device)  # (block, width)
+                    scores[block] = self.compare(block_contexts, theirs.unsqueeze(1))[:, 0].cpu().numpy()
         return scores
 
     def _candidate_vectors(self, texts: Sequence[str]) -> tuple[Tensor, NDArray[np.int64]]:

@@ -47,14 +47,14 @@ def _pool_by(mode: Pooling, tokens: Tensor, real: Tensor) -> Tensor:
             return tokens[torch.arange(len(tokens), device=tokens.device), last]
 
 
-# Vectors shorter than this have no direction; torch.nn.CosineSimilarity draws the line here as well.
+# Vectors shorter than this have no direction; torch.nn.CosineSimilarity has the same limit.
 MIN_NORM = 1e-8
 
 
 def normalize_vectors(vectors: Tensor) -> Tensor:
     """Scale vectors to unit length; those without a direction become zero and get no gradient.
 
-    The usual v / max(‖v‖, ε) has the gradient 1/ε at zero: one such vector, clipped with the rest, would drown the
+    The usual v / max(‖v‖, ε) has the gradient 1/ε at zero: after gradient clipping, one such vector would dominate the
     whole step.
 
     Args:

@@ -50,7 +50,7 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer, load_sentence_tokenize
 
 @dataclass(frozen=True)
 class TokenTypes:
-    """Token types of a single text by place: those of the special tokens around it and its own.
+    """Token types of a single text: those of the special tokens around it, and the type of its own tokens.
 
     XLNet gives its last token the type 2, by which attention knows it.
     """
@@ -61,13 +61,13 @@ class TokenTypes:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: tokenizers.Tokenizer) -> TokenTypes:
-        """What the tokenizer's template says."""
+        """Read the types from the tokenizer's template."""
         encoding = tokenizer.encode("a")
-        own = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
+        text_places = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
         types = encoding.type_ids
-        if not own:
-            raise BundleInvalid("the tokenizer gives no token for the letter a", "Copy the model folder again.")
-        return cls(tuple(types[: own[0]]), types[own[0]], tuple(types[own[-1] + 1 :]))
+        if not text_places:
+            raise BundleInvalid("the tokenizer returns no token for the letter a", "Copy the model folder again.")
+        return cls(tuple(types[: text_places[0]]), types[text_places[0]], tuple(types[text_places[-1] + 1 :]))
 
     def __call__(self, mask: Tensor) -> Tensor:
         """*Shape:* that of the attention mask, ``(batch, tokens)``, int64; padding on the right has type 0."""
@@ -82,7 +82,7 @@ class TokenTypes:
 
 
 def takes_token_types(network: nn.Module, tokenizer: Any) -> bool:
-    """Whether sentence-transformers hands a network the token types that its tokenizer gives."""
+    """Whether sentence-transformers passes the token types of the tokenizer to the network."""
     declared = inspect.signature(network.forward).parameters
     return "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in declared
 
@@ -122,7 +122,7 @@ class SiameseEncoder(nn.Module):
         model: Its settings; texts are tokenized by its folder's tokenizer.json, as the ONNX encoder does it.
         transformer: A transformers encoder whose output has `last_hidden_state`, or a `TokenTable`.
         dense: One layer for each of `model.dense`.
-        token_types: For a transformer that wants them; others take type 0 by themselves.
+        token_types: Token types for a transformer that needs them; others use type 0.
     """
 
     def __init__(
@@ -157,11 +157,11 @@ class SiameseEncoder(nn.Module):
         return next(self.parameters()).device
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[NDArray[np.int64]]:
-        """Token ids, one array of *shape* ``(tokens,)`` a text, cut at the model's maximum.
+        """Token ids, one array of *shape* ``(tokens,)`` per text, cut at the model's maximum.
 
         Args:
             texts: Any texts.
-            prompt: Text put in front of each.
+            prompt: Text to prepend to each.
 
         Raises:
             UsageError: a text is not valid Unicode.
@@ -203,7 +203,7 @@ class SiameseEncoder(nn.Module):
 
         Args:
             texts: Any texts.
-            kind: Which of the model's prompts to put in front.
+            kind: The model's prompt to prepend.
 
         Raises:
             UsageError: a text is not valid Unicode.
@@ -225,7 +225,7 @@ class SiameseEncoder(nn.Module):
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients; the module's mode is restored."""
+    """Run the block without dropout and gradients; the module's mode is restored."""
     training = module.training
     module.eval()
     try:
@@ -242,7 +242,7 @@ def open_siamese_encoder(
 
     Args:
         folder: The folder.
-        name: Name for people; the folder's own by default.
+        name: Name for messages; the folder's own by default.
         pooling: Pooling modes of a bare transformer, which does not define them.
 
     Raises:
@@ -261,7 +261,7 @@ def open_siamese_encoder(
             raise UnsupportedArchitecture(
                 f"{name} has truncate_dim: {model.truncate_dim}, which es-sbert does not train with",
                 "Remove it from a copy's config_sentence_transformers.json, and name the copy with "
-                f"@{model.truncate_dim} at the end: training cuts vectors to so many dimensions.",
+                f"@{model.truncate_dim} at the end: training cuts vectors to this many dimensions.",
             )
         if not model.include_prompt or model.hidden_state is not None or model.layers:
             raise UnsupportedArchitecture(
@@ -287,7 +287,7 @@ def open_siamese_encoder(
 
 
 def _read_token_types(model: SentenceModel, transformer: nn.Module) -> TokenTypes | None:
-    """What sentence-transformers would hand the transformer; None where all types are 0, as they are by default."""
+    """The token types that sentence-transformers would pass; None if all are 0, the default."""
     types = TokenTypes.from_tokenizer(load_sentence_tokenizer(model))
     if not any((*types.prefix, types.body, *types.suffix)):
         return None
@@ -299,7 +299,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     """The transformer of a model folder, float32, in training mode; its unused pooler is frozen.
 
     Raises:
-        BundleInvalid: transformers does not take the folder, or its weights do not fill the network.
+        BundleInvalid: transformers does not accept the folder, or its weights do not fill the network.
     """
     folder = model.transformer_folder
     find_weight_files(folder)  # refuses pickles before another library opens them
@@ -310,7 +310,8 @@ def load_transformer(model: SentenceModel) -> nn.Module:
         raise BundleInvalid(f"the weights in {folder} lack {', '.join(missing[:3])}", COPY_AGAIN)
     pooler = getattr(transformer, "pooler", None)
     if pooler is not None:
-        # Next-sentence prediction's layer gets no gradient from a sentence vector; several processes would wait for it.
+        # The layer for next-sentence prediction gets no gradient from a sentence vector; several processes would wait
+        # for it.
         pooler.requires_grad_(False)
     network: nn.Module = transformer.train()
     return network
@@ -358,7 +359,7 @@ def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any,
 
 
 def open_error(folder: Path, error: Exception) -> BundleInvalid:
-    """The error of a folder that transformers cannot open."""
+    """The error for a folder that transformers cannot open."""
     return BundleInvalid(
         f"transformers cannot open {folder}: {error_summary(error)}",
         "Give the folder of a transformers encoder with its config.json and model.safetensors.",
@@ -422,7 +423,7 @@ def _write_transformer_modules(encoder: SiameseEncoder, folder: Path) -> None:
     model = encoder.model
     save_transformer(encoder.transformer, folder, model.transformer_folder, **model.tokenizer_arguments)
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
-    # In the form that every version of sentence-transformers reads.
+    # In the form that every version of sentence-transformers can read.
     pooling = {key: mode in model.pooling for key, mode in POOLING_MODE_FLAGS.items()}
     if len(model.pooling) > 1:
         # The flags lose the order of several modes; the newer key keeps it.
@@ -442,7 +443,7 @@ def save_transformer(transformer: Any, folder: Path, base: Path, **tokenizer_opt
         transformer: The network; not changed.
         folder: An existing folder.
         base: The folder of its tokenizer.
-        tokenizer_options: What is changed in the tokenizer's settings.
+        tokenizer_options: Changes of the tokenizer's settings.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written to.
@@ -457,7 +458,7 @@ def save_transformer(transformer: Any, folder: Path, base: Path, **tokenizer_opt
         str(base), local_files_only=True, trust_remote_code=False, **tokenizer_options
     )
     tokenizer.save_pretrained(str(folder))
-    # The tokenizer as it was: transformers may write it in another form, and its file is part of the fingerprint.
+    # The tokenizer unchanged: transformers may write it in another form, and its file is part of the fingerprint.
     (folder / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""The network of a StaticEmbedding in torch: a table of token vectors in place of a transformer."""
+"""The network of a StaticEmbedding in torch: a table of token vectors instead of a transformer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_token_table(model: SentenceModel) -> TokenTable:
     }
     if TABLE not in tensors:
         raise UnsupportedArchitecture(
-            f"{model.name} is in the form of model2vec, which es-sbert does not train",
+            f"{model.name} has the format of model2vec, which es-sbert does not train",
             "Save it as a StaticEmbedding: SentenceTransformer(modules=[StaticEmbedding.from_model2vec(MODEL)])"
             ".save(FOLDER).",
         )

@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How large a batch may be.
+    """Maximum size of a batch.
 
     Attributes:
-        padded: Most tokens with padding: longest × texts.
-        tokens: Most tokens without padding; None for no such limit.
-        similar: A text with less than this share of the longest one's tokens begins the next batch, once the batch has
-            `ENOUGH_TOKENS`; 0 for no such limit.
+        padded: Maximum tokens with padding: longest × texts.
+        tokens: Maximum tokens without padding; None for no such limit.
+        similar: Once a batch has `ENOUGH_TOKENS`, a text with less than this share of the longest text's tokens begins
+            the next batch; 0 for no such limit.
     """
 
     padded: int
@@ -29,7 +29,7 @@ class BatchLimits:
     similar: float = 0.0
 
 
-# Padded tokens of a batch from which on a larger one is hardly faster on a CPU.
+# Padded tokens of a batch beyond which a larger batch is hardly faster on a CPU.
 ENOUGH_TOKENS = 64
 
 
@@ -67,7 +67,7 @@ def plan_batches(lengths: NDArray[np.int64], budget: int | BatchLimits) -> list[
 
 
 def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[np.int64]]:
-    """Identical inputs need encoding once.
+    """Group identical inputs, which need encoding only once.
 
     Returns:
         Indices of the first of each kind, and for every row the position of its kind among them,
@@ -75,13 +75,13 @@ def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[n
     """
     seen: dict[bytes, int] = {}
     firsts: list[int] = []
-    where = np.empty(len(rows), dtype=np.int64)  # (rows,)
+    kind_of = np.empty(len(rows), dtype=np.int64)  # (rows,)
     for number, row in enumerate(rows):
         position = seen.setdefault(row.tobytes(), len(firsts))
         if position == len(firsts):
             firsts.append(number)
-        where[number] = position
-    return firsts, where
+        kind_of[number] = position
+    return firsts, kind_of
 
 
 def slice_by_size(
@@ -90,10 +90,10 @@ def slice_by_size(
     """Groups of limited size, in order, so that work on many items can be interrupted between two of them.
 
     Args:
-        items: What is grouped.
-        size: Of an item, in characters for example.
-        most: Largest sum of sizes of a group; an item that is larger goes alone.
-        most_items: Most items of a group; None for any number.
+        items: The items to group.
+        size: Size of an item, for example in characters.
+        most: Maximum sum of sizes of a group; a larger item is a separate group.
+        most_items: Maximum items of a group; None for any number.
     """
     group: list[T] = []
     held = 0
@@ -120,16 +120,16 @@ def token_ids(marked: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(marked < 0, ~marked, marked)
 
 
-# Input of graphs whose pooling leaves tokens out, int32 (batch, longest): 1 for a token that it takes.
+# Input of graphs whose pooling leaves tokens out, int32 (batch, longest): 1 for a token that is pooled.
 POOLING_MASK = "pooling_mask"
 ModelInputs = dict[str, NDArray[Any]]
 
 # Padded lengths on CUDA are multiples of this: onnxruntime's memory-efficient attention takes a bias or a mask only if
 # its rows are aligned to 16 bytes, 8 numbers of fp16. Others run on slower kernels.
 LENGTH_MULTIPLE = 8
-# Property of a packed graph: id of the padding token, where positions are counted as in RoBERTa.
+# Property of a packed graph: id of the padding token, if positions are counted as in RoBERTa.
 PADDING_ID_PROPERTY = "es_sbert.padding_id"
-# Property of a padded graph for CUDA: what padded lengths are multiples of.
+# Property of a padded graph for CUDA: the number of which padded lengths are multiples.
 LENGTH_MULTIPLE_PROPERTY = "es_sbert.length_multiple"
 
 
@@ -161,16 +161,16 @@ def pad(
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Texts one after another without padding, as packed graphs take them. All arrays are int32.
+    """Texts one after another without padding, the input of packed graphs. All arrays are int32.
 
     The names of the attributes are those of the graph's inputs.
 
     Attributes:
         input_ids: *Shape:* ``(tokens,)``, the tokens of all texts.
         position_ids: *Shape:* ``(tokens,)``, the row of the position table for each.
-        token_offset: *Shape:* ``(texts, longest)``: the places that tokens have in a padded batch, then the places of
-            padding. Read by the kernels that unpack; the others read its shape.
-        cumulated_lengths: *Shape:* ``(texts + 1,)``, where each text begins, and the end of the last one.
+        token_offset: *Shape:* ``(texts, longest)``: the positions of tokens in a padded batch, then the positions of
+            padding. Read by the kernels that unpack; other kernels read only its shape.
+        cumulated_lengths: *Shape:* ``(texts + 1,)``, the beginning of each text, and the end of the last one.
         padded_rows: *Shape:* ``(texts, longest)``: the row in `input_ids` of each token, -1 for padding.
     """
 
@@ -222,15 +222,16 @@ def _position_ids(
 
 
 class InputBuilder:
-    """How a graph wants a batch, read from the graph itself.
+    """Builds the inputs of a graph for a batch, in the form that the graph declares.
 
     Args:
         names: Names of the inputs of a sentence encoder's graph.
         properties: The graph's metadata.
-        padded_length: What a batch is padded to, by the tokens of its longest text and the number of its texts.
+        padded_length: Returns the padded length of a batch, from the tokens of its longest text and the number of its
+            texts.
 
     Attributes:
-        packed: Whether it takes texts without padding.
+        packed: Whether the graph takes texts without padding.
     """
 
     def __init__(

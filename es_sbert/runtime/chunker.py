@@ -21,9 +21,9 @@ class Chunker:
 
     Args:
         tokenizer: Without truncation and padding.
-        tokens: Most tokens of a chunk, its special tokens and `prompt` included.
-        overlap: Most tokens that two adjacent chunks share.
-        prompt: Prompt that is put in front of each chunk.
+        tokens: Maximum tokens of a chunk, including special tokens and `prompt`.
+        overlap: Maximum tokens that two adjacent chunks share.
+        prompt: Prompt that is prepended to each chunk.
 
     Raises:
         UsageError: `tokens` is too small for any text, or `overlap` too large for new text.
@@ -53,6 +53,6 @@ class Chunker:
         # All at once: the library spreads them over the CPU cores.
         found = self._splitter.chunk_all_indices([texts[number][start:end] for number, start, end in parts])
         chunks: list[list[Span]] = [[] for _ in texts]
-        for (number, begin, _), own in zip(parts, found, strict=True):
-            chunks[number] += [(begin + start, begin + start + len(chunk)) for start, chunk in own]
+        for (number, begin, _), part_chunks in zip(parts, found, strict=True):
+            chunks[number] += [(begin + start, begin + start + len(chunk)) for start, chunk in part_chunks]
         return chunks

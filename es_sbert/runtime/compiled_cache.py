@@ -1,4 +1,4 @@
-"""Models as OpenVINO has compiled them, kept in the cache: to open one takes a fraction of the time of compiling it."""
+"""Cache of compiled OpenVINO models: opening one takes a fraction of the time of compiling it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from es_sbert.errors import UsageError
 from es_sbert.filesystem import open_output
 from es_sbert.runtime.machine import describe_machine
 
-# Of all compiled models together; each is as large as its weights.
+# Maximum bytes of all compiled models together; each is as large as its weights.
 _MAX_BYTES = 2 << 30
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def compiled_path(path: Path, settings: str) -> Path | None:
-    """Where the compiled form of a model is kept for this machine, with these settings and releases.
+    """Path of the compiled form of a model for this machine, with these settings and releases.
 
     Args:
         path: The model's file.
-        settings: Those that it is compiled with.
+        settings: The settings that it is compiled with.
 
     Returns:
-        The place; None where there is no cache.
+        The path; None if there is no cache.
     """
     try:
         folder = cache_folder() / "compiled"
@@ -41,7 +41,7 @@ def compiled_path(path: Path, settings: str) -> Path | None:
 
 
 def read_compiled(place: Path) -> NDArray[np.uint8] | None:
-    """A compiled model, mapped into memory; None if there is none, or only a part or a damaged one."""
+    """A compiled model, mapped into memory; None if there is none, or if it is incomplete or damaged."""
     try:
         content = np.memmap(place, dtype=np.uint8, mode="c")  # "c": OpenVINO takes no read-only memory
     except (OSError, ValueError):  # an empty file cannot be mapped
@@ -53,10 +53,10 @@ def read_compiled(place: Path) -> NDArray[np.uint8] | None:
 
 
 def keep_compiled(place: Path, compiled: memoryview) -> None:
-    """Keep a compiled model and remove the oldest ones beyond 2 GB; does nothing where the cache cannot be written.
+    """Keep a compiled model and remove the oldest ones beyond 2 GB; does nothing if the cache cannot be written.
 
     Args:
-        place: From `compiled_path`.
+        place: Path from `compiled_path`.
         compiled: The model's bytes.
     """
     if len(compiled) > _MAX_BYTES // 2:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from es_sbert.runtime.batching import BatchLimits, round_up
 
-# On a CPU, padding takes as long as text. In lists of a few texts, which differ in length, it would be half of a batch.
+# On a CPU, padding takes as long as text. With only a few texts of different lengths, it would be half of a batch.
 _SIMILAR = 0.75
 
 
@@ -19,9 +19,9 @@ class Session(ABC):
     """Runs the batches of a compiled model, one at a time.
 
     Attributes:
-        input_names: Of the graph.
+        input_names: Names of the graph's inputs.
         properties: The graph's metadata.
-        provider: What executes the graph, as the runtime reports it.
+        provider: Provider that executes the graph, as the runtime reports it.
     """
 
     input_names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Session(ABC):
 
         Args:
             inputs: The graph's inputs, as `InputBuilder` makes them.
-            output: Where the graph's output is written: *shape* ``(batch, width)``, contiguous.
+            output: Receives the graph's output: *shape* ``(batch, width)``, contiguous.
 
         Raises:
             ModelError: the graph does not run on this batch, on a CPU.
@@ -47,9 +47,9 @@ class CompiledModel(ABC):
 
     Attributes:
         threads: How many batches run concurrently.
-        session_threads: By session, how many of these threads share it.
+        session_threads: For each session, how many of these threads share it.
         has_short_sessions: Whether batches of short texts have separate sessions.
-        batch_tokens: Tokens of a batch with which it is fastest.
+        batch_tokens: Tokens per batch at which it is fastest.
         window: How many texts to sort by length and run together.
     """
 
@@ -73,17 +73,17 @@ class CompiledModel(ABC):
 
     @classmethod
     def length_multiple(cls, longest: int, texts: int) -> int:
-        """What the padded length of a batch is best a multiple of; see `padded_length`."""
+        """The number of which the padded length of a batch should be a multiple; see `padded_length`."""
         return 1
 
     @classmethod
     def padded_length(cls, longest: int, texts: int, most: int) -> int:
-        """What a batch is padded to.
+        """The padded length of a batch.
 
         Args:
             longest: Tokens of its longest text.
-            texts: How many it has.
-            most: Tokens that the model reads at most.
+            texts: Number of its texts.
+            most: Maximum tokens that the model reads.
         """
         return min(round_up(longest, cls.length_multiple(longest, texts)), max(longest, most))
 
@@ -92,6 +92,6 @@ class CompiledModel(ABC):
         """The limits of a batch.
 
         Args:
-            tokens: In place of `batch_tokens`.
+            tokens: Tokens per batch instead of `batch_tokens`.
         """
         return BatchLimits(tokens or cls.batch_tokens, similar=_SIMILAR)

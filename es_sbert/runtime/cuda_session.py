@@ -22,7 +22,7 @@ from es_sbert.runtime.batching import POOLING_MASK, InputBuilder
 from es_sbert.runtime.device import Device, compute_capability
 from es_sbert.runtime.onnx_runtime import onnxruntime
 
-_EXTRA_MAJOR = 13  # the CUDA that the extra brings
+_EXTRA_MAJOR = 13  # the CUDA version that the extra installs
 _LINK_MAP = 2  # RTLD_DI_LINKMAP of dlinfo(3)
 
 
@@ -31,9 +31,9 @@ class CudaLibrary:
     """A shared library that the CUDA provider loads.
 
     Attributes:
-        name: What the system's loader looks for (`libcurand.so.10`).
-        package: The pip package that brings it.
-        required: Whether the provider does not load without it; the others are needed by some operators only.
+        name: File name for the system's loader (`libcurand.so.10`).
+        package: The pip package that contains it.
+        required: Whether the provider needs it to load; the others are needed only by some operators.
     """
 
     name: str
@@ -43,7 +43,7 @@ class CudaLibrary:
 
 @dataclass(frozen=True)
 class CudaLibraryStatus:
-    """What a search for libraries found.
+    """The result of a search for libraries.
 
     Attributes:
         found: Each library that was loaded, with its path.
@@ -55,7 +55,7 @@ class CudaLibraryStatus:
 
 
 def cuda_major() -> int | None:
-    """The CUDA major version that the installed onnxruntime was built for; None where it was built without CUDA."""
+    """The CUDA major version that the installed onnxruntime was built for; None if it was built without CUDA."""
     try:
         from onnxruntime.capi import build_and_package_info as built
     except ImportError:
@@ -65,13 +65,13 @@ def cuda_major() -> int | None:
 
 
 def needed_libraries(major: int, platform: str = sys.platform) -> tuple[CudaLibrary, ...]:
-    """The libraries of a CUDA provider, each after those that it depends on.
+    """The libraries of a CUDA provider, each after its dependencies.
 
     Args:
-        major: Of the CUDA that onnxruntime was built for.
+        major: Major version of the CUDA that onnxruntime was built for.
         platform: As `sys.platform`.
     """
-    # From CUDA 13 on the names of the packages carry no version, except for cuDNN, which is a separate product.
+    # From CUDA 13 on, package names have no version, except for cuDNN, which is a separate product.
     suffix = "" if major >= 13 else f"-cu{major}"
 
     def library(stem: str, version: int, package: str, required: bool = True) -> CudaLibrary:
@@ -85,7 +85,7 @@ def needed_libraries(major: int, platform: str = sys.platform) -> tuple[CudaLibr
         library("curand", 10, f"curand{suffix}"),
         library("cudnn", 9, f"cudnn-cu{major}", required=False),
     )
-    # Providers built for CUDA 12 were linked with cuFFT too, up to a release that cannot be told from here.
+    # Providers built for CUDA 12 were also linked with cuFFT, up to an unknown release.
     return libraries if major >= 13 else (*libraries, library("cufft", 11, f"cufft{suffix}", required=False))
 
 
@@ -93,7 +93,7 @@ def nvidia_package_folders(roots: Iterable[Path], major: int) -> list[Path]:
     """Folders of libraries in NVIDIA's pip packages.
 
     Args:
-        roots: Where the namespace package `nvidia` lies.
+        roots: Folders that contain the namespace package `nvidia`.
         major: The CUDA major whose folder comes first: cuRAND's file has the same name in CUDA 12 and 13.
     """
     found = [
@@ -108,11 +108,11 @@ def nvidia_package_folders(roots: Iterable[Path], major: int) -> list[Path]:
 def find_libraries(
     libraries: Iterable[CudaLibrary], folders: Sequence[Path], load: Callable[[str], str]
 ) -> CudaLibraryStatus:
-    """Load each library: from where the system's loader finds it, else from a package's folder.
+    """Load each library with the system's loader, else from a package's folder.
 
     Args:
         folders: Folders of the packages.
-        load: Loads a library by its name or path and returns its path; an OSError where there is none.
+        load: Loads a library by its name or path and returns its path; raises OSError if there is none.
     """
     found: list[tuple[CudaLibrary, str]] = []
     missing: list[CudaLibrary] = []
@@ -145,9 +145,9 @@ def load_libraries() -> CudaLibraryStatus:
 
 
 def provider_problem() -> str | None:
-    """Why the CUDA provider does not load, in the words of the system's loader; None where it does.
+    """The reason why the CUDA provider does not load, as the system's loader reports it; None if it loads.
 
-    onnxruntime itself only logs it and takes the CPU. On Windows, where the loader names no file, nothing is said.
+    onnxruntime itself only logs this and uses the CPU. On Windows the result is None, because the loader names no file.
     """
     provider = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
     if not provider.is_file():
@@ -163,8 +163,8 @@ def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[st
     """Names of the libraries without which the provider does not load.
 
     Args:
-        libraries: What was found.
-        problem: What the system's loader said; it names one of them at most.
+        libraries: Result of the search.
+        problem: Message of the system's loader, which names at most one of them.
     """
     named = re.match(r"(\S+): cannot open shared object file", problem)
     names = [library.name for library in libraries.missing if library.required]
@@ -172,7 +172,7 @@ def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[st
 
 
 def install_remedy(libraries: Sequence[CudaLibrary], major: int | None) -> str:
-    """How to get missing libraries: their packages, and the extra that brings all, where it is of this CUDA."""
+    """Advice on installing missing libraries: their packages, and the extra with all, if it is for this CUDA."""
     extra = f"{install_extra_command(CUDA_EXTRA)} brings all that CUDA needs" if major == _EXTRA_MAJOR else ""
     packages = dict.fromkeys(library.package for library in libraries)
     command = f"Install what is missing: {install_command(*packages)}" if libraries else ""
@@ -204,13 +204,13 @@ _ON_CPU = '`device="cpu"` runs without.'
 # CUDA 13 has no code for cards before Turing, and the last onnxruntime-gpu for CUDA 12 is 1.26.
 _MIN_COMPUTE_CAPABILITY = (7, 5)
 _MIN_DRIVERS = {12: 525, 13: 580}  # the first driver of each CUDA, by NVIDIA's release notes
-_MAX_CAUSE_LENGTH = 300  # characters of a cause that is passed on
+_MAX_CAUSE_LENGTH = 300  # characters of a cause that are shown
 
 
 # Kinds of failure:
 # - a pattern that is found in the text of the exception, which has the number of a `cudaError` or its name;
-# - what is wrong, with `{device}`, `{onnxruntime}`, `{card}` and `{cause}` to be filled in;
-# - what to do, with the same names, `{cudnn}` and `{driver}`.
+# - the problem, with the placeholders `{device}`, `{onnxruntime}`, `{card}` and `{cause}`;
+# - the remedy, with the same placeholders, `{cudnn}` and `{driver}`.
 _FAILURES = (
     (
         r"out of memory|Failed to allocate memory|CUDA failure 2:|MemoryAllocation|STATUS_ALLOC_FAILED|bad_alloc",
@@ -235,7 +235,7 @@ _FAILURES = (
     ),
     (
         r"CUDA failure (100|101):|cudaErrorNoDevice|cudaErrorInvalidDevice:",
-        "{device} is not there: {cause}",
+        "{device} does not exist: {cause}",
         "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES. {on_cpu}",
     ),
     (
@@ -260,8 +260,8 @@ def device_error(device: Device, error: Exception, capability: tuple[int, int] |
 
     Args:
         device: The card.
-        error: What onnxruntime raised; only its text is read.
-        capability: The card's compute capability, where known.
+        error: The exception of onnxruntime; only its text is read.
+        capability: The card's compute capability, if known.
     """
     text = str(error)
     message, remedy = next((message, remedy) for pattern, message, remedy in _FAILURES if re.search(pattern, text))
@@ -281,12 +281,12 @@ def device_error(device: Device, error: Exception, capability: tuple[int, int] |
 
 
 def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, problem: str) -> DeviceError:
-    """The error to raise where onnxruntime's CUDA provider does not load.
+    """The error to raise if onnxruntime's CUDA provider does not load.
 
     Args:
         device: The card.
-        libraries: What was found.
-        problem: What the system's loader said.
+        libraries: Result of the search.
+        problem: Message of the system's loader.
     """
     names = missing_library_names(libraries, problem)
     if "libcuda.so.1" in names:
@@ -303,7 +303,7 @@ def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, proble
 def error_cause(text: str) -> str:
     """The part of an exception's text that says what failed, on one line.
 
-    onnxruntime puts its own functions and source files around it.
+    onnxruntime surrounds it with its own functions and source files.
     """
     call = re.search(r"\bCU[A-Z]+ failure -?\d+: [^;\n]*", text)
     if call is not None:
@@ -325,11 +325,11 @@ def _upgrade_hint(major: int | None, capability: tuple[int, int] | None) -> str:
 
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-# Bits of the option sdpa_kernel (AttentionBackend): FlashAttention 1, memory-efficient 2, TensorRT's fused 4. Left out
-# is cuDNN's 8, which keeps a plan for every shape that it has met.
+# Bits of the option sdpa_kernel (AttentionBackend): FlashAttention 1, memory-efficient 2, TensorRT's fused 4. cuDNN's 8
+# is left out, because it keeps a plan for every shape.
 _ATTENTION_BACKENDS, _SHORT_TEXT_BACKENDS = "7", "2"
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
-# onnxruntime's exceptions of a file that it takes on no device.
+# onnxruntime's exceptions for a file that is invalid on every device.
 _INVALID_FILE_ERRORS = ("InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile")
 # Operators that compute shapes and indices, and pass them on.
 _SHAPE_OPERATORS = """
@@ -345,10 +345,11 @@ def open_cuda_session(
 ) -> onnxruntime.InferenceSession:
     """Open an ONNX file on a card and embed one text as a trial.
 
-    A missing cuDNN, a card for which onnxruntime has no code and a lack of memory show only when the graph runs.
+    A missing cuDNN, a card for which onnxruntime has no code, and a lack of memory are detected only when the graph
+    runs.
 
     Args:
-        options: Of the session, changed here.
+        options: Options of the session, changed here.
         short: As for `es_sbert.runtime.onnx_session.open_session`.
 
     Raises:
@@ -359,28 +360,28 @@ def open_cuda_session(
     problem = provider_problem()
     if problem is not None:
         raise missing_libraries_error(device, libraries, problem)
-    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every CUDA session that it is not a plugin
-    options.log_severity_level = _FATAL_ONLY  # what fails is raised, and becomes one of our errors
+    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)  # it warns for every CUDA session that it is not a plugin
+    options.log_severity_level = _FATAL_ONLY  # failures are raised, and become errors of es-sbert
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    # The CPU takes the few nodes that compute shapes.
+    # The CPU runs the few nodes that compute shapes.
     providers = [(_CUDA, cuda_provider_options(device, short=short)), _CPU]
     try:
-        # onnxruntime's fallback would print to stdout and go on elsewhere.
+        # onnxruntime's fallback would print to stdout and continue on another device.
         session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
         if type(error).__name__ in _INVALID_FILE_ERRORS:
             raise
         raise device_error(device, error, compute_capability(device.number)) from error
-    # Where the CUDA provider cannot start, onnxruntime takes the CPU with a log line only: what runs is read back.
+    # If the CUDA provider cannot start, onnxruntime uses the CPU with only a log line: check what actually runs.
     if session.get_providers()[0] != _CUDA:
         raise DeviceError(
-            f"asked for {device}, but the session runs on {session.get_providers()[0]}",
+            f"{device} was requested, but the session runs on {session.get_providers()[0]}",
             f'Check `es-sbert doctor --device {device}`; `device="cpu"` runs without.',
         )
     refused = non_shape_operators(operators_on_cpu(session))
     if refused:
         raise DeviceError(
-            f"{path} would run on the CPU in part: CUDA has no kernel for its {', '.join(refused)}",
+            f"{path} would run partly on the CPU: CUDA has no kernel for its {', '.join(refused)}",
             'Export the model again with this installation (`es-sbert export MODEL -o BUNDLE`), or use `device="cpu"`.',
         )
     try:
@@ -403,7 +404,7 @@ def cuda_provider_options(device: Device, *, short: bool = False) -> dict[str, A
 
 
 def operators_on_cpu(session: onnxruntime.InferenceSession) -> list[str]:
-    """Types of the operators that a session runs on the CPU; none where onnxruntime is too old to tell."""
+    """Types of the operators that a session runs on the CPU; none if onnxruntime is too old to report them."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return []
     parts = session.get_provider_graph_assignment_info()
@@ -411,10 +412,10 @@ def operators_on_cpu(session: onnxruntime.InferenceSession) -> list[str]:
 
 
 def non_shape_operators(operators: Iterable[str]) -> list[str]:
-    """Those of some operators that do more than compute shapes and indices, each once, sorted.
+    """The operators that do more than compute shapes and indices, each once, sorted.
 
-    onnxruntime itself puts shapes and indices on the CPU, where they are needed to allocate memory. Which numbers a
-    node works on, it does not tell; but the operators of shapes have CUDA kernels for vectors.
+    onnxruntime itself puts shapes and indices on the CPU, where they are needed to allocate memory. It does not report
+    which numbers a node works on, but the operators of shapes have CUDA kernels for vectors.
     """
     return sorted(set(operators) - set(_SHAPE_OPERATORS.split()))
 

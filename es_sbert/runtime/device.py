@@ -19,7 +19,7 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAP
 
 
 def available_cores() -> int:
-    """Physical cores this process may run on; logical ones where the system does not tell them apart.
+    """Physical cores this process may run on; logical ones if the system does not distinguish them.
 
     Affinity (taskset) and a container's CPU quota (cgroup v2) are respected.
     """
@@ -30,8 +30,8 @@ def available_cores() -> int:
 def thread_counts() -> tuple[int, ...]:
     """Numbers of threads that may be the fastest for a model on the CPU, the usual one first.
 
-    One for each physical core, and one for each logical core if there are more. A second thread of the same core gains
-    nothing for matrix products, but it may for all other operators; which of them prevails shows only when measured.
+    One for each physical core, and one for each logical core if there are more. A second thread on the same core gains
+    nothing for matrix products, but may gain for other operators; only a measurement shows which effect prevails.
     """
     cores, logical = available_cores(), _within_quota(len(_allowed_processors()))
     return (cores,) if logical <= cores else (cores, logical)
@@ -43,7 +43,7 @@ def _within_quota(cores: int) -> int:
 
 
 def count_cores(processors: Iterable[str], allowed: set[int]) -> int:
-    """Distinct (socket, core) pairs among the allowed processors of /proc/cpuinfo; 0 where it has no such lines."""
+    """Distinct (socket, core) pairs among the allowed processors of /proc/cpuinfo; 0 if it has no such lines."""
     cores = set()
     for block in processors:
         fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
@@ -61,8 +61,8 @@ def quota_cores(cpu_max: str) -> int | None:
 def has_int8_products(cpuinfo: str | None = None, machine: str | None = None) -> bool:
     """Whether the CPU multiplies int8 natively: VNNI on x86, dot product on ARM.
 
-    Without it int8 is hardly faster than fp32, and AVX2's products saturate and cost accuracy. Systems whose
-    flags cannot be read (Windows) count as without.
+    Without it int8 is hardly faster than fp32, and AVX2's products saturate and cost accuracy. Systems whose flags
+    cannot be read (Windows) count as systems without it.
     """
     machine = (machine or platform.machine()).lower()
     flags = processor_flags(cpuinfo)
@@ -85,7 +85,7 @@ def processor_flags(cpuinfo: str | None = None) -> frozenset[str]:
     """The CPU's features by Linux's names; none on systems that do not list them.
 
     Args:
-        cpuinfo: Contents of /proc/cpuinfo, in place of this machine's.
+        cpuinfo: Contents of /proc/cpuinfo, instead of this machine's.
     """
     return frozenset(
         flag
@@ -96,7 +96,7 @@ def processor_flags(cpuinfo: str | None = None) -> frozenset[str]:
 
 
 def processor_name() -> str:
-    """The CPU's name, or its architecture where the system does not tell."""
+    """The CPU's name, or its architecture if the system does not report the name."""
     for line in _read_text(_CPUINFO).splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -108,8 +108,8 @@ class Gpu:
     """An NVIDIA card as its driver describes it.
 
     Attributes:
-        name: Of the product; empty where the driver does not tell.
-        capability: Compute capability, such as (9, 0); None where the driver does not tell.
+        name: Name of the product; empty if the driver does not report it.
+        capability: Compute capability, such as (9, 0); None if the driver does not report it.
     """
 
     name: str
@@ -125,9 +125,9 @@ class NvidiaDriver:
     """The NVIDIA driver.
 
     Attributes:
-        cards: Those that it offers this process (CUDA_VISIBLE_DEVICES respected).
-        cuda: The newest CUDA that it runs, such as (13, 2); None where it does not tell.
-        problem: Why it offers no cards, where it says so.
+        cards: The cards that it offers this process (CUDA_VISIBLE_DEVICES respected).
+        cuda: The newest CUDA that it supports, such as (13, 2); None if it does not report it.
+        problem: Reason why it offers no cards, if it reports a reason.
     """
 
     cards: tuple[Gpu, ...]
@@ -148,7 +148,7 @@ def cuda_driver() -> NvidiaDriver | None:
     version = _query_driver(driver, "cuDriverGetVersion")
     cuda = None if version is None else (version // 1000, version % 1000 // 10)
     if status != 0:
-        return NvidiaDriver((), cuda, f"cuInit gives the error {status}")
+        return NvidiaDriver((), cuda, f"cuInit returns the error {status}")
     cards = _query_driver(driver, "cuDeviceGetCount") or 0
     return NvidiaDriver(tuple(_query_gpu(driver, number) for number in range(cards)), cuda)
 
@@ -160,7 +160,7 @@ def cuda_devices() -> int:
 
 
 def compute_capability(number: int) -> tuple[int, int] | None:
-    """Compute capability of a card, such as (9, 0); None where the driver does not tell."""
+    """Compute capability of a card, such as (9, 0); None if the driver does not report it."""
     driver = cuda_driver()
     return None if driver is None or number >= len(driver.cards) else driver.cards[number].capability
 
@@ -181,7 +181,7 @@ def _query_gpu(driver: ctypes.CDLL, number: int) -> Gpu:
 
 
 def _query_driver(driver: ctypes.CDLL, function: str, *arguments: int) -> int | None:
-    """The number that a function of the driver stores at its first argument; None where it fails or is not there."""
+    """The number that a function of the driver stores at its first argument; None if it fails or does not exist."""
     number = ctypes.c_int(0)
     try:
         status: int = getattr(driver, function)(ctypes.byref(number), *arguments)
@@ -197,7 +197,7 @@ def _allowed_processors() -> set[int]:
 
 
 def _read_text(path: Path) -> str:
-    # These files exist on Linux only; elsewhere the caller falls back to what the system offers.
+    # These files exist only on Linux; elsewhere the caller uses other sources.
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -219,17 +219,17 @@ class Device:
 
 
 def cuda_build_remedy() -> str:
-    """What to do where the installed onnxruntime was built without CUDA."""
+    """The remedy if the installed onnxruntime was built without CUDA."""
     if not has_cuda_build():
         return 'The build for CUDA is for Linux and Windows on x86-64. Use `device="cpu"`.'
     return f"Install the build for CUDA in its place: {switch_runtime_command(CUDA_EXTRA)}"
 
 
-def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
+def choose_device(name: str, providers: Collection[str], cards: int) -> Device:
     """The device to use for `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Args:
-        asked: The requested device.
+        name: The requested device.
         providers: Execution providers the installed onnxruntime was built with.
         cards: CUDA devices the driver offers.
 
@@ -237,8 +237,8 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
         UsageError: not of that form.
         DeviceError: CUDA is requested but not available, or there is no such GPU.
     """
-    shown = setting_text("device", asked)
-    match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", asked)
+    shown = setting_text("device", name)
+    match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", name)
     if match is None:
         raise UsageError(f"{shown} is not a device", "Use auto, cpu, cuda or cuda:N.")
     built = "CUDAExecutionProvider" in providers

@@ -24,7 +24,7 @@ class InferencePool:
     Attributes:
         model: The model.
         count: Number of threads.
-        provider: What executes the graph, as its session reports it.
+        provider: Provider that executes the graph, as its session reports it.
 
     Raises:
         DeviceError: the session would run on another device.
@@ -51,7 +51,7 @@ class InferencePool:
         stop: threading.Event | None = None,
         is_short: Callable[[T], bool] = lambda batch: False,
     ) -> None:
-        """Run all batches and wait for them; what one of them raised is raised here.
+        """Run all batches and wait for them; an error of a batch is raised here.
 
         A single batch runs in the calling thread, which saves a handover.
 

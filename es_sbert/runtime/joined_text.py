@@ -1,4 +1,4 @@
-"""`JoinedText`: a text made of several values, which remembers where each of them begins."""
+"""`JoinedText`: a text that consists of several values and knows where each of them begins."""
 
 from __future__ import annotations
 

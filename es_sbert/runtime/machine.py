@@ -1,4 +1,4 @@
-"""What a measurement or an export on this machine depends on."""
+"""The properties of this machine on which a measurement or an export depends."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import importlib.metadata
 from es_sbert import __version__
 from es_sbert.runtime.device import processor_flags, processor_name, thread_counts
 
-# How Linux names instructions for many numbers at once, on x86 and on ARM.
+# Linux's names of vector instructions, on x86 and on ARM.
 _MATRIX_INSTRUCTIONS = ("avx", "amx", "asimd", "sve", "i8mm", "bf16")
 
 
 def describe_machine() -> dict[str, str]:
-    """What figures depend on: the processor, the cores that this process may use, and releases.
+    """The properties on which figures depend: the processor, the cores that this process may use, and releases.
 
-    The names of virtual machines' processors are often those of a whole family; what they can do differs.
+    Virtual machines often name only the family of their processor, whose members have different features.
     """
     versions = {"es-sbert": __version__}
     for package in ("onnxruntime", "onnxruntime-gpu", "openvino"):

@@ -1,4 +1,4 @@
-"""The module onnxruntime, or an error that says which package to install.
+"""Import onnxruntime, or raise an error that says which package to install.
 
 es-sbert itself requires none of its builds: the extras `cpu` and `cuda` do. All other modules import it from here.
 """
@@ -20,10 +20,10 @@ __all__ = ["onnxruntime"]
 
 
 def runtime_error(cause: str) -> UsageError:
-    """The error to raise where onnxruntime cannot be imported.
+    """The error to raise if onnxruntime cannot be imported.
 
     Args:
-        cause: Why, in the words of Python or the system's loader.
+        cause: The message of Python or the system's loader.
     """
     from es_sbert.runtime.device import cuda_devices
 
@@ -50,6 +50,6 @@ try:
 except (ImportError, OSError) as error:
     raise runtime_error(error_summary(error)) from error
 
-# What is left of its folder after one of two packages was removed is an empty module to Python.
+# After one of two packages was removed, the rest of its folder looks like an empty module to Python.
 if not hasattr(onnxruntime, "InferenceSession"):
     raise runtime_error("its files are gone")

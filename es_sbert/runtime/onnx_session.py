@@ -37,8 +37,8 @@ def session_options() -> onnxruntime.SessionOptions:
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False
     options.log_severity_level = _ERRORS_ONLY
-    # On x86 processors without VNNI, products of unsigned and signed 8-bit numbers overflow 16 bits in silence. This
-    # setting makes onnxruntime turn the weights into unsigned ones there, and does nothing elsewhere.
+    # On x86 processors without VNNI, products of unsigned and signed 8-bit numbers silently overflow 16 bits. This
+    # setting makes onnxruntime use unsigned weights there, and does nothing elsewhere.
     options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
@@ -70,22 +70,22 @@ def open_session(path: Path, device: Device, *, short: bool = False) -> onnxrunt
         raise
     except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
         raise BundleInvalid(
-            f"onnxruntime {onnxruntime.__version__} does not take {path}: {error_summary(error)}",
+            f"onnxruntime {onnxruntime.__version__} does not accept {path}: {error_summary(error)}",
             "Export the model again with this installation: `es-sbert export MODEL -o BUNDLE`.",
         ) from error
 
 
 def session_count(size: int, threads: int) -> int:
-    """How many sessions of a model of this many bytes: one a thread, within 2 GB of weights, at least one."""
+    """Number of sessions for a model of this many bytes: one per thread, within 2 GB of weights, at least one."""
     return max(1, min(threads, _MAX_WEIGHT_BYTES // max(1, size)))
 
 
 def share_sessions(path: Path, threads: int) -> tuple[int, ...]:
-    """By session of a model, how many threads share it.
+    """For each session of a model, how many threads share it.
 
-    Threads that share a CPU session also share its memory arena: a buffer that one core has just written is then
-    handed to the other, and small batches run much slower for stretches. So each has its own, unless the model is too
-    large to be held several times.
+    Threads that share a CPU session also share its memory arena: a buffer that one core has just written is then handed
+    to the other, and small batches temporarily run much slower. So each thread has its own session, unless the model is
+    too large to be loaded several times.
     """
     sessions = session_count(path.stat().st_size, threads)
     return tuple(threads // sessions + (number < threads % sessions) for number in range(sessions))
@@ -170,7 +170,7 @@ class OnnxCudaModel(CompiledModel):
     """
 
     has_short_sessions = True
-    # A GPU wants to be filled, and computes next to nothing for padding.
+    # A GPU needs large batches, and padding costs it almost nothing.
     batch_tokens = 65_536
     # Several batches for each worker.
     window = 32_768

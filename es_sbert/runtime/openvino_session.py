@@ -1,7 +1,7 @@
 """Graphs that OpenVINO runs on a CPU (`OpenVinoModel`).
 
-OpenVINO joins a product with what follows it in one pass over memory, and has kernels for processors with AMX. The
-package openvino is used, not onnxruntime's execution provider, whose package replaces the module onnxruntime.
+OpenVINO fuses a product with the operators after it in one pass over memory, and has kernels for processors with AMX.
+The package openvino is used, not onnxruntime's execution provider, whose package replaces the module onnxruntime.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import open_session as open_onnx_session
 
 # OpenVINO's names of the number formats, as the option takes them and as a compiled model reports them.
-# What the graph has in int8 stays so. The rest is then in float32: with bf16, long texts would be faster, but a vector
-# would depend far more on the other texts of its batch.
+# The int8 parts of the graph stay int8. The rest is float32: with bf16, long texts would be faster, but a vector would
+# depend far more on the other texts of its batch.
 _PRECISIONS = {
     Precision.FP32: ("f32", "float"),
     Precision.BF16: ("bf16", "bfloat16"),
     Precision.INT8: ("f32", "float"),
 }
 
-# The first batch of a shape takes about a fifth longer than the next ones, so longer texts, which come in more
-# lengths, are padded by up to 6 %. Up to so many tokens, to a multiple of what.
+# The first batch of a shape takes about a fifth longer than the next ones, so longer texts, which have more different
+# lengths, are padded by up to 6 %. Maximum tokens → multiple for the padded length.
 _LENGTH_MULTIPLES = ((32, 1), (64, 4), (128, 8), (math.inf, 16))
-# The first text of a length, alone in its batch, takes several times as long as the next ones; padding hardly
-# costs anything there. Batches of up to so many texts, as queries are, are padded to a multiple of what.
+# The first text of a length, alone in its batch, takes several times as long as the next ones, and padding costs almost
+# nothing. Maximum texts of a batch, such as one of queries → multiple for its padded length.
 _FEW_TEXTS, _FEW_TEXTS_MULTIPLE = 8, 8
 
 
@@ -65,14 +65,14 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
             "this processor has no bf16 products (AMX or AVX512-BF16)", 'Use `precision="auto"`, fp32 or int8.'
         )
     if precision is Precision.INT8 and not has_int8_products():
-        # Older ones add products in 16 bits, which overflow in silence.
+        # Older processors add products in 16 bits, which silently overflow.
         return DeviceError("this processor has no int8 products (VNNI or AMX)", 'Use `precision="auto"` or fp32.')
     return None
 
 
 @contextlib.contextmanager
 def _without_reports() -> Iterator[None]:
-    """Keep the import of OpenVINO from reporting itself over the network, for which it has no setting.
+    """Prevent OpenVINO from sending telemetry when it is imported, for which it has no setting.
 
     If `openvino_telemetry` cannot be imported, OpenVINO uses a stub instead. A process that has already imported it is
     left alone.
@@ -102,8 +102,8 @@ def _load_core() -> tuple[Any, str]:
         with _loading, _without_reports():
             import openvino
 
-            # Tables of types that OpenVINO fills at their first use, while Python waits for it: two threads that do so
-            # at once wait for each other forever.
+            # OpenVINO fills tables of types at their first use while it blocks Python: two threads that do so at once
+            # would deadlock.
             openvino.Type.f32.to_dtype()
             openvino.Tensor(np.zeros(1, dtype=np.int64))
         return openvino.Core(), openvino.__version__.partition("-")[0]
@@ -131,8 +131,8 @@ class OpenVinoSession(Session):
         except RuntimeError as error:
             raise _run_error(error_summary(error)) from error
         if results[0].shape != output.shape:
-            # Inputs that contradict each other are not an error to OpenVINO, which then reads beyond them.
-            raise _run_error(f"its output has the shape {results[0].shape} in place of {output.shape}")
+            # OpenVINO does not reject contradictory inputs, and reads beyond them.
+            raise _run_error(f"its output has the shape {results[0].shape} instead of {output.shape}")
         output[:] = results[0]
 
 
@@ -145,7 +145,7 @@ def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
 
     Raises:
         RuntimeError: OpenVINO does not accept the file.
-        DeviceError: it computes something else than onnxruntime.
+        DeviceError: its results differ from those of onnxruntime.
     """
     place = compiled_path(path, str(settings))
     kept = None if place is None else read_compiled(place)
@@ -162,7 +162,7 @@ def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
     return model
 
 
-# Rounding to bf16 and int8 makes differences of at most 0.1; what was seen wrong made 0.9.
+# Rounding to bf16 and int8 causes differences of at most 0.1; an observed error caused 0.9.
 _LARGEST_DIFFERENCE = 0.3
 # Texts and tokens of the batches that are compared.
 _COMPARED_SHAPES = ((1, 4), (3, 7))
@@ -171,8 +171,8 @@ _COMPARED_SHAPES = ((1, 4), (3, 7))
 def _check_results(model: Any, path: Path) -> None:
     """Compare a model that was compiled on this machine with onnxruntime.
 
-    A bundle was checked on the machine that exported it. OpenVINO 2025.4 passes there on processors with AMX, and gives
-    other vectors (a cosine of 0.57) in bf16 on AMD EPYC.
+    A bundle was checked on the machine that exported it. OpenVINO 2025.4 passes that check on processors with AMX, but
+    computes other vectors (a cosine of 0.57) in bf16 on AMD EPYC.
 
     Raises:
         DeviceError: the results differ.
@@ -184,10 +184,10 @@ def _check_results(model: Any, path: Path) -> None:
         [expected] = session.run(None, inputs)
         actual = request.infer(inputs)[0]
         difference = np.linalg.norm(actual - expected) / max(float(np.linalg.norm(expected)), 1e-3)
-        if not difference <= _LARGEST_DIFFERENCE:  # which holds of NaN too
+        if not difference <= _LARGEST_DIFFERENCE:  # also true for NaN
             _, version = _load_core()
             raise DeviceError(
-                f"OpenVINO {version} computes other results than onnxruntime on this processor: they differ by "
+                f"OpenVINO {version} computes different results than onnxruntime on this processor: they differ by "
                 f"{difference:.0%}",
                 f"Install its newest release ({install_command('--upgrade', 'openvino')}), or use "
                 '`runtime="onnxruntime"`.',
@@ -199,11 +199,11 @@ def _sample_inputs(session: onnxruntime.InferenceSession, texts: int, tokens: in
     ids = np.random.default_rng(0).integers(1, 8, size=(texts, tokens))
     mask = np.ones_like(ids)
     mask[1:, tokens // 2 :] = 0
-    known: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask, POOLING_MASK: mask.astype(np.int32)}
-    # Types of tokens are 0, and no other route is taken than the first.
+    inputs: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask, POOLING_MASK: mask.astype(np.int32)}
+    # Token types are 0, and only the first route is used.
     zeros: dict[str, NDArray[Any]] = {"tensor(int64)": np.zeros_like(ids), "tensor(bool)": np.array(False)}
     return {
-        value.name: known[value.name] if value.name in known else zeros[value.type] for value in session.get_inputs()
+        value.name: inputs[value.name] if value.name in inputs else zeros[value.type] for value in session.get_inputs()
     }
 
 
@@ -211,7 +211,7 @@ class OpenVinoModel(CompiledModel):
     """An ONNX file that OpenVINO runs on a CPU.
 
     Args:
-        path: The file, a graph of operators of ONNX alone.
+        path: The file, a graph with standard ONNX operators only.
         precision: Number format of products: fp32, bf16 or int8.
         threads: How many batches run concurrently; by default one for each physical core.
 
@@ -220,7 +220,7 @@ class OpenVinoModel(CompiledModel):
         BundleInvalid: OpenVINO does not accept the file.
     """
 
-    # Fewer, larger batches than with onnxruntime: joined operators go through the caches less often.
+    # Fewer, larger batches than with onnxruntime: fused operators use the caches less often.
     batch_tokens = 1024
     window = 4096
 
@@ -234,7 +234,7 @@ class OpenVinoModel(CompiledModel):
         core, version = _load_core()
         settings = {
             "INFERENCE_PRECISION_HINT": option,
-            # One thread a batch, as with onnxruntime.
+            # One thread per batch, as with onnxruntime.
             "NUM_STREAMS": str(self.threads),
             "INFERENCE_NUM_THREADS": self.threads,
             # Several processes would otherwise be pinned to the same cores.
@@ -244,7 +244,7 @@ class OpenVinoModel(CompiledModel):
             self._model = _compile(core, path, settings)
         except RuntimeError as error:
             raise BundleInvalid(
-                f"OpenVINO {version} does not take {path}: {error_summary(error)}",
+                f"OpenVINO {version} does not accept {path}: {error_summary(error)}",
                 'Use `runtime="onnxruntime"`, or export the model again with this installation: '
                 "`es-sbert export MODEL -o BUNDLE`.",
             ) from error

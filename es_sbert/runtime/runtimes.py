@@ -17,8 +17,8 @@ def compile_model(
 
     Args:
         path: The file.
-        runtime, precision: Of the variant.
-        device: Where to run it.
+        runtime, precision: Runtime and precision of the variant.
+        device: Device on which to run it.
         threads: How many batches run concurrently; by default one for each physical core, or two on CUDA.
 
     Raises:
@@ -28,7 +28,7 @@ def compile_model(
     if device.kind == "cuda":
         return OnnxCudaModel(path, device, threads)
     if runtime == Runtime.OPENVINO:
-        # Imported here: it need not be installed.
+        # Imported here: OpenVINO is optional.
         from es_sbert.runtime.openvino_session import OpenVinoModel
 
         return OpenVinoModel(path, Precision(precision), threads)

@@ -29,12 +29,12 @@ class TokenizedTexts:
     """Texts as token ids, ready for the model.
 
     Attributes:
-        ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum. Tokens of a
-            prompt that the model's pooling leaves out are marked (`batching.mark_unpooled`).
+        ids: One int64 array of shape (tokens,) per text, including special tokens, cut to the model's maximum. Tokens
+            of a prompt that the model's pooling leaves out are marked (`batching.mark_unpooled`).
         tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; an estimate
-            for a text of more than 100,000 characters, above `max_tokens` where the text was cut.
+            for a text of more than 100,000 characters, above `max_tokens` if the text was cut.
         max_tokens: The model's maximum.
-        route: Number of the model that embeds them, of a model with a Router; else 0.
+        route: For a model with a Router, number of the model that embeds them; else 0.
     """
 
     ids: list[NDArray[np.int64]]
@@ -55,17 +55,18 @@ class TokenizedTexts:
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
-        """*Shape:* ``(texts,)``, True where the text was longer than the model reads."""
+        """*Shape:* ``(texts,)``, True if the text was longer than the model reads."""
         return self.tokens > self.max_tokens
 
 
 # A text of more characters is tokenized only as far as the model reads, and its tokens are estimated: all of them would
 # take a second and a hundred megabytes of memory for each million characters.
 MAX_COUNTED_CHARACTERS = 100_000
-# Characters of the beginning of such a text: at least, and for each token that the model reads. Most texts need five.
+# Characters of the beginning of such a text: the minimum, and the number per token that the model reads. Most texts
+# need five.
 _MIN_PREFIX = 16_384
 _PREFIX_PER_TOKEN = 16
-# A beginning that gives too few tokens grows by this factor; it ends at white space that is this near.
+# A beginning with too few tokens grows by this factor; it ends at white space within this distance.
 _PREFIX_GROWTH = 4
 _WHITE_SPACE_WINDOW = 4096
 _WHITE_SPACE = re.compile(r"\s")
@@ -74,10 +75,10 @@ _WHITE_SPACE = re.compile(r"\s")
 class SentenceTokenizer:
     """The tokenizer of one sentence encoder: adds the prompt, counts tokens and truncates.
 
-    Thread-safe: a call changes nothing but a cache.
+    Thread-safe: a call changes only a cache.
 
     Args:
-        model: The model; one of those in `routes` of a model with a Router.
+        model: The model; for a model with a Router, one of its `routes`.
 
     Raises:
         BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum or have no vectors.
@@ -90,7 +91,7 @@ class SentenceTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._adds_special = model.adds_special_tokens
-        # A static model is faster than its tokenizer; for others it would change little.
+        # A static model is faster than its tokenizer; for other models a cache would change little.
         words_alone = not self._adds_special and reads_words_alone(self._tokenizer)
         self._words = WordCache(self._tokenizer) if words_alone else None
         self._suffix = self._special_suffix() if self._adds_special else 0
@@ -98,7 +99,7 @@ class SentenceTokenizer:
         self._special_tokens = frozenset() if model.include_prompt else model.special_tokens()
         self._prompt_lengths: dict[str, int] = {}
         added = self._tokenizer.get_added_tokens_decoder()
-        # Half of an added token is read as something else: at most four tokens (bytes) a character.
+        # Half of an added token is read as something else: at most four tokens (bytes) per character.
         self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added.values()), default=0)
         # transformers adds tokens that tokenizer.json lacks, [MASK] for instance. The weights have no row for them.
         size = model.transformer_config.get("vocab_size")
@@ -121,13 +122,12 @@ class SentenceTokenizer:
     def __call__(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         """Tokenize.
 
-        Of a text of more than `MAX_COUNTED_CHARACTERS` characters only the beginning is read, far enough that its
-        ids are
-        those of the whole text; `tokens` is then an estimate, and never below what was read.
+        Of a text with more than `MAX_COUNTED_CHARACTERS` characters, only the beginning is read, far enough that its
+        ids equal those of the whole text; `tokens` is then an estimate, and never below the tokens that were read.
 
         Args:
-            texts: Any texts; an empty one gives the special tokens alone.
-            kind: Which of the model's prompts to put in front.
+            texts: Any texts; an empty text has only the special tokens.
+            kind: The model's prompt to prepend.
 
         Raises:
             UsageError: a text is not valid Unicode (lone surrogates).
@@ -211,10 +211,10 @@ class SentenceTokenizer:
         return None
 
     def _stable_prefix_length(self, words: Sequence[int | None]) -> int:
-        """How many of the first tokens of a prefix are those of the whole text.
+        """How many of the first tokens of a prefix equal those of the whole text.
 
-        Words are tokenized one by one. Uncertain are the last word, which may continue after the cut, and tokens that
-        may be part of one that was added to the vocabulary.
+        Words are tokenized one by one. The last word is uncertain, since it may continue after the cut, and so are
+        tokens that may be part of a token that was added to the vocabulary.
 
         Args:
             words: Number of the word of each token; None for special tokens.
@@ -242,7 +242,7 @@ class SentenceTokenizer:
 
 
 def truncate_ids(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
-    """The first `maximum` tokens, of which the last `suffix` are the text's own special tokens at its end.
+    """The first `maximum` tokens; the last `suffix` of them are the special tokens at the end of the text.
 
     Args:
         ids: *Shape:* ``(tokens,)``.
@@ -278,12 +278,12 @@ def load_tokenizer(path: Path, *, changes: Mapping[str, Any] | None = None, lowe
     """A tokenizer from its file.
 
     Args:
-        changes: Parts that take the place of those in the file; see `ResolvedTokenizer`.
-        lowercase: Lower-case texts before all else, if no step of the tokenizer does. As in sentence-transformers this
-            is a step of the tokenizer, so that special tokens spelled out in a text ([SEP]) are still recognized.
+        changes: Parts that replace those in the file; see `ResolvedTokenizer`.
+        lowercase: Lower-case texts first, if no step of the tokenizer does. As in sentence-transformers this is a step
+            of the tokenizer, so that special tokens spelled out in a text ([SEP]) are still recognized.
 
     Raises:
-        BundleInvalid: the file is none.
+        BundleInvalid: the file is not a tokenizer.
     """
     try:
         if changes:
@@ -311,7 +311,7 @@ def _lowercases(normalizer: Any) -> bool:
 
 
 def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
-    """Make sure that two columns are pairs.
+    """Check that two columns are pairs.
 
     Raises:
         UsageError: they differ in length.
@@ -330,9 +330,9 @@ class TokenizedPairs:
     """Pairs as token ids, ready for the model.
 
     Attributes:
-        ids, types: One int64 array of *shape* ``(tokens,)`` a pair: token ids with special tokens, and which text of
-            the pair each belongs to.
-        truncated: *Shape:* ``(pairs,)``, True where the pair was longer than the model reads.
+        ids, types: One int64 array of *shape* ``(tokens,)`` per pair: token ids with special tokens, and the text of
+            the pair to which each token belongs.
+        truncated: *Shape:* ``(pairs,)``, True if the pair was longer than the model reads.
     """
 
     ids: list[TokenIds]
@@ -350,7 +350,7 @@ class PairTokenizer:
 
     Args:
         model: The model.
-        pairs: How its network takes pairs.
+        pairs: The form in which its network takes pairs.
 
     Raises:
         BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum.
@@ -400,7 +400,8 @@ class PairTokenizer:
         """The graph's inputs for some pairs, each of *shape* ``(batch, length)``.
 
         Args:
-            padded_length: What the batch is padded to, by the tokens of its longest pair and the number of pairs.
+            padded_length: Returns the padded length of a batch, from the tokens of its longest pair and the number of
+                pairs.
         """
         length = padded_length(max(len(tokenized.ids[number]) for number in batch), len(batch))
         ids, mask = self._pad([tokenized.ids[number] for number in batch], length, self._pairs.padding_id)

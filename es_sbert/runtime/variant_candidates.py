@@ -1,4 +1,4 @@
-"""Which variants of a model to try on a device, best first."""
+"""The variants of a model to try on a device, best first."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from es_sbert.runtime.openvino_session import has_openvino, openvino_problem
 # `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
 TUNING_VARIABLE = "ES_SBERT_TUNING"
 
-# What was fastest on each kind of processor (docs/results.md, Encoding), best first.
+# The fastest variants on each kind of processor (docs/results.md, Encoding), best first.
 _ORDERS = {
     "amx": (Variant.OPENVINO_BF16, Variant.OPENVINO_INT8, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "bf16": (Variant.OPENVINO_INT8, Variant.OPENVINO_BF16, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "int8": (Variant.INT8, Variant.OPENVINO_INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "other": (Variant.OPENVINO_FP32, Variant.FP32, Variant.INT8),
 }
-# How many of them are measured; the others are far slower.
+# Number of variants that are measured; the others are far slower.
 _CONTENDERS = {"amx": 2, "bf16": 2, "int8": 2, "other": 3}
 _CUDA_ORDER = (Variant.FP16, Variant.FP32)
 
@@ -33,7 +33,7 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
     With a precision and no runtime, onnxruntime comes first, if it has that precision.
 
     Args:
-        device: Where to run.
+        device: Device on which to run.
         runtime: `auto`, `onnxruntime` or `openvino`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
 
@@ -43,19 +43,19 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
     """
     _check_name("runtime", runtime, tuple(Runtime))
     _check_name("precision", precision, tuple(Precision))
-    wanted = [
+    matching = [
         variant
         for variant in (_CUDA_ORDER if device.kind == "cuda" else _cpu_order(runtime, precision))
         if runtime in ("auto", variant.runtime) and precision in ("auto", variant.precision)
     ]
-    if not wanted:
+    if not matching:
         what = " ".join(setting_text(name, value) for name, value in _named(runtime, precision) if value != "auto")
         raise UsageError(
             f"{what} does not run on {device.kind}",
             "Use fp32, int8 or bf16 (OpenVINO) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
             "`precision` and `runtime` at auto.",
         )
-    problems = {variant: _problem(variant) for variant in wanted}
+    problems = {variant: _problem(variant) for variant in matching}
     runnable = tuple(variant for variant, problem in problems.items() if problem is None)
     if not runnable:
         raise next(problem for problem in problems.values() if problem is not None)
@@ -63,14 +63,13 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
 
 
 def contenders(device: Device, architecture: str = "") -> tuple[Variant, ...]:
-    """The variants that may be the fastest on a device; which one is shows only when they are measured there.
-
-    Where nothing is measured, on CUDA and with `ES_SBERT_TUNING=off`, only the one that usually is. A static model has
-    no products that another variant would compute faster.
+    """The variants that may be the fastest on a device; only a measurement there shows which one is. If nothing is
+    measured, on CUDA or with `ES_SBERT_TUNING=off`, only the variant that is usually the fastest. A static model has no
+    products that another variant would compute faster.
 
     Args:
-        device: Where to run.
-        architecture: Of the model (`SentenceModel.architecture`).
+        device: Device on which to run.
+        architecture: Architecture of the model (`SentenceModel.architecture`).
     """
     if architecture == STATIC_ARCHITECTURE:
         return (Variant.FP32,)
@@ -94,10 +93,10 @@ def openvino_warnings(device: Device) -> tuple[str, ...]:
 def default_exports(architecture: str = "") -> tuple[Variant, ...]:
     """The variants that an export writes by default: fp32 and int8, and those that OpenVINO runs on this machine.
 
-    Of a static model fp32 alone, which has no products that others would compute faster.
+    For a static model only fp32: it has no products that another variant would compute faster.
 
     Args:
-        architecture: Of the model (`SentenceModel.architecture`).
+        architecture: Architecture of the model (`SentenceModel.architecture`).
     """
     if architecture == STATIC_ARCHITECTURE:
         return (Variant.FP32,)
@@ -110,7 +109,7 @@ def _cpu_order(runtime: str, precision: str) -> tuple[Variant, ...]:
         return _ORDERS[_processor_kind()]
     order = [variant for variant in Variant if variant.precision.device == "cpu"]
     ranks = [*_ORDERS[_processor_kind()], *order]
-    # Of a requested precision, onnxruntime's variant comes first; of a requested runtime, the processor's best.
+    # For a requested precision, onnxruntime's variant comes first; for a requested runtime, the processor's best.
     return tuple(order) if precision != "auto" else tuple(sorted(order, key=ranks.index))
 
 

@@ -1,6 +1,6 @@
 """Tokenize words once: token ids by word, for tokenizers that read each word alone.
 
-BERT's tokenizers take 50 µs of a core for a short text, which is more than a static model needs for its vector.
+BERT's tokenizers take 50 µs of a core for a short text, more than a static model needs for its vector.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-_MAX_WORDS = 200_000  # that are kept, about 40 MB
-_MAX_CHARACTERS = 32  # of a word that is kept
+_MAX_WORDS = 200_000  # words that are kept, about 40 MB
+_MAX_CHARACTERS = 32  # characters of a word that is kept
 
 
 def reads_words_alone(tokenizer: Tokenizer) -> bool:
-    """Whether a text has the tokens of its parts between spaces, one part after another.
+    """Whether the tokens of a text are those of its space-separated parts, one part after another.
 
-    So it is with BERT's normalization, which maps character by character, and BERT's division into words, of which no
-    word holds a space.
+    This is true for BERT's normalization, which maps character by character, and BERT's splitting into words, which
+    contain no spaces.
     """
     settings = json.loads(tokenizer.to_str())
     normalizer = settings["normalizer"] or {"type": "Sequence", "normalizers": []}
@@ -49,7 +49,7 @@ class WordCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # As bytes of int64 numbers: joining them is several times as fast as making an array of a list of numbers.
+        # Stored as bytes of int64 numbers: joining them is much faster than making an array from a list of numbers.
         self._known: dict[str, bytes] = {}
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
@@ -60,25 +60,25 @@ class WordCache:
         """
         split = [text.split(" ") for text in texts]
         words_of_all = set().union(*split)
-        known = self._known
+        cached = self._known
         rare: dict[str, bytes] = {}
-        missing = list(words_of_all.difference(known))
+        missing = list(words_of_all.difference(cached))
         if missing:
             encodings = self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
             found = {
                 word: np.array(encoding.ids, dtype=np.int64).tobytes()
                 for word, encoding in zip(missing, encodings, strict=True)
             }
-            if len(known) + len(found) > _MAX_WORDS:
-                # Begin anew. Other threads go on with the words that they have.
-                known = self._known = {word: known[word] for word in words_of_all if word in known}
-            known.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
+            if len(cached) + len(found) > _MAX_WORDS:
+                # Start with an empty cache. Other threads continue with the words that they have.
+                cached = self._known = {word: cached[word] for word in words_of_all if word in cached}
+            cached.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
             rare = {word: ids for word, ids in found.items() if len(word) > _MAX_CHARACTERS}
 
         def join(words: list[str]) -> bytes:
             try:
-                return b"".join(map(known.__getitem__, words))
+                return b"".join(map(cached.__getitem__, words))
             except KeyError:  # a word that is not kept
-                return b"".join(map(ChainMap(known, rare).__getitem__, words))
+                return b"".join(map(ChainMap(cached, rare).__getitem__, words))
 
         return [np.frombuffer(join(words), dtype=np.int64) for words in split]

@@ -62,8 +62,8 @@ class AsyncSemanticIndex:
         concurrency: Calls that run at the same time; more wait.
 
     Raises:
-        UsageError: a concurrency below 1. What `SemanticIndex` raises comes when it is opened: on `async with`, or on
-            the first search.
+        UsageError: a concurrency below 1. Errors of `SemanticIndex` are raised when the index is opened: on `async
+            with`, or on the first search.
     """
 
     @spell_out(OpenOptions, OPEN_DEFAULTS)
@@ -142,7 +142,7 @@ class AsyncSemanticIndex:
     hybrid_bodies = _in_pool(SemanticIndex.hybrid_bodies)
 
     async def close(self) -> None:
-        """Close what this object opened itself, after the calls that run."""
+        """Close what this object opened itself, after the running calls have ended."""
         loop = asyncio.get_running_loop()
         async with self._opening:
             self._closed = True

@@ -64,11 +64,11 @@ def reciprocal_rank_fusion(
     weights: Mapping[str, float] | None = None,
     constant: int = RANK_CONSTANT,
 ) -> list[FusedDocument[RankedKey]]:
-    """Rankings as one, best first; of equal scores, the one that an earlier ranking holds higher.
+    """Fuse rankings into one, best first. On equal scores, the rank in the earlier ranking decides.
 
     Args:
         rankings: Name → documents, best first, each once.
-        weights: By ranking; 1 where not given.
+        weights: Weight of each ranking; 1 by default.
         constant: The larger, the less the first ranks count.
 
     Raises:
@@ -76,8 +76,8 @@ def reciprocal_rank_fusion(
     """
     if not constant >= 1:
         raise UsageError(f"the rank constant is {constant}", f"Give at least 1; {RANK_CONSTANT} is usual.")
-    given = weights or {}
-    for name, weight in given.items():
+    by_name = weights or {}
+    for name, weight in by_name.items():
         if not 0.0 < weight < float("inf"):
             raise UsageError(f"the weight of {name} is {weight:g}", "Give a number above 0.")
     ranks: dict[RankedKey, dict[str, int]] = {}
@@ -85,14 +85,14 @@ def reciprocal_rank_fusion(
         for rank, key in enumerate(ranking, start=1):
             ranks.setdefault(key, {})[name] = rank
     fused = [
-        FusedDocument(key, sum(given.get(name, 1.0) / (constant + rank) for name, rank in own.items()), own)
-        for key, own in ranks.items()
+        FusedDocument(key, sum(by_name.get(name, 1.0) / (constant + rank) for name, rank in places.items()), places)
+        for key, places in ranks.items()
     ]
     return sorted(fused, key=lambda document: -document.score)
 
 
 class Fusion(StrEnum):
-    """How the two rankings become one."""
+    """Method of combining the two rankings."""
 
     RRF = "rrf"
     WEIGHTED = "weighted"
@@ -106,7 +106,7 @@ def supported_fusions(engine_type: EngineType) -> list[Fusion]:
 
 @dataclass(frozen=True)
 class FusionWeights:
-    """What each side counts; only their proportion decides the order.
+    """The weights of both rankings; only their ratio matters.
 
     Attributes:
         semantic, lexical: Above 0.
@@ -141,7 +141,8 @@ def keyword_query(text: str, fields: Sequence[str]) -> Json:
 
 
 def scope_keyword_query(scope: SearchScope, text: str, fields: Sequence[str]) -> Json:
-    """As `keyword_query`, with a `nested` query around fields of nested objects: the best object of a document counts.
+    """Like `keyword_query`, with a `nested` query around fields of nested objects: the best object of a document
+    counts.
 
     A field may be in a nested object of one index and in a plain one of another, where OpenSearch refuses `nested`.
 
@@ -154,8 +155,8 @@ def scope_keyword_query(scope: SearchScope, text: str, fields: Sequence[str]) ->
         indices_by_paths.setdefault(paths, []).append(index)
     queries: list[Json] = []
     for paths, indices in indices_by_paths.items():
-        own = [_nested_keyword_query(text, fields, paths, path) for path in dict.fromkeys(paths)]
-        query = own[0] if len(own) == 1 else {"dis_max": {"queries": own}}
+        keyword_queries = [_nested_keyword_query(text, fields, paths, path) for path in dict.fromkeys(paths)]
+        query = keyword_queries[0] if len(keyword_queries) == 1 else {"dis_max": {"queries": keyword_queries}}
         if len(indices_by_paths) > 1:
             query = {"bool": {"must": [query], "filter": [{"terms": {"_index": indices}}]}}
         queries.append(query)
@@ -163,7 +164,7 @@ def scope_keyword_query(scope: SearchScope, text: str, fields: Sequence[str]) ->
 
 
 def _nested_keyword_query(text: str, fields: Sequence[str], paths: Sequence[str | None], path: str | None) -> Json:
-    """The keyword query for those of the fields that have this path."""
+    """The keyword query for the fields that have this path."""
     query = keyword_query(text, [field for field, own in zip(fields, paths, strict=True) if own == path])
     return query if path is None else {"nested": {"path": path, "query": query, "score_mode": "max"}}
 
@@ -182,7 +183,7 @@ def normalization_pipeline(
     """A search pipeline for `hybrid_query`: `search_pipeline` of a body, or body of `PUT /_search/pipeline/NAME`.
 
     Args:
-        weights: What each side counts; OpenSearch wants them to add up to 1, so they are scaled.
+        weights: The weights of both rankings. They are scaled to a sum of 1, as OpenSearch requires.
         normalization: `min_max`, `l2` or `z_score`.
         combination: `arithmetic_mean`, `geometric_mean` or `harmonic_mean`.
     """
@@ -210,12 +211,12 @@ class HybridOptions(SearchOptions, total=False):
         fusion: `rrf` (default), `weighted` or `normalized` (OpenSearch only).
         weights: Semantic and keyword weight; the defaults are measured, see docs/search.md.
         lexical_fields: Fields of the keyword query; by default those of the embedded text.
-        lexical: Query in the engine's language in place of the keyword query.
-        depth: Documents that each side brings in; at least k. Default: 100, or k.
-        rank_constant: Of reciprocal rank fusion; default 60.
-        pipeline: Name of a search pipeline in OpenSearch in place of one made of the weights.
-        min_cosine: Of the semantic search; by default the value that `es-sbert index calibrate --save` stored. -1 drops
-            nothing.
+        lexical: Query in the engine's language instead of the keyword query.
+        depth: Documents that each ranking contributes; at least k. Default: 100, or k.
+        rank_constant: Constant of reciprocal rank fusion; default 60.
+        pipeline: Name of a search pipeline in OpenSearch instead of one made from the weights.
+        min_cosine: Minimum cosine of the semantic search; by default the value that `es-sbert index calibrate --save`
+            stored. -1 drops nothing.
     """
 
     fusion: str
@@ -249,7 +250,7 @@ class HybridParams:
 
 
 def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: HybridSearch) -> HybridParams:
-    """The options of a search as they were given, with their defaults.
+    """Read the options of a search, with their defaults.
 
     Raises:
         UsageError: an unknown fusion, options that do not go together, or a value out of range.
@@ -262,7 +263,7 @@ def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: Hybr
         raise UsageError(f"there is no fusion {options.get('fusion')!r}", f"Use one of {', '.join(Fusion)}.") from None
     if fusion not in supported_fusions(engine_type):
         raise UnsupportedEngine(
-            "the fusion normalized is OpenSearch's own",
+            "the fusion normalized needs OpenSearch",
             "Use rrf or weighted; Elasticsearch's own retrievers need a paid license.",
         )
     weights, pipeline = options.get("weights"), options.get("pipeline")
@@ -327,9 +328,9 @@ class HybridReader(ResponseReader):
         """Responses to a keyword search and one search for each vector field, fused by their ranks.
 
         Args:
-            answers: By `LEXICAL` and by vector field.
+            answers: Ranking (`LEXICAL` or a vector field) → response.
             weights, constant: See `reciprocal_rank_fusion`.
-            offset, size: Which of the fused hits are wanted.
+            offset, size: The page of the fused hits to return.
         """
         by_ranking = {
             name: {(hit["_index"], hit["_id"]): hit for hit in answer["hits"]["hits"]}
@@ -383,7 +384,7 @@ class HybridSearch:
         return cls(text, SearchParams.from_options(k, shared), options)
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
-        # Minimum cosines are of queries by the model that embedded the documents, not of those by a pair's other model.
+        # Stored minimum cosines apply to queries by the documents' model, not to those by the other model of a pair.
         is_pair = target.loaded_encoder.info.query_fingerprint
         minima = {} if is_pair else target.scope.min_cosines
         return hybrid_request(engine_type, target.scope, target.encode(self.text), self, minima)
@@ -400,7 +401,7 @@ def hybrid_request(
 
     Args:
         vectors: As for `search_request`.
-        min_cosines: By vector field, the minimum cosine of its hits if the search gives none.
+        min_cosines: Vector field → minimum cosine of its hits if the search sets none.
 
     Raises:
         UsageError: see `VectorQuery`, `SearchParams`, `read_hybrid_params`; options that the fusion does not support.

@@ -29,7 +29,7 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None, options:
     """How many hits a search has to find so that k of them are shown: more than k with a reranker.
 
     Args:
-        options: Of the search.
+        options: Options of the search.
 
     Raises:
         UsageError: a window without a reranker or out of range, or a page or an order of the engine's with one.
@@ -43,7 +43,7 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None, options:
     if clash:
         raise UsageError(
             f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
-            "Leave it out, and take the part of the result's hits that is wanted.",
+            "Leave it out, and select from the hits of the result.",
         )
     return max(k, _rerank_window(k, window))
 
@@ -64,7 +64,7 @@ def rerank(
         text: The text that was searched for.
         found: Hits of the search, at least `search_depth` of them where there are as many.
         reranker: A cross-encoder with one output.
-        text_of: What the cross-encoder reads of a hit; see `hit_text_reader`.
+        text_of: Returns the text of a hit for the cross-encoder; see `hit_text_reader`.
         k: How many hits are wanted.
         window: How many of the first hits are reranked; by default 50, or k if that is more.
 
@@ -100,20 +100,21 @@ def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
 
 
 def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
-    """What takes the text of a hit: its nearest passage where the index holds passages, else all that was embedded.
+    """A function that returns the text of a hit: its nearest passage if the index holds passages, else the embedded
+    text.
 
-    It gives None where the hit's source lacks the fields of that text, or they are blank.
+    It returns None if the hit's source lacks the fields of that text, or if they are blank.
 
     Args:
-        meta: What the mapping says about the field that was searched; its template says what a document's text is.
+        meta: Metadata of the searched field; its template defines the text of a document.
 
     Raises:
         UsageError: the mapping does not say which text was embedded.
     """
     if meta.text is None:
         raise UsageError(
-            "the mapping does not say of which fields the documents' text is made, so there is nothing to rerank",
-            "Load the documents by `es-sbert ingest` with `text_fields` or `text_template`, which notes it.",
+            "the mapping does not say which fields the documents' text is made of, so there is nothing to rerank",
+            "Load the documents by `es-sbert ingest` with `text_fields` or `text_template`, which stores it.",
         )
     template = TextTemplate.parse(meta.text)
 
@@ -130,10 +131,11 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
 
 
 def scope_text_reader(scope: SearchScope) -> HitTextReader:
-    """As `hit_text_reader`, for a search of several fields or indices: of several fields, the text of the first.
+    """Like `hit_text_reader`, for a search of several fields or indices. With several fields, it reads the text of the
+    first.
 
     Raises:
-        UsageError: as `hit_text_reader`, of any of the indices.
+        UsageError: as for `hit_text_reader`, for any of the indices.
     """
     name = scope.names[0]
     by_index = {index: hit_text_reader(scope.field_meta(name, index)) for index in scope.all_indices}

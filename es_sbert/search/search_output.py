@@ -34,13 +34,13 @@ def hit_list(
 ) -> RenderableType:
     """The hits for a terminal: a line with rank, scores, id and title, and below it the text.
 
-    A hybrid search has the score that decides, the cosine and BM25's; a reranked one the cross-encoder's too.
+    Hits of a hybrid search show the fused score, the cosine and the BM25 score; reranked hits also the cross-encoder's.
 
     Args:
         vector_field: The field that was searched.
-        meta: What the mapping says of it: which fields were embedded.
+        meta: Its metadata, which names the embedded fields.
         fields: Names or patterns of fields to show instead of title and text.
-        full: Show texts whole, with their line breaks, not their beginning.
+        full: Show whole texts, with their line breaks, instead of their beginning.
     """
     hits: list[Hit | HybridHit] = [*result]
     if not hits:
@@ -83,14 +83,14 @@ def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
 def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
     """The texts of a document: the fields of its embedded text first, then others."""
     ours = (vector_field, document_meta_field(vector_field))
-    own = {name: value for name, value in source.items() if name not in ours}
+    content = {name: value for name, value in source.items() if name not in ours}
     if meta.text is None:
-        first: Sequence[str] = document_field_names(own)
-        embedded = [text for name in first if (text := field_text(own, name)) is not None]
+        first: Sequence[str] = document_field_names(content)
+        embedded = [text for name in first if (text := field_text(content, name)) is not None]
     else:
         template = TextTemplate.parse(meta.text)
-        first, embedded = template.fields, template.field_texts(own)
-    return embedded + [value for name, value in own.items() if name not in first and isinstance(value, str)]
+        first, embedded = template.fields, template.field_texts(content)
+    return embedded + [value for name, value in content.items() if name not in first and isinstance(value, str)]
 
 
 def _title_and_text(
@@ -132,7 +132,7 @@ def _line(text: str) -> Text:
 
 def _single_line(texts: Sequence[str], length: int | None) -> str:
     line = " · ".join(" ".join(text.split()) for text in texts)
-    # Documents come from anywhere: control characters must not reach a terminal.
+    # Documents are untrusted: control characters must not reach a terminal.
     line = "".join(character for character in line if character.isprintable())
     return line if length is None else _truncate(line, length)
 
@@ -142,14 +142,15 @@ def _truncate(text: str, length: int) -> str:
 
 
 def _scores(hit: Hit | HybridHit, reranked: bool) -> dict[str, float | None]:
-    """By the name of the column; the same for all hits of a search."""
+    """Column → score; the columns are the same for all hits of a search."""
     first = {"rerank": hit.rerank_score} if reranked else {}
     fused = {"score": hit.score, "keyword": hit.lexical} if isinstance(hit, HybridHit) else {}
     return {**first, **fused, "cosine": hit.cosine}
 
 
 def console_requests(index: str, bodies: Sequence[Json]) -> str:
-    """A search as Kibana's and Dashboards' consoles take it: a request line and indented JSON, vector on one line.
+    """A search for the consoles of Kibana and Dashboards: a request line and indented JSON, with the vector on one
+    line.
 
     Several bodies become one `_msearch`, each on a line.
     """
@@ -164,7 +165,7 @@ def console_requests(index: str, bodies: Sequence[Json]) -> str:
 
 
 def console_request(line: str, body: object) -> str:
-    """A request as Kibana's and Dashboards' consoles take it: its line and indented JSON."""
+    """A request for the consoles of Kibana and Dashboards: its line and indented JSON."""
     return f"{line}\n{orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()}"
 
 

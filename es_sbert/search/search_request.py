@@ -24,7 +24,7 @@ from es_sbert.vectors import Vectors
 
 
 def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:
-    """Named clauses of vector searches as one: of several fields, the one of the highest score counts."""
+    """Combine named clauses of vector searches: a document gets the highest score of its fields."""
     named: list[Json] = [
         {"bool": {"must": [vector_clause(engine_type, method, query)], "_name": semantic_name(query.field)}}
         for query in queries
@@ -49,13 +49,13 @@ class SearchOptions(TypedDict, total=False):
     Attributes:
         filter: Query in the engine's language that every hit must match; applied during the search.
         exact: Compare with every vector instead of searching the graph.
-        num_candidates: Vectors each shard looks at; more is slower and misses less. Default: twice k, at least 100.
+        num_candidates: Candidates per shard; more are slower and miss fewer hits. Default: twice k, at least 100.
         oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
             the default suits the type (`es-sbert index recall` measures it).
         min_cosine: Drop hits whose cosine is below it.
         boosts: Vector field → factor of its score, if several are searched.
-        size: Hits to show of the k that the search finds; None for all k.
-        offset: Hits to leave out before them.
+        size: Hits to return of the k that the search finds; None for all k.
+        offset: Hits to skip.
         source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
         highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
         aggregations: The engine's own `aggs`, over the documents that the search matches (`queries` says which).
@@ -100,7 +100,7 @@ class SearchParams:
 
     @classmethod
     def from_options(cls, k: int, options: SearchOptions) -> SearchParams:
-        """Options as they were given.
+        """Read the options of a search.
 
         Raises:
             UsageError: an option that does not exist, or a value out of range.
@@ -114,8 +114,8 @@ class SearchParams:
             )
         if options.get("filter") is not None:
             check_query(options["filter"], "the filter")
-        given: dict[str, Any] = {**options, "boosts": options.get("boosts") or {}}
-        return cls(k, **given)
+        values: dict[str, Any] = {**options, "boosts": options.get("boosts") or {}}
+        return cls(k, **values)
 
     def __post_init__(self) -> None:
         if self.offset < 0 or (self.size is not None and self.size < 0):
@@ -123,12 +123,12 @@ class SearchParams:
                 f"offset is {self.offset} and size {self.size}", "Give numbers of hits: to leave out, and to show."
             )
         for name in ("source", "highlight", "sort"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise UsageError(f"{name} is a text", f"Give a list of fields: [{given!r}].")
-            if isinstance(given, Mapping) and name != "highlight":
-                like = [given] if name == "sort" else ["title"]
-                raise UsageError(f"{name} is one object", f"Give a list: {like!r}.")
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise UsageError(f"{name} is a text", f"Give a list of fields: [{value!r}].")
+            if isinstance(value, Mapping) and name != "highlight":
+                example = [value] if name == "sort" else ["title"]
+                raise UsageError(f"{name} is one object", f"Give a list: {example!r}.")
 
     def bounds(self) -> tuple[int, int]:
         """Offset and size of the page among the k hits.
@@ -195,7 +195,7 @@ SEARCH_DEFAULTS: dict[str, object] = {
 
 
 def check_query_text(text: object) -> None:
-    """Refuse what is not a text to search by.
+    """Check a text to search for.
 
     Raises:
         UsageError: no text, an empty one, or one beyond `MAX_QUERY_CHARACTERS`.
@@ -221,10 +221,10 @@ class SearchRequest(Generic[Result]):
     Attributes:
         indices: The indices to search.
         bodies: One for `_search`, several for `_msearch`.
-        method: How the nearest are found.
+        method: The search method.
         named_scores: Whether hits must have the scores of named clauses.
-        read: From the answers, in the order of the bodies, to the result.
-        allow_partial: Whether answers may lack shards.
+        read: Turns the responses, in the order of the bodies, into the result.
+        allow_partial: Whether responses may lack shards.
     """
 
     indices: tuple[str, ...]
@@ -236,7 +236,7 @@ class SearchRequest(Generic[Result]):
 
 
 class Search(Protocol[Result]):
-    """What is searched for; `request` builds the search for the indices that an alias points to now."""
+    """A search before its indices are known; `request` builds it for the current indices of an alias."""
 
     embeds_text: ClassVar[bool]  # whether the request needs the model
 
@@ -290,7 +290,7 @@ def search_request(
     """A search for the nearest vectors.
 
     Args:
-        vectors: By vector field, what is searched for, each of *shape* ``(dimensions,)``.
+        vectors: Vector field → query vector, *shape:* ``(dimensions,)``.
         text: The query text; None for a search by vectors.
 
     Raises:
@@ -329,7 +329,7 @@ def build_vector_queries(
     queries = []
     for name in scope.names:
         meta = scope.field_meta(name)
-        with np.errstate(over="ignore"):  # what is infinite as float32 is refused below
+        with np.errstate(over="ignore"):  # values that become infinite as float32 are refused below
             vector = np.asarray(vectors[name], dtype=np.float32)
         if vector.shape != (meta.dimensions,):
             raise UsageError(
@@ -373,11 +373,11 @@ def read_document_vectors(
     """The vectors of a document, read from the index.
 
     Args:
-        index: Which of the indices, where several have a document of that id.
+        index: The index of the document, if several have a document with that id.
         allow_partial: Whether shards may be missing that do not hold the document.
 
     Returns:
-        Its index, and by vector field a vector *shape* ``(dimensions,)``; of several passages their mean direction.
+        Its index, and vector field → vector, *shape:* ``(dimensions,)``; for several chunks, their mean direction.
 
     Raises:
         UsageError: no id, no such document, several of them, or one without a vector.
@@ -388,18 +388,16 @@ def read_document_vectors(
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(scope.indices)}.")
-    wanted = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
-    source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
-    # By a search, since a look-up by id alone misses documents with a routing value.
+    paths = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
+    source = engine.info.source_with_vectors(list(dict.fromkeys(paths)))
+    # By a search, since a lookup by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}
     answer = engine.search(names, query, allow_partial=allow_partial)
     if allow_partial and not answer["hits"]["hits"]:
         answer = engine.search(names, query)  # raises an error if the missing shards may hold it
     found = [(hit["_index"], hit.get("_source", {})) for hit in answer["hits"]["hits"]]
     if not found:
-        raise UsageError(
-            f"there is no document {id!r} in {', '.join(names)}", "Give the id of a document that is there."
-        )
+        raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Give the id of an existing document.")
     if len(found) > 1:
         raise UsageError(
             f"{id!r} is the id of documents in {', '.join(sorted(place for place, _ in found))}",

@@ -27,8 +27,7 @@ _SHORT_REPR.maxdict, _SHORT_REPR.maxlist, _SHORT_REPR.maxstring, _SHORT_REPR.max
 class Passage:
     """The part of a document that is nearest to the query.
 
-    On a quantized index type it is chosen by quantized vectors: of two passages that are nearly as near it may be
-    the other.
+    On a quantized index type, it is chosen by quantized vectors, so another passage may be slightly nearer.
 
     Attributes:
         start, end: First character in the document's text (see `VectorFieldMeta.text`), and the one after its last.
@@ -46,12 +45,12 @@ class Hit:
 
     Attributes:
         id: The document's id.
-        cosine: Cosine of query and document vector, -1 to 1, from float32 vectors, in a field of bytes from the stored
-            numbers and the rounded query; of several fields the largest.
+        cosine: Cosine between query and document vector, -1 to 1, computed from float32 vectors, or in a byte field
+            from the stored numbers and the rounded query. With several fields, the largest.
         score: The engine's `_score`.
         source: The document, without its vector.
         index: The concrete index it came from.
-        passage: The nearest passage, where the index holds passages.
+        passage: The nearest passage, if the index holds passages.
         highlight: Field → its parts with the words of the query marked, if requested.
         rerank_score: The cross-encoder's score for the query and the hit, in the model's own range, if it was reranked.
     """
@@ -69,7 +68,7 @@ class Hit:
         return _hit_repr(self, {"cosine": self.cosine})
 
     def as_json(self) -> Json:
-        """The hit, its cosine to six digits: float32 tells no more."""
+        """The hit, its cosine to six digits: float32 is not more precise."""
         return _hit_json(self, {"cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score})
 
 
@@ -79,12 +78,12 @@ class HybridHit:
 
     Attributes:
         id: The document's id.
-        score: What hits are ordered by; its scale is that of the fusion.
-        cosine: As in `Hit`; None where the document is not among the nearest that the fusion looked at.
-        lexical: Keyword score (BM25), before any weight; None if the document has none of the words, or, under
+        score: The fused score, by which hits are ordered; its scale depends on the fusion.
+        cosine: As in `Hit`; None if the document is not among the nearest that the fusion read.
+        lexical: Keyword score (BM25), before any weight; None if the document has none of the words, or, with
             reciprocal rank fusion, if it is not among the first that the fusion read.
-        ranks: Under reciprocal rank fusion: its ranks, from 1, in the rankings that hold it: `lexical`, and that of
-            each vector field by the field's name.
+        ranks: With reciprocal rank fusion: ranking → rank of the document, from 1. The rankings are `lexical` and the
+            names of the vector fields.
         source, index, passage, highlight, rerank_score: As in `Hit`.
     """
 
@@ -103,7 +102,7 @@ class HybridHit:
         return _hit_repr(self, {"score": self.score, "cosine": self.cosine, "lexical": self.lexical})
 
     def as_json(self) -> Json:
-        """The hit, its cosine to six digits: float32 tells no more."""
+        """The hit, its cosine to six digits: float32 is not more precise."""
         cosine = None if self.cosine is None else round(self.cosine, _COSINE_DIGITS)
         scores = {"score": self.score, "cosine": cosine, "lexical": self.lexical}
         return _hit_json(self, scores | ({"ranks": self.ranks} if self.ranks else {}))
@@ -117,16 +116,16 @@ def _hit_json(hit: Hit | HybridHit, scores: Json) -> Json:
 
 
 def _hit_repr(hit: Hit | HybridHit, scores: dict[str, float | None]) -> str:
-    """The hit with rounded scores and the beginning of its source, for people."""
+    """The hit with rounded scores and the beginning of its source."""
     if hit.rerank_score is not None:
         scores = {"rerank_score": hit.rerank_score, **scores}
     rounded = [f"{name}={'None' if score is None else f'{score:.{_REPR_DIGITS}f}'}" for name, score in scores.items()]
     passage = [] if hit.passage is None else [f"passage={_SHORT_REPR.repr(hit.passage.text)}"]
     # The metadata of a vector would hide the document.
-    own = {
+    content = {
         name: value for name, value in hit.source.items() if not (isinstance(value, dict) and "fingerprint" in value)
     }
-    source = f"source={_SHORT_REPR.repr(own)}"
+    source = f"source={_SHORT_REPR.repr(content)}"
     return f"{type(hit).__name__}({', '.join([f'id={hit.id!r}', *rounded, f'index={hit.index!r}', *passage, source])})"
 
 
@@ -135,12 +134,12 @@ AnyHit = TypeVar("AnyHit", Hit, HybridHit)
 
 @dataclass(frozen=True)
 class Reranking:
-    """What a cross-encoder did with the hits of a search.
+    """The reranking of the hits of a search by a cross-encoder.
 
     Attributes:
         reranker: Model and variant.
         scored: Hits that it has scored.
-        truncated: Those of them that were longer, together with the query, than it reads.
+        truncated: Scored hits that were longer, together with the query, than it reads.
         without_text: Hits of the window whose source lacks the text.
         took_ms: Milliseconds that it took.
     """
@@ -162,12 +161,12 @@ class Reranking:
 
 @dataclass(frozen=True)
 class ShardFailure:
-    """A shard that a search lacks.
+    """A shard that is missing from a search result.
 
     Attributes:
         index: Its concrete index; empty if the engine does not say.
         shard: Its number; None if the engine does not say.
-        reason: Why it failed.
+        reason: Reason why it failed.
     """
 
     index: str
@@ -181,7 +180,7 @@ class ShardFailure:
 
 @dataclass(frozen=True)
 class PartialResult:
-    """What a search result lacks (`allow_partial`).
+    """The missing shards of a search result (`allow_partial`).
 
     Attributes:
         failed, total: Shards that are missing, of all that were to be searched.
@@ -206,7 +205,7 @@ class PartialResult:
 
 
 def read_partial(answers: Iterable[Json]) -> PartialResult | None:
-    """What the answers to the searches of one request lack; None if they are complete."""
+    """The missing shards of the responses to one request; None if they are complete."""
     failed, total, timed_out = 0, 0, False
     failures: dict[tuple[str, int | None], ShardFailure] = {}
     for answer in answers:
@@ -232,14 +231,14 @@ class RankedHits(Generic[AnyHit]):
     Attributes:
         hits: At most k.
         took_ms: Milliseconds inside the engine.
-        method: How the nearest were found.
-        total: Documents that the search matched, see `queries`; None where the engine does not count them all.
+        method: The search method.
+        total: Documents that the search matched, see `queries`; None if the engine did not count all of them.
         aggregations: The engine's response to the requested aggregations.
-        reranking: What a cross-encoder did that put the hits in order. Hits that it did not score follow in the
-            order of the search: those of its window that have no text, then those beyond the window.
-        partial: What is missing, if shards failed and `allow_partial` was given; None if the result is complete.
-        indices_without_field: Indices that were named too, and lack a vector field that is searched: hits of a vector
-            search never come from them, those of a hybrid search by their words alone.
+        reranking: The reranking by a cross-encoder, if there was one. Hits that it did not score follow in the order of
+            the search: first hits of its window without text, then hits beyond the window.
+        partial: The missing shards, if some failed and `allow_partial` was given; None if the result is complete.
+        indices_without_field: Indices of the search that lack one of its vector fields. A vector search has no hits
+            from them; a hybrid search finds their documents only by words.
     """
 
     hits: tuple[AnyHit, ...]
@@ -301,7 +300,7 @@ class HybridResult(RankedHits[HybridHit]):
 
 
 def semantic_name(field: str) -> str:
-    """What the clause of a vector field is called in a request."""
+    """Name of the clause of a vector field in a request."""
     return f"semantic.{field}"
 
 
@@ -309,9 +308,9 @@ class ResponseReader:
     """Reads the hits of one request.
 
     Args:
-        engine_type, method: Of the engine and the search, which decide what a score means.
-        scope: What was searched.
-        queries: By vector field.
+        engine_type, method: Type of the engine and search method, which determine what a score means.
+        scope: The searched fields and indices.
+        queries: Vector field → query.
     """
 
     def __init__(
@@ -323,7 +322,7 @@ class ResponseReader:
         self._queries = {query.field: query for query in queries}
 
     def read_knn(self, answer: Json) -> SearchResult:
-        """The answer to a vector search; with a single clause, its score is that of the hit."""
+        """The response to a vector search; with a single clause, its score is that of the hit."""
         [only, *others] = self._queries
         hits = []
         for hit in answer["hits"]["hits"]:

@@ -37,7 +37,7 @@ from es_sbert.vectors import Vectors
 
 
 def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -> SearchMethod:
-    """How a field of this index type is searched.
+    """The search method for a field of this index type.
 
     Args:
         exact: Whether every vector is to be compared.
@@ -83,11 +83,12 @@ class SearchScope:
 
     Attributes:
         fields: Every field of every index, at least one.
-        filters: Concrete index → filter of the alias by which it is searched, where that has one.
-        indices_without_field: Concrete indices that were named too and lack one of the fields, such as the newest index
-            of an alias after a rollover. A search by vectors does not look at their documents.
+        filters: Concrete index → filter of the alias by which it is searched, if the alias has one.
+        indices_without_field: Concrete indices of the search that lack one of the fields, such as the newest index of
+            an alias after a rollover. A vector search does not find their documents.
         shards: Primary shards of all indices, for the gateway; 0 if unknown.
-        nested_paths: Concrete index → its objects of the mapping type `nested`, which queries must name to look into.
+        nested_paths: Concrete index → its objects of the mapping type `nested`, which queries on their fields must
+            name.
 
     Raises:
         IndexMismatch: see `find_incompatible`.
@@ -122,7 +123,7 @@ class SearchScope:
 
     @property
     def meta(self) -> VectorFieldMeta:
-        """What the mapping says about the first vector field; its model is that of all others."""
+        """Metadata of the first vector field; all others have the same model."""
         return self.fields[0].meta
 
     @property
@@ -132,7 +133,7 @@ class SearchScope:
 
     @property
     def all_indices(self) -> tuple[str, ...]:
-        """Concrete names, also of the indices without a field: where a search by words looks."""
+        """Concrete names, including the indices without a field, which a search by words covers too."""
         return tuple(dict.fromkeys([*self.indices, *self.indices_without_field]))
 
     @property
@@ -142,9 +143,8 @@ class SearchScope:
 
     @cached_property
     def groups(self) -> tuple[SearchScope, ...]:
-        """The fields by index type, whether they hold bytes, alias filter and minimum cosine.
-
-        Those of a group can be searched by one query.
+        """The fields grouped by index type, element type, alias filter and minimum cosine. One query can search all
+        fields of a group.
         """
         groups: dict[tuple[str, bool, bytes, float | None], list[VectorField]] = {}
         for searched in self.fields:
@@ -156,22 +156,21 @@ class SearchScope:
 
     @property
     def min_cosines(self) -> dict[str, float]:
-        """By vector field, the minimum cosine that was calibrated for it: the lowest of its indices.
-
-        Without the fields that are not calibrated in one of their indices.
+        """Vector field → its calibrated minimum cosine: the lowest of its indices. Fields that are not calibrated in
+        all of their indices are left out.
         """
         minima: dict[str, float] = {}
         for name in self.names:
             stored = [field.meta.min_cosine for field in self.fields if field.name == name]
-            known = [value for value in stored if value is not None]
-            if len(known) == len(stored):
-                minima[name] = min(known)
+            limits = [value for value in stored if value is not None]
+            if len(limits) == len(stored):
+                minima[name] = min(limits)
         return minima
 
     def field_meta(self, name: str, index: str | None = None) -> VectorFieldMeta:
-        """What the mapping says about a field; in which of the indices matters for the text alone."""
-        wanted = [field.meta for field in self.fields if field.name == name]
-        return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), wanted[0])
+        """Metadata of a field; the index matters only for the text."""
+        metas = [field.meta for field in self.fields if field.name == name]
+        return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), metas[0])
 
     def element_type(self, name: str) -> ElementType:
         """Element type of the vectors to search for: `byte` if one of the indices has it, which all others take too."""
@@ -184,23 +183,23 @@ class SearchScope:
         return max(paths, key=len, default=None)
 
     def combine_filter(self, filter: Json | None) -> Json | None:
-        """A filter together with those of the aliases, which searches of concrete indices would pass by."""
+        """A filter combined with those of the aliases, which do not apply to searches of concrete indices."""
         if not self.filters:
             return filter
-        own = [self.filters.get(index) for index in self.all_indices]
-        if all(each == own[0] for each in own):
-            return filter if own[0] is None else and_query(own[0], filter)
-        pairs = zip(self.all_indices, own, strict=True)
+        alias_filters = [self.filters.get(index) for index in self.all_indices]
+        if all(each == alias_filters[0] for each in alias_filters):
+            return filter if alias_filters[0] is None else and_query(alias_filters[0], filter)
+        pairs = zip(self.all_indices, alias_filters, strict=True)
         any_index = _any_of([and_query({"term": {"_index": index}}, each) for index, each in pairs])
         return and_query(any_index, filter)
 
     def method(self, engine_type: EngineType, exact: bool) -> SearchMethod:
-        """How they are searched: by a script where one of them has no graph that could be."""
+        """The search method: a script if one of the fields needs it, for example because it has no graph."""
         methods = {choose_method(engine_type, field.meta, exact) for field in self.fields}
         return SearchMethod.EXACT if SearchMethod.EXACT in methods else SearchMethod.KNN
 
     def oversample(self, name: str, requested: float | None = None) -> float | None:
-        """As `choose_oversample`, the most that one of the indices needs.
+        """Like `choose_oversample`: the largest value that one of the indices needs.
 
         Raises:
             UsageError: requested where no index is quantized.
@@ -213,7 +212,8 @@ class SearchScope:
 def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Sequence[str]) -> SearchScope:
     """The vector fields of these indices, to search in them.
 
-    An index that lacks a field is left out, as by the engine: an alias still finds the documents of its other indices.
+    An index that lacks a field is left out, as the engine does: an alias still finds the documents of its other
+    indices.
 
     Args:
         names: Indices, aliases, data streams, lists of them (`a,b`) or patterns (`logs-*`).
@@ -224,7 +224,7 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Seque
         IndexMismatch: a field that no index has, or fields of several models.
     """
     if not names or not vector_fields:
-        raise UsageError("there is nothing to search in", "Name an index and a vector field.")
+        raise UsageError("no index or no vector field is named", "Name an index and a vector field.")
     found: dict[str, IndexState] = {}
     alias_filters: dict[str, list[Any]] = {}  # None where the alias has no filter
     for name in names:
@@ -239,7 +239,7 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Seque
     for vector_field in vector_fields:
         having = [state for state in found.values() if has_vector_field(state, vector_field)]
         lacking |= dict.fromkeys(state.name for state in found.values() if state not in having)
-        # Without any, the first one that has something of that name says what is wrong.
+        # If no index has the vector field, the first one that has a field of that name raises the error.
         mapped = [state for state in found.values() if vector_field in state.mappings.get("properties", {})]
         for state in having or (mapped or list(found.values()))[:1]:
             fields.append(vector_field_from_state(engine, state, vector_field))
@@ -255,7 +255,7 @@ def _any_of(queries: Sequence[Json]) -> Json:
 
 logger = logging.getLogger(__name__)
 
-# How old the knowledge of what an alias points to may become.
+# How long the target of an alias is cached.
 REFRESH_SECONDS = 30.0
 
 
@@ -264,7 +264,7 @@ class ModelOptions(TypedDict, total=False):
 
     Attributes:
         model: Model folder, bundle, hub id, installed or registered name.
-        encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
+        encoder: A loaded encoder instead of a model's name; it is not closed by `close`.
         device, precision, runtime, threads, report: For loading the model, see `Encoder`.
     """
 
@@ -308,7 +308,7 @@ class SearchTarget:
 
     Attributes:
         scope: Vector fields of concrete indices.
-        encoder: Of the fields' model; None until it is needed.
+        encoder: Encoder of the fields' model; None until it is needed.
     """
 
     scope: SearchScope
@@ -326,12 +326,12 @@ class SearchTarget:
         return self.encoder
 
     def encode(self, text: str) -> dict[str, Vectors]:
-        """By vector field, the vector of a text to search for, *shape* ``(dimensions,)``."""
+        """Vector field → vector of a text to search for, *shape:* ``(dimensions,)``."""
         return dict.fromkeys(self.scope.names, self.loaded_encoder.encode(text, "query"))
 
 
 class AliasResolver:
-    """What an alias points to now. Thread-safe.
+    """Resolves what an alias points to now. Thread-safe.
 
     A search takes the target once and uses its index and its encoder: even if another thread replaces the target
     at the same time, the vectors of one model are never compared with those of another.
@@ -367,10 +367,10 @@ class AliasResolver:
         return self._target
 
     def target(self, *, with_encoder: bool = True) -> SearchTarget:
-        """The target; now and then the alias is looked at again.
+        """The target; the alias is looked up again from time to time.
 
-        While the model of the next index is being loaded, other threads go on with the index that they have. A caller
-        who has named a model or given an encoder stays with the old index while it exists.
+        While the model of the next index is being loaded, other threads continue with the current index. If the caller
+        named a model or gave an encoder, the old index stays in use while it exists.
 
         Args:
             with_encoder: Whether the target's model is loaded, if it is not yet.
@@ -390,7 +390,7 @@ class AliasResolver:
             try:
                 self._refresh_scope()
             except (EngineError, VectorIndexError) as error:
-                # The index that is in use still answers, or says by itself what is wrong with it.
+                # The index in use still answers, or its own errors say what is wrong.
                 still = ", ".join(self._target.scope.indices)
                 logger.warning("%s still searches %s: %s", ", ".join(self._indices), still, error.message)
             finally:
@@ -411,7 +411,7 @@ class AliasResolver:
 
         Raises:
             IndexMissing, IndexMismatch: the alias is gone too, or the next index is another model's than the caller's.
-            EngineError, ModelError, DeviceError: it cannot be looked at, or its model cannot be loaded.
+            EngineError, ModelError, DeviceError: it cannot be read, or its model cannot be loaded.
         """
         with self._lock:
             if self._target is stale:
@@ -475,7 +475,7 @@ class AliasResolver:
         return SearchTarget(target.scope, encoder)
 
     def close(self) -> None:
-        """Close the encoders that were loaded here; those of earlier models may have been in use until now."""
+        """Close the encoders that were loaded here, including those of earlier models."""
         for encoder in self._loaded:
             encoder.close()
         self._loaded.clear()

@@ -180,8 +180,8 @@ class SemanticIndex:
         if self._alias_resolver is None:
             return f"<SemanticIndex {names!r}, closed>"
         info, field = self._engine.info, self.field
-        where = f"{info.label} at {info.url}"
-        return f"<SemanticIndex {names!r} on {where}, field {field.name!r} of the model {field.meta.model!r}>"
+        address = f"{info.label} at {info.url}"
+        return f"<SemanticIndex {names!r} on {address}, field {field.name!r} of the model {field.meta.model!r}>"
 
     @property
     def field(self) -> VectorField:
@@ -223,7 +223,7 @@ class SemanticIndex:
 
         Args:
             rerank: A cross-encoder that puts the hits in order, see `Hit.rerank_score` and `RankedHits.reranking`.
-            window: How many hits it reads, of which it chooses k; by default 50, or k if that is more.
+            window: Number of hits from which it chooses k; by default 50, or k if that is more.
             options: See `SearchOptions`.
 
         Raises:
@@ -236,7 +236,7 @@ class SemanticIndex:
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
-        """As `search`, by a vector of the fields' own model.
+        """Like `search`, but with a vector of the fields' own model.
 
         Args:
             vector: *Shape:* ``(dimensions,)``, of the model in `field.meta`.
@@ -258,7 +258,7 @@ class SemanticIndex:
 
         Args:
             id: The document's id. For a document with several passages, their mean direction is used.
-            index: Where several indices are searched: the concrete one that holds it.
+            index: The concrete index that holds the document, if several are searched.
 
         Raises:
             UsageError: as for `search`; no such document, or one without an embedding.
@@ -382,12 +382,12 @@ class SemanticIndex:
         from es_sbert.ingest.load_plan import IngestSettings
 
         _check_options(options, AddOptions)
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if "max_errors" in given:
-            given["max_errors"] = ErrorLimit.parse(str(given["max_errors"]))
+        load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "max_errors" in load_options:
+            load_options["max_errors"] = ErrorLimit.parse(str(load_options["max_errors"]))
         fields = self._scope().names
-        given |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
-        settings = IngestSettings(index=self._single_name("written to"), **more, **given)
+        load_options |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
+        settings = IngestSettings(index=self._single_name("written to"), **more, **load_options)
         report = load_documents(self._engine, self.encoder, settings, documents, control)
         if self._scope().indices_without_field:
             self._resolver.refresh()  # the load may have added the field
@@ -418,7 +418,7 @@ class SemanticIndex:
         try:
             return self._search_target(search, target)
         except IndexMissing:
-            # Its alias may point to another index by now, of another model (`es-sbert index migrate`).
+            # Its alias may now point to another index, of another model (`es-sbert index migrate`).
             return self._search_target(search, self._resolver.resolve_again(target))
 
     def _search_target(self, search: Search[Result], target: SearchTarget) -> Result:

@@ -9,9 +9,9 @@ the cosine:
 | exact on Elasticsearch: `cosineSimilarity(…) + 1.0` | 1 + cos |
 | exact on OpenSearch: `knn_score` with `cosinesimil`; of bytes: a Painless script | (1 + cos) / 2 |
 
-Of vectors of the element type `byte`, the cosine is that of the numbers that the index stores with those of the query,
-which are quantized too. OpenSearch's `knn_score` gives 1 + cos for such a field, in
-one search with (1 + cos) / 2 for the fields of floats of other indices; the script gives the same for both.
+For vectors of the element type `byte`, the cosine is computed from the stored numbers and those of the query, which are
+quantized too. OpenSearch's `knn_score` returns 1 + cos for such a field, but (1 + cos) / 2 for float fields of other
+indices in the same search; the script returns the same for both.
 
 What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch 2.19.1 and 3.6.0 (`tests/engine`):
 
@@ -46,7 +46,7 @@ from es_sbert.index.mapping import CHUNK_VECTOR, ElementType, chunk_inner_hits
 
 
 class SearchMethod(StrEnum):
-    """How a query finds its hits: by the index's own kNN search, or by a script over all vectors."""
+    """The way in which a query finds its hits: the index's own kNN search, or a script over all vectors."""
 
     KNN = "knn"
     EXACT = "exact"
@@ -88,7 +88,7 @@ def parse_filter(text: str) -> Json:
 
 
 def check_query(value: object, what: str) -> None:
-    """Refuse what cannot be a query; whether the engine knows it, the engine says.
+    """Refuse values that cannot be a query. Whether the query exists is left to the engine.
 
     Raises:
         UsageError: not an object, or an empty one.
@@ -105,7 +105,7 @@ _MIN_NORM, _MAX_NORM = 1e-18, 1e18
 
 
 def check_k(k: int) -> None:
-    """Refuse a number of hits that no engine gives.
+    """Refuse a number of hits that engines do not return.
 
     Raises:
         UsageError: not a whole number from 1 to `MAX_K`.
@@ -138,7 +138,7 @@ def check_query_vector(vector: StoredVectors) -> None:
 
 
 def query_numbers(vector: QueryVector, element_type: ElementType) -> list[float]:
-    """A vector to search for as the engine takes it: whole numbers for a field of bytes, as engines refuse fractions.
+    """The numbers of a query vector as the engine expects them: integers for a byte field, as engines refuse fractions.
 
     Args:
         vector: *Shape:* ``(dimensions,)``. A list is returned unchanged.
@@ -156,20 +156,19 @@ class VectorQuery:
             engine takes them, for a field of bytes whole ones.
         k: How many hits.
         filter: Query in the engine's language that every hit must match, or None.
-        num_candidates: Vectors that each shard looks at more closely; more is slower and misses less.
-            None: twice k, at least 100.
+        num_candidates: Candidates per shard; more are slower and miss fewer hits. None: twice k, at least 100.
         oversample: Set for a quantized index: the nearest `oversample * k` by quantized numbers are compared
             again by their float32 vectors, which makes the scores exact and the order better.
-        passages: Whether the field holds one vector a passage; a document is then as near as its nearest passage.
+        passages: Whether the field holds one vector per chunk; a document is then as near as its nearest chunk.
         min_cosine: Drop hits whose cosine is below it. Exact if the scores are: on a quantized index, with
             `oversample`.
-        boost: What the score is multiplied by.
-        inner_hits: With passages: the name of the inner hits that hold the nearest passage; None for no inner hits, as
+        boost: Factor of the score.
+        inner_hits: With chunks: the name of the inner hits that hold the nearest chunk; None for no inner hits, as
             aggregations need it. Each clause of a request needs a different name.
         knn_parameters: Further parameters of the engine's own kNN query.
-        nested_parameters: With passages: parameters of the `nested` query that replace the usual ones.
-        passage_query_name: With passages: the `_name` of the query inside `nested`, which matches passages.
-        element_type: Of the field: the numbers of the vector are sent as whole numbers to a field of bytes.
+        nested_parameters: With chunks: parameters of the `nested` query that replace the usual ones.
+        chunk_query_name: With chunks: the `_name` of the query inside `nested`, which matches chunks.
+        element_type: Element type of the field. A byte field gets the numbers of the vector as integers.
     """
 
     field: str
@@ -184,7 +183,7 @@ class VectorQuery:
     inner_hits: str | None = None
     knn_parameters: Json = dataclasses.field(default_factory=dict)
     nested_parameters: Json = dataclasses.field(default_factory=dict)
-    passage_query_name: str | None = None
+    chunk_query_name: str | None = None
     element_type: ElementType = ElementType.FLOAT
 
     def __post_init__(self) -> None:
@@ -202,7 +201,7 @@ class VectorQuery:
         if self.min_cosine is not None and not -1.0 <= self.min_cosine <= 1.0:
             raise UsageError(f"the minimum cosine is {self.min_cosine:g}", "Give a number between -1 and 1.")
         if not 0.0 < self.boost < math.inf:
-            raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 leaves scores as they are.")
+            raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 does not change scores.")
         if not isinstance(self.vector, list):
             check_query_vector(self.vector)
 
@@ -245,7 +244,7 @@ def vector_clause(engine_type: EngineType, method: SearchMethod, query: VectorQu
     Its scores are those of `cosine_from_score` times the boost. How many documents it matches, see the module.
 
     Raises:
-        UsageError: passages on Elasticsearch with a filter that holds a `nested` query.
+        UsageError: chunks on Elasticsearch with a filter that holds a `nested` query.
     """
     if method is SearchMethod.EXACT:
         return _exact_clause(engine_type, query)
@@ -261,7 +260,7 @@ def _knn_section(query: VectorQuery) -> Json:
         knn["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
     if query.min_cosine is None:
         return {"knn": knn}
-    # Not by `similarity`, which inner hits are compared with again, by quantized vectors: a hit might have no passage.
+    # Not by `similarity`: inner hits are compared with it again, by quantized vectors, so a hit might have no chunk.
     minimum = score_from_cosine(query.min_cosine, EngineType.ELASTICSEARCH, SearchMethod.KNN)
     return {"knn": knn, "min_score": query.boost * minimum}
 
@@ -286,18 +285,18 @@ def _elasticsearch_clause(query: VectorQuery) -> Json:
     knn = _elasticsearch_knn(query)
     if not query.passages:
         return _exact_count(query, {"knn": knn | _boost(query)})
-    check_passage_filter(query)
+    check_chunk_filter(query)
     return _nested_query(query, _exact_count(query, {"knn": knn}))
 
 
-def check_passage_filter(query: VectorQuery) -> None:
-    """Refuse a filter that Elasticsearch does not apply to a clause over passages.
+def check_chunk_filter(query: VectorQuery) -> None:
+    """Refuse a filter that Elasticsearch does not apply to a clause over chunks.
 
     Raises:
         UsageError: it holds a `nested` query.
     """
     if query.filter is not None and _contains_nested(query.filter):
-        # Elasticsearch looks for the nested objects inside the passages, finds none, and answers with no hits.
+        # Elasticsearch looks for the nested objects inside the chunks, finds none, and returns no hits.
         raise UsageError(
             "a search over passages inside a larger query cannot be filtered by a nested query on Elasticsearch",
             "Filter by fields of the document itself, or make the search the body's own `knn` section.",
@@ -307,8 +306,8 @@ def check_passage_filter(query: VectorQuery) -> None:
 def _exact_count(query: VectorQuery, clause: Json) -> Json:
     """A clause whose matches are counted one by one.
 
-    Where Elasticsearch 9 only counts (totals, aggregations, must_not), it counts the k of a clause and forgets the
-    minimum. A function_score that changes nothing has no such short cut.
+    Where Elasticsearch 9 only counts (totals, aggregations, must_not), it counts the k of a clause and ignores the
+    minimum. A function_score that changes nothing prevents this shortcut.
     """
     return clause if query.min_cosine is None else {"function_score": {"query": clause, "min_score": 0}}
 
@@ -337,10 +336,10 @@ def _exact_clause(engine_type: EngineType, query: VectorQuery) -> Json:
     filters = [] if query.filter is None else [query.filter]
     if not query.passages:
         return _script_score(engine_type, query, {"bool": {"filter": [_has_vector(query), *filters]}})
-    # Passages know nothing of the fields of their document, so the filter is outside; it costs no hits, since every
-    # passage is scored.
-    passages = _script_score(engine_type, query, _has_vector(query))
-    return {"bool": {"must": [passages], "filter": filters}} if filters else passages
+    # Chunks do not have the fields of their document, so the filter is outside. It loses no hits, since every chunk is
+    # scored.
+    chunk_query = _script_score(engine_type, query, _has_vector(query))
+    return {"bool": {"must": [chunk_query], "filter": filters}} if filters else chunk_query
 
 
 def _has_vector(query: VectorQuery) -> Json:
@@ -349,7 +348,7 @@ def _has_vector(query: VectorQuery) -> Json:
 
 
 def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) -> Json:
-    """Documents, or those of passages, scored by the cosine of their stored vectors, from the minimum up."""
+    """Documents, or their chunks, scored by the cosine of their stored vectors, if it reaches the minimum."""
     script = _script(engine_type, query)
     if query.min_cosine is not None:
         # `min_score` is compared after all boosts, also those of outer queries, unless constant_score is between them.
@@ -363,9 +362,9 @@ def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) 
 
 
 def _nested_query(query: VectorQuery, inner: Json) -> Json:
-    """A query over passages as one over documents."""
-    if query.passage_query_name is not None:
-        inner = {"bool": {"must": [inner], "_name": query.passage_query_name}}
+    """Turn a query over chunks into one over documents."""
+    if query.chunk_query_name is not None:
+        inner = {"bool": {"must": [inner], "_name": query.chunk_query_name}}
     nested: Json = {"path": query.field, "score_mode": "max", "query": inner, "ignore_unmapped": True}
     if query.inner_hits is not None:
         nested["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)

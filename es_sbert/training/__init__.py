@@ -1,4 +1,4 @@
-"""Fine-tune and distil sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
+"""Fine-tune and distill sentence encoders with PyTorch (extra `train`): from a recipe to a checked ONNX bundle.
 
 `train` and `distill` are the entry points. recipe.py reads a recipe, distillation.py makes one, training_run.py runs
 it, training_stage.py trains one stage, trainer.py extends transformers' Trainer, and bi_encoder_task.py and
@@ -46,7 +46,7 @@ def train(
         resume: Resume an interrupted run from its last complete checkpoint.
         keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
-        engine: Where the recipe's indices are; None takes the settings of the environment.
+        engine: The engine of the recipe's indices; None takes the settings of the environment.
 
     Raises:
         RecipeInvalid: the recipe is missing or invalid.
@@ -98,10 +98,10 @@ def distill(
     keep_checkpoints: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> Distillation:
-    """Distil a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
+    """Distill a sentence encoder into a smaller or static student, and export it to a checked ONNX bundle.
 
-    The student's vectors are in the space of the teacher: they have the same length, and are trained towards the
-    teacher's vectors of the texts. A tenth of the texts, 1,000 at most, is held out to measure that. Without texts, a
+    The student's vectors are in the space of the teacher: they have the same length, and are trained toward the
+    teacher's vectors of the texts. A tenth of the texts, at most 1,000, is held out to measure that. Without texts, a
     static student is exported untrained. The student is not registered under a name; `es-sbert distill` does that too.
     Needs the extra `train`.
 
@@ -109,24 +109,24 @@ def distill(
         teacher: Folder, hub id, installed or registered name of a sentence encoder.
         output: Folder of the student; new or empty, except with `resume`.
         texts: Texts without labels, like those that will be embedded; repeated ones count once.
-        layers: Keep so many of the teacher's layers, evenly spaced, or of those of `base`. None keeps all layers of
-            `base`; without it, it makes a static model, whose vector of a text is the mean of vectors of its tokens.
-        base: Folder, hub id or name of the model that the student starts from, in place of the teacher. A Dense layer
+        layers: Number of layers to keep of the teacher or of `base`, evenly spaced. None keeps all layers of `base`;
+            without `base`, None makes a static model, whose vector of a text is the mean of its token vectors.
+        base: Folder, hub id or name of the model that the student starts from, instead of the teacher. A Dense layer
             maps its vectors into the teacher's space.
-        prompt: Which of the teacher's prompts it embeds the texts with. By default that of documents for a static
-            student, and both in turn, if they differ, for one with layers.
-        name: Of the student; by default the name of its folder.
+        prompt: The teacher's prompt for embedding the texts. By default the prompt of documents for a static student;
+            for a student with layers both prompts in turn, if they differ.
+        name: Name of the student; by default the name of its folder.
         sts: File with the columns sentence1, sentence2 and score: student and teacher are measured on it.
-        epochs, batch, learning_rate: Of the training; see `es_sbert.training.distillation.Student`.
-        seed: Of the order of the texts, and of those that are held out.
-        precision: Number format of the transformer's products while training.
+        epochs, batch, learning_rate: Settings of the training; see `es_sbert.training.distillation.Student`.
+        seed: Seed of the order of the texts and of the choice of held-out texts.
+        precision: Number format of the transformer's matrix products in training.
         device: `auto`, `cpu` or `cuda`.
         resume: Resume an interrupted run, with the same arguments.
         keep_checkpoints: Keep checkpoints and the teacher's vectors in `output/training`.
         report: Called with progress messages.
 
     Raises:
-        ModelError: the teacher cannot be opened, or no such student can be made of it.
+        ModelError: the teacher cannot be opened, or cannot have such a student.
         UsageError: the model has no more layers than that, a student with layers has no texts, `output` is not empty,
             torchrun has started several processes, or the extra `train` is missing.
         SourceError: there are too few texts, or the STS file is invalid.

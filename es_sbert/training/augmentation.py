@@ -1,7 +1,7 @@
-"""Examples made by models before training: pairs of nearest neighbours, and labels by a teacher.
+"""Examples made by models before training: pairs of nearest neighbors, and labels by a teacher.
 
 Augmented SBERT (Thakur et al. 2021, arXiv 2010.08240) trains on a few gold pairs and many pairs that a stronger model
-has labelled. Random pairs are nearly all unrelated; neighbours have scores across the whole range.
+has labeled. Random pairs are nearly all unrelated; neighbors have scores across the whole range.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from es_sbert.training.objective_settings import (
     RegressionSpec,
     VectorDistillationSpec,
 )
-from es_sbert.training.recipe import NeighboursSpec
+from es_sbert.training.recipe import NeighborsSpec
 from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples
 
-# Texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
-_NEIGHBOUR_BLOCK = 512
+# Number of texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
+_NEIGHBOR_BLOCK = 512
 
-# Between two messages of how many texts the teacher has embedded.
+# Seconds between two progress messages of the teacher.
 _REPORT_SECONDS = 30.0
 
 
-def mine_neighbour_pairs(
-    examples: Examples, spec: NeighboursSpec | None, cache: Path, device: str, report: Callable[[str], None]
+def mine_neighbor_pairs(
+    examples: Examples, spec: NeighborsSpec | None, cache: Path, device: str, report: Callable[[str], None]
 ) -> Examples:
-    """Mine pairs of nearest neighbours for a teacher to label; unchanged examples if `spec` is None.
+    """Mine pairs of nearest neighbors for a teacher to label; unchanged examples if `spec` is None.
 
     Args:
         examples: Pairs of texts without labels.
-        spec: The model, and how many neighbours to draw from.
+        spec: The model, and how many neighbors to draw from.
         cache: File (.npy) of the pairs, so that a resumed run has the same.
         device: Device of the model, as torch names it.
         report: Called with progress messages.
@@ -63,15 +63,15 @@ def mine_neighbour_pairs(
     """
     if spec is None:
         return examples
-    texts, lines, known = distinct_texts(examples)
+    texts, lines, example_pairs = distinct_texts(examples)
     if not cache.exists():
-        report(f"Mining neighbours of the {pluralize(len(texts), 'text')} of {examples.name} with {spec.model}")
+        report(f"Mining neighbors of the {pluralize(len(texts), 'text')} of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
-        save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
+        save_array(cache, nearest_pairs(encoder.embed(texts), example_pairs, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
     if not len(pairs):
         raise SourceError(
-            f"{examples.path}: every neighbour pair is already a pair of the file", "Raise neighbours.among."
+            f"{examples.path}: every neighbor pair is already a pair of the file", "Raise neighbors.among."
         )
     return replace(
         examples, texts=tuple([texts[row] for row in pairs[:, side]] for side in (0, 1)), lines=lines[pairs[:, 0]]
@@ -87,25 +87,25 @@ def distinct_texts(examples: Examples) -> tuple[list[str], NDArray[np.int64], se
     """
     numbers: dict[str, int] = {}
     lines: list[int] = []
-    known = set()
+    example_pairs = set()
     for line, *row in zip(examples.lines.tolist(), *examples.texts, strict=True):
         for text in row:
             if numbers.setdefault(text, len(numbers)) == len(lines):
                 lines.append(line)
         first, second = sorted(numbers[text] for text in row)
-        known.add((first, second))
-    return list(numbers), np.array(lines, dtype=np.int64), known
+        example_pairs.add((first, second))
+    return list(numbers), np.array(lines, dtype=np.int64), example_pairs
 
 
 def nearest_pairs(
-    vectors: NDArray[np.float32], known: Set[tuple[int, int]], *, among: int, seed: int
+    vectors: NDArray[np.float32], excluded: Set[tuple[int, int]], *, among: int, seed: int
 ) -> NDArray[np.int64]:
     """Pair each vector with one of its nearest by cosine, drawn at random.
 
     Args:
         vectors: *Shape:* ``(texts, dimensions)``.
-        known: Pairs to leave out, the lower number first.
-        among: Size of the neighbourhood to draw from.
+        excluded: Pairs to leave out, the lower number first.
+        among: Size of the neighborhood to draw from.
         seed: Random seed of the draw.
 
     Returns:
@@ -115,16 +115,16 @@ def nearest_pairs(
     among = min(among, len(unit) - 1)
     random = np.random.default_rng(seed)
     pairs: set[tuple[int, int]] = set()
-    for start in range(0, len(unit) if among > 0 else 0, _NEIGHBOUR_BLOCK):
-        cosines = unit[start : start + _NEIGHBOUR_BLOCK] @ unit.T  # (block, texts)
+    for start in range(0, len(unit) if among > 0 else 0, _NEIGHBOR_BLOCK):
+        cosines = unit[start : start + _NEIGHBOR_BLOCK] @ unit.T  # (block, texts)
         rows = np.arange(len(cosines))
-        cosines[rows, start + rows] = -np.inf  # a text is not its own neighbour
+        cosines[rows, start + rows] = -np.inf  # a text is not its own neighbor
         nearest = np.argpartition(-cosines, among - 1, axis=1)[:, :among]  # (block, among)
-        # argpartition leaves them in no defined order: sort them, so that the draw depends on the seed alone.
+        # argpartition returns them in an undefined order: sort them, so that the draw depends only on the seed.
         nearest.sort(axis=1)
         chosen = nearest[rows, random.integers(among, size=len(rows))]  # (block,)
         pairs.update((min(pair), max(pair)) for pair in zip((start + rows).tolist(), chosen.tolist(), strict=True))
-    return np.array(sorted(pairs - known), dtype=np.int64).reshape(-1, 2)
+    return np.array(sorted(pairs - excluded), dtype=np.int64).reshape(-1, 2)
 
 
 def add_teacher_labels(
@@ -162,7 +162,7 @@ def add_teacher_vectors(
 
     Args:
         dev: The dev set; its prompt will be that of the teacher.
-        objective: What the stage is trained with, vector distillation.
+        objective: The stage's objective, vector distillation.
         cache, device, report: As for `add_teacher_labels`.
 
     Raises:

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, Sampler
 from es_sbert.errors import UsageError
 from es_sbert.training.training_examples import Examples
 
-# A batch of n rows tries at most 8n donors: if one text is nearly everywhere, more attempts would be slow and in vain.
+# A batch of n rows tries at most 8n donors: if one text is nearly everywhere, more attempts would be slow and useless.
 _ATTEMPTS_PER_ROW = 8
 
 
@@ -35,7 +35,7 @@ def batch_without_duplicates(
     Args:
         order: Rows in the order of assignment.
         texts: *Shape:* ``(examples, texts)``, text numbers of each example. One example may have a text twice.
-        size: Most rows of a batch.
+        size: Maximum rows of a batch.
     """
     batches: list[list[int]] = []
     following: list[int] = []  # of a full batch: a later one that may not be full; else the batch itself
@@ -74,7 +74,7 @@ def balance_batches(
     batches.
 
     Args:
-        batches: Rows of each, without repetitions.
+        batches: The rows of each batch, without repetitions.
         texts: *Shape:* ``(examples, texts)``.
         random: Chooses the batches that rows are taken from.
         count: Minimum number of batches.
@@ -101,10 +101,10 @@ def _fill_batch(batch: list[int], donors: deque[list[int]], texts: NDArray[np.in
             return
         donor = donors.popleft()
         for place, row in enumerate(donor):
-            own = texts[row].tolist()
-            if present.isdisjoint(own):
+            row_texts = texts[row].tolist()
+            if present.isdisjoint(row_texts):
                 batch.append(donor.pop(place))
-                present.update(own)
+                present.update(row_texts)
                 break
         if len(donor) > least:
             donors.append(donor)
@@ -134,18 +134,18 @@ def plan_batches(
 ) -> list[Rows]:
     """Assign examples to batches in random order, each example once.
 
-    Sizes differ by one at most, so that no step rests on a handful of left-over examples (with `distinct`, sizes
-    vary more where the data makes it necessary).
+    Sizes differ by at most one, so that no step has only a handful of left-over examples (with `distinct`, sizes vary
+    more if the data makes it necessary).
 
     Args:
         lengths: *Shape:* ``(examples,)``, tokens of each example.
-        batch: Most examples of a batch.
-        seed: Of the run and of the data set in it.
+        batch: Maximum examples of a batch.
+        seed: Seeds of the run and of the data set in it.
         epoch: From 0; each has a different order.
         smart: Put examples of similar length together (smart batching, Reimers and Gurevych 2019, section 7).
         distinct: *Shape:* ``(examples, texts)``, text numbers of each example (`number_texts`): no number
             then occurs in two examples of a batch.
-        count: With `distinct`: make so many batches where fewer would do.
+        count: With `distinct`: the minimum number of batches.
 
     Returns:
         Row numbers of each batch, in the order of training.
@@ -161,7 +161,8 @@ def plan_batches(
         size = batch_count(len(order), parts) if parts else batch
         dealt = balance_batches(batch_without_duplicates(order, distinct, size), distinct, random, count=count)
         batches = [np.array(rows, dtype=np.int64) for rows in dealt]
-    # Unsmart batches are in random order already, but left-overs of `batch_without_duplicates` gather at the end.
+    # Batches that are not sorted are in random order already, but left-overs of `batch_without_duplicates` gather at
+    # the end.
     return [batches[number] for number in random.permutation(len(batches))]
 
 
@@ -172,7 +173,7 @@ def _sort_in_windows(order: Rows, lengths: NDArray[np.int64], parts: int) -> Row
 
 
 def number_texts(examples: Examples) -> NDArray[np.int64]:
-    """Number the texts of a data set, equal ones alike, *shape* ``(examples, texts)``.
+    """Number the texts of a data set; equal texts get the same number. *Shape:* ``(examples, texts)``.
 
     Texts that differ in case or white space only count as equal: most tokenizers see one text in them.
     """
@@ -205,14 +206,14 @@ def mix_batches(batches: Sequence[Sequence[Rows]], rule: Mixing, random: np.rand
     """Put the batches of several data sets into one order.
 
     Args:
-        batches: Of each data set, in random order.
+        batches: The batches of each data set, in random order.
         rule: `proportional`: every batch, in random order; `round-robin`: one of each data set in turn, until the
             shortest is exhausted.
         random: Draws the order.
     """
     each = [[JointBatch(number, rows) for rows in dataset] for number, dataset in enumerate(batches)]
     if rule == "round-robin":
-        # The data sets' own order is random, so those that a longer one leaves out differ from epoch to epoch.
+        # The order of each data set is random, so the batches left out of a longer one differ from epoch to epoch.
         return list(chain.from_iterable(zip(*each, strict=False)))
     every = list(chain.from_iterable(each))
     return [every[place] for place in random.permutation(len(every))]
@@ -220,7 +221,7 @@ def mix_batches(batches: Sequence[Sequence[Rows]], rule: Mixing, random: np.rand
 
 @dataclass(frozen=True)
 class PlannedDataset:
-    """What is needed of a data set to plan its batches.
+    """The properties of a data set that are needed to plan its batches.
 
     Attributes:
         lengths: *Shape:* ``(examples,)``, tokens of each example.
@@ -238,10 +239,10 @@ class EpochPlan:
 
     Args:
         datasets: In the order of the stage.
-        batch: Most examples of a joint batch.
-        mixing: How data sets are mixed.
+        batch: Maximum examples of a joint batch.
+        mixing: Mixing of the data sets.
         epochs: Number of epochs, rounded up.
-        seed: Of the run.
+        seed: Seed of the run.
         smart: Whether to put examples of similar length together.
     """
 
@@ -254,7 +255,7 @@ class EpochPlan:
         self._epochs = math.ceil(epochs)
         self._seed = seed
         self._smart = smart
-        # How many batches it takes to keep texts apart depends on the order: the longest epoch sets the number.
+        # The number of batches needed to keep equal texts apart depends on the order: the longest epoch sets it.
         self._counts = [
             None
             if dataset.distinct is None
@@ -286,7 +287,7 @@ class EpochPlan:
     def batches(self, epoch: int) -> list[JointBatch]:
         """The joint batches of an epoch, from 0, in the order of training."""
         planned = [self._plan(number, epoch, count) for number, count in enumerate(self._counts)]
-        # One number more than the data sets have: their seeds and this one never meet.
+        # One more than the numbers of the data sets, so that this seed differs from all of theirs.
         return mix_batches(planned, self._mixing, np.random.default_rng([self._seed, len(planned), epoch]))
 
     def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
@@ -301,7 +302,7 @@ class BatchItem(NamedTuple):
 
     Attributes:
         dataset: Number of its data set, from 0.
-        row: Of the data set, from 0.
+        row: Row of the data set, from 0.
         joint: Examples of the joint batch, so that each process knows the parts of the others (`process_part_sizes`).
         epoch: From 0.
     """

@@ -28,7 +28,7 @@ _SLICE = 16_384
 
 
 class TokenRows:
-    """Rows of numbers, one a text or a pair, in one flat array.
+    """Rows of numbers, one per text or pair, in one flat array.
 
     Args:
         parts: The rows in order; each part as a flat array, *shape* ``(numbers of the part,)``.
@@ -91,7 +91,7 @@ class PairColumn:
         """Tokens of each pair, *shape* ``(pairs,)``."""
 
     def pairs(self, rows: Sequence[int]) -> TokenizedPairs:
-        """Some pairs; that they were truncated is not known any more."""
+        """Some pairs, without the information whether they were truncated."""
         return TokenizedPairs(
             [self._ids[row] for row in rows], [self._types[row] for row in rows], np.zeros(len(rows), dtype=np.bool_)
         )
@@ -158,7 +158,8 @@ class TrainingTask(nn.Module, ABC):
         """
 
 
-# One pass over all columns has less overhead than one a column, unless it makes short texts as long as long ones.
+# One pass over all columns has less overhead than one per column, unless it pads short texts to the length of long
+# ones.
 _MAX_PADDING_RATIO = 1.25
 
 
@@ -168,7 +169,7 @@ class BiEncoderTask(TrainingTask):
     Args:
         encoder: The encoder.
         objectives: Data set → objective; several data sets may share one.
-        prompts: Data set → the prompt of each text column, where there are any.
+        prompts: Data set → the prompt of each text column, if there are any.
         mini_batch: Texts whose activations are in memory at once; None: all texts of the batch.
     """
 
@@ -212,7 +213,7 @@ class BiEncoderTask(TrainingTask):
         return batch
 
     def _mini_batches(self, texts: Sequence[Tokens]) -> list[Sequence[Tokens]]:
-        """Split on the host, which knows the lengths: reading them from a GPU would block."""
+        """Split into mini-batches on the host, which knows the lengths: reading them from a GPU would block."""
         size = self._mini_batch or len(texts)
         return [texts[start : start + size] for start in range(0, len(texts), size)]
 

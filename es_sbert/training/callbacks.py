@@ -103,7 +103,7 @@ def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name
     Args:
         rows: As `metrics_history` gives them.
         path: PNG file to write.
-        title: Above the axes.
+        title: Title of the plot.
         dev_name: Name of the dev metric; None without a dev set.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -129,7 +129,7 @@ class MetricsLogCallback(TrainerCallback):
 
     Args:
         stem: Path without suffix: `<stem>.csv` and `<stem>.png` are written.
-        title: Of the plot.
+        title: Title of the plot.
         dev_name: Name of the dev metric; None without a dev set.
     """
 
@@ -158,7 +158,7 @@ class ProgressBarCallback(TrainerCallback):
         stage: Name of the stage.
         dev_name: Name of the dev metric; None without a dev set.
         report: Called with a line for every evaluation.
-        console: Where the bar is drawn; stderr by default.
+        console: Console for the bar; stderr by default.
     """
 
     def __init__(

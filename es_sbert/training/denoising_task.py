@@ -1,4 +1,4 @@
-"""Train a bi-encoder to rebuild texts of which words were deleted, from their sentence vectors alone (TSDAE).
+"""Train a bi-encoder to reconstruct texts with deleted words from their sentence vectors alone (TSDAE).
 
 TSDAE, a transformer-based sequential denoising auto-encoder: Wang, Reimers and Gurevych 2021, arXiv 2104.06979. It
 needs texts only. The decoder exists while the model is trained; it is not saved with it.
@@ -31,22 +31,22 @@ from es_sbert.training.training_examples import Examples
 
 # Architectures whose decoder (XXXForCausalLM of transformers) has the encoder's layers and a cross-attention.
 DECODER_ARCHITECTURES = ("bert", "roberta", "xlm-roberta")
-# The label of what the loss leaves out: padding.
+# The label of padding, which the loss ignores.
 _IGNORED = -100
-# What the tokens of a word begin with in WordPiece vocabularies, all but the first.
+# Prefix of all tokens of a word except the first, in WordPiece vocabularies.
 _CONTINUATION = "##"
 
 
 class WordDeletion:
     """Deletes random words of tokenized texts; special tokens and prompts stay, and at least one word does.
 
-    In a WordPiece vocabulary, which marks the continuations of words, whole words are deleted. In others a word is a
-    token: where their scripts put no spaces between words, there is nothing else to go by.
+    In a WordPiece vocabulary, which marks the continuations of words, whole words are deleted. In other vocabularies,
+    each token counts as a word, since some scripts have no spaces between words.
 
     Args:
-        encoder: Gives the tokenizer.
+        encoder: The encoder, whose tokenizer is used.
         ratio: Probability that a word is deleted.
-        prompt: What the texts start with.
+        prompt: The prompt at the beginning of the texts.
     """
 
     def __init__(self, encoder: SiameseEncoder, ratio: float, prompt: str = "") -> None:
@@ -100,10 +100,10 @@ class DenoisingDecoder(nn.Module):
         config.is_decoder = config.add_cross_attention = True
         config.use_cache = False
         with quiet_transformers():
-            # The folder may have the head of the pre-training, which is then kept; all else that is missing is new.
+            # If the folder has the head of the pre-training, it is kept; all other missing tensors are new.
             network, _ = load_pretrained(AutoModelForCausalLM, encoder.model.transformer_folder, config=config)
         self.network: Any = network.train()
-        own = {id(parameter) for parameter in transformer.parameters()}
+        shared = {id(parameter) for parameter in transformer.parameters()}
         modules = dict(network.base_model.named_modules())
         for name, parameter in transformer.named_parameters():
             place, _, attribute = name.rpartition(".")
@@ -111,7 +111,7 @@ class DenoisingDecoder(nn.Module):
                 setattr(modules[place], attribute, parameter)
         network.tie_weights()
         self._tied = {
-            name for name, parameter in network.named_parameters(remove_duplicate=False) if id(parameter) in own
+            name for name, parameter in network.named_parameters(remove_duplicate=False) if id(parameter) in shared
         }
         first: dict[int, str] = {}  # of tensors with several names, one is enough
         for name, parameter in network.named_parameters(remove_duplicate=False):
@@ -179,9 +179,9 @@ class DenoisingTask(BiEncoderTask):
         encoder: The encoder.
         decoder: The decoder.
         specs: Data set → settings.
-        seed: Of the deleted words, with the data set, the epoch and the example: a resumed run, and any number of
-            processes, delete the same.
-        prompts: Data set → the prompt of its one text column, where there is one.
+        seed: Seed of the deleted words, together with the data set, the epoch and the example: a resumed run, and any
+            number of processes, delete the same words.
+        prompts: Data set → the prompt of its one text column, if there is one.
         mini_batch: Texts whose activations are in memory at once; None: all texts of the batch.
     """
 
@@ -262,7 +262,7 @@ def open_denoising_task(
     Args:
         encoder: The encoder.
         specs, seed, prompts, mini_batch: As for `DenoisingTask`.
-        dropout: Of the decoder; None keeps the base's.
+        dropout: Dropout of the decoder; None keeps that of the base.
 
     Raises:
         RecipeInvalid: the encoder cannot have a decoder.

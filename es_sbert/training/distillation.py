@@ -1,6 +1,6 @@
-"""Distil a sentence encoder into a smaller or static student, whose vectors are in the same space.
+"""Distill a sentence encoder into a smaller or static student, whose vectors are in the same space.
 
-The student is trained towards the vectors of its teacher on texts without labels (Hinton et al. 2015, arXiv 1503.02531;
+The student is trained toward the vectors of its teacher on texts without labels (Hinton et al. 2015, arXiv 1503.02531;
 Reimers and Gurevych 2020, arXiv 2004.09813; LEAF, Vujanic and Rueckstiess 2025, arXiv 2509.12539). It is a recipe of
 one stage of vector distillation, whose texts are in memory. A student that starts from another model than its teacher
 has a Dense layer that maps its vectors into the teacher's space, as in LEAF.
@@ -42,7 +42,7 @@ MIN_TEXTS = 100
 """Fewest different texts to train on."""
 
 STAGE = "distillation"
-_TEXTS = "texts"  # what recipe and messages call the texts, which are of no single file
+_TEXTS = "texts"  # name of the texts in recipe and messages, since they may come from several files
 _MAX_HELD_OUT = 1000
 # Texts between two checkpoints of a student with layers, minutes on a CPU; and most checkpoints of an epoch.
 _CHECKPOINT_TEXTS, _MAX_CHECKPOINTS = 10_000, 20
@@ -52,19 +52,19 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class Student:
-    """What is made of the teacher, and how it is trained.
+    """The kind of student, and the settings of its training.
 
     Attributes:
-        layers: Keep so many of its layers, evenly spaced; None for all layers of `base`, and for a static model where
-            there is no base.
-        base: The model that the student starts from, in place of the teacher.
-        prompt: Which of the teacher's prompts is put in front of the texts. None: that of documents for a static model;
-            those of documents and of queries in turn, if they differ, for others, which keep the prompts.
+        layers: Number of layers to keep, evenly spaced; None for all layers of `base`, or for a static model if there
+            is no base.
+        base: The model that the student starts from, instead of the teacher.
+        prompt: The teacher's prompt for the texts. None: the prompt of documents for a static model; for others, which
+            keep the prompts, those of documents and of queries in turn, if they differ.
         epochs: Passes over the texts; None for 3 with layers, 8 for a static model.
-        batch: Texts of a batch; None for 64 with layers, and for a static model a hundredth of the texts, 32 to 1024.
+        batch: Texts per batch; None for 64 with layers, or for a static model a hundredth of the texts, 32 to 1024.
         learning_rate: Highest learning rate; None for 5e-4 with layers, 1e-4 with all layers of a base, 0.01 for a
             static model.
-        seed: Of the order of the texts, and of those that are held out.
+        seed: Seed of the order of the texts and of the choice of held-out texts.
         precision: Number format of the transformer's products while training: `auto`, `fp32`, `bf16` or `fp16`. On
             CPUs with bf16 products, bf16 is faster.
     """
@@ -95,7 +95,7 @@ class Distillation:
         start_cosine, cosine: Mean cosine × 100 between its vectors and the teacher's on the held-out texts, before and
             after training; None if it was not trained by this call.
         sts: Spearman's ρ × 100 on the STS file, before and after training; None without a file.
-        teacher_sts: The teacher's.
+        teacher_sts: The same for the teacher.
     """
 
     folder: Path
@@ -121,7 +121,7 @@ def distill_model(
     keep_checkpoints: bool,
     report: Callable[[str], None],
 ) -> Distillation:
-    """Make a student of a teacher, train it and export it; see `es_sbert.training.distill`."""
+    """Create a student of a teacher, train it and export it; see `es_sbert.training.distill`."""
     refuse_several_processes(
         "es-sbert distill",
         "Start it without torchrun. For several GPUs, start `es-sbert train` with a recipe of the objective "
@@ -198,12 +198,12 @@ def distillation_recipe(
     texts: int,
     base: SentenceModel | None = None,
 ) -> Recipe:
-    """The recipe that trains a student towards its teacher.
+    """The recipe that trains a student toward its teacher.
 
     Args:
-        name: Of the student.
+        name: Name of the student.
         teacher: The teacher, by the name to open it with.
-        student: What is made of it.
+        student: The kind of student, and the settings of its training.
         sts: File of gold pairs to measure the student on.
         texts: How many texts it is trained on.
         base: The model that the student starts from, by the name to open it with; None for the teacher.
@@ -246,13 +246,13 @@ def distillation_recipe(
 def _model_spec(
     teacher: SentenceModel, student: Student, base: SentenceModel | None, prompts: dict[str, str]
 ) -> ModelSpec:
-    # Dropout would blur what the student is drawn to; there are more texts than it can learn by heart.
+    # No dropout: it would add noise to the training, and there are too many texts to overfit.
     if base is None:
         return ModelSpec(base=teacher.name, layers=student.layers, static=student.static, dropout=0)
     return ModelSpec(
         base=base.name,
         layers=student.layers,
-        # Also where both have as many dimensions: those of one model mean nothing in the other.
+        # Also if both have the same number of dimensions: those of one model mean nothing in the other.
         dense=DenseSpec(out_features=teacher.dimensions, activation=Activation.IDENTITY),
         normalize=teacher.normalize,
         prompts={name: prompt for name, prompt in prompts.items() if base.prompts.get(name) != prompt},
@@ -263,12 +263,12 @@ def _model_spec(
 def _learning_rate(student: Student) -> float:
     if student.static:
         return 1e-2
-    # What layers are left must learn the work of those that were removed.
+    # The remaining layers must learn to replace the removed ones.
     return 1e-4 if student.layers is None else 5e-4
 
 
 def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
-    """A base with the prompts of the teacher for kinds that it has none for."""
+    """A base with the prompts of the teacher for the kinds of texts for which it has none."""
     prompts = dict(base.prompts)
     for kind in PROMPT_NAMES:
         if teacher.prompt(kind) and not base.prompt(kind):
@@ -279,7 +279,7 @@ def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
 
 
 def _prompt_kinds(teacher: SentenceModel, start: SentenceModel, student: Student) -> tuple[PromptKind, ...]:
-    """Which kinds of texts the student learns: both where it or its teacher puts different prompts in front."""
+    """The kinds of texts that the student learns: both if it or its teacher has different prompts for them."""
     if student.prompt is not None:
         return (student.prompt,)
     differs = any(model.prompt("query") != model.prompt("document") for model in (teacher, start))
@@ -293,7 +293,7 @@ def _sts_spec(sts: Path) -> DevSpec:
 def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
     """Texts to train on and texts to measure on, in an order drawn by the seed.
 
-    A tenth of the texts is held out, 1,000 at most.
+    A tenth of the texts is held out, at most 1,000.
     """
     order = np.random.default_rng(seed).permutation(len(texts)).tolist()
     held_out = min(_MAX_HELD_OUT, len(texts) // 10)
@@ -305,9 +305,9 @@ def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str], test_se
     (stage,) = recipe.stages
     examples, objectives = [], []
     for number, spec in enumerate(stage.data):
-        own = list(texts[number :: len(stage.data)])
-        lines = np.arange(1, len(own) + 1, dtype=np.int64)
-        examples.append(Examples(str(spec.name), Path(_TEXTS), (own,), None, lines))
+        part = list(texts[number :: len(stage.data)])
+        lines = np.arange(1, len(part) + 1, dtype=np.int64)
+        examples.append(Examples(str(spec.name), Path(_TEXTS), (part,), None, lines))
         objectives.append(stage.objective_of(spec))
     dev = DevData("vectors", (held_out,), None)
     return RunData(
@@ -334,7 +334,7 @@ def _export_untrained(
     test_set: DevData | None,
     report: Callable[[str], None],
 ) -> Distillation:
-    """A static student as the teacher's vectors of tokens make it, without training."""
+    """A static student made from the teacher's token vectors, without training."""
     if not student.static:
         what = f"{student.base or teacher} with {student.layers} layers" if student.layers else student.base
         raise UsageError(

@@ -1,6 +1,6 @@
 """Hard negatives: texts that a ranking places near a query although they are not relevant to it.
 
-Most texts that rank high for a query and are not labelled are in fact relevant (Qu et al. 2021, RocketQA, arXiv
+Most texts that rank high for a query and are not labeled are in fact relevant (Qu et al. 2021, RocketQA, arXiv
 2010.08191). A candidate is therefore dropped unless its cosine with the query is lower than that of the positive by a
 margin (de Souza P. Moreira et al. 2024, NV-Retriever, arXiv 2407.15831), and, if there is a reranker, unless its score
 is lower than the positive's as well.
@@ -89,8 +89,8 @@ def keep_below_reranker(
         reranker: Scores a query and a document.
     """
     numbered = [(number, row) for number, rows in enumerate(candidates) for row in rows]
-    own = [relevant[0] for relevant in positives]
-    limits = reranker.score(queries, [documents[row] for row in own])  # (queries,)
+    first_positives = [relevant[0] for relevant in positives]
+    limits = reranker.score(queries, [documents[row] for row in first_positives])  # (queries,)
     scores = reranker.score([queries[number] for number, _ in numbered], [documents[row] for _, row in numbered])
     kept: list[list[int]] = [[] for _ in candidates]
     for (number, row), score in zip(numbered, scores.tolist(), strict=True):
@@ -102,13 +102,13 @@ def keep_below_reranker(
 def fill_up(
     candidates: Sequence[Sequence[int]], positives: Sequence[Sequence[int]], documents: int, count: int, seed: int
 ) -> Rows:
-    """The first candidates of each query, and random documents where there are too few.
+    """The first candidates of each query, filled up with random documents if there are too few.
 
     Args:
         candidates, positives: As for `keep_below_margin`.
         documents: Number of documents; more than a query has positives by at least `count`.
-        count: Negatives of a query.
-        seed: Of the random documents.
+        count: Negatives per query.
+        seed: Seed of the random documents.
 
     Returns:
         *Shape:* ``(queries, count)``, the rows of one query all different.
@@ -116,14 +116,14 @@ def fill_up(
     random = np.random.default_rng(seed)
     chosen = np.empty((len(candidates), count), dtype=np.int64)
     for number, (rows, relevant) in enumerate(zip(candidates, positives, strict=True)):
-        own = list(rows[:count])
-        excluded = {*own, *relevant}
-        while len(own) < count:
+        filled = list(rows[:count])
+        excluded = {*filled, *relevant}
+        while len(filled) < count:
             row = int(random.integers(documents))
             if row not in excluded:
-                own.append(row)
+                filled.append(row)
                 excluded.add(row)
-        chosen[number] = own
+        chosen[number] = filled
     return chosen
 
 
@@ -142,7 +142,7 @@ def choose_negatives(
         positives: Rows of the documents that are relevant to each query, the pair's own first; also those of equal
             text.
         texts: The queries and the documents.
-        vectors: Theirs, of any length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
+        vectors: Their vectors, of any length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
         spec: Ranks, margin and count.
         reranker: Checks the candidates too.
 
@@ -169,7 +169,7 @@ def choose_negatives(
 
 
 def normalized_text(text: str) -> str:
-    """A text without differences of case and white space, which most tokenizers do not see."""
+    """A text with normalized case and white space, whose differences most tokenizers ignore."""
     return " ".join(text.split()).casefold()
 
 

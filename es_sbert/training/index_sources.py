@@ -70,12 +70,12 @@ def _name(source: Any) -> str:
 def read_index_sources(
     recipe: Recipe, folder: Path, engine: EngineSettings | None, report: Callable[[str], None]
 ) -> None:
-    """Write the documents of each index of a recipe to a file of the folder, one JSON object a line.
+    """Write the documents of each index of a recipe to a file of the folder, one JSON object per line.
 
     Args:
         recipe: The recipe.
-        folder: Where the files go; created if it is missing.
-        engine: Where the indices are; None takes the settings of the environment.
+        folder: Folder of the files; created if it is missing.
+        engine: The engine of the indices; None takes the settings of the environment.
         report: Called with progress messages.
 
     Raises:
@@ -121,8 +121,8 @@ def _read_rows(engine: Engine, sources: list[SourceSpec], report: Callable[[str]
     labels: dict[str, None] = {}
     for source in sources:
         columns: Mapping[str, str | tuple[str, ...]] = source.columns  # type: ignore[attr-defined]
-        for role, given in columns.items():
-            for column in (given,) if isinstance(given, str) else given:
+        for role, names in columns.items():
+            for column in (names,) if isinstance(names, str) else names:
                 if role in _LABELS:
                     labels[column] = None
                 else:
@@ -137,14 +137,14 @@ def _read_rows(engine: Engine, sources: list[SourceSpec], report: Callable[[str]
         row |= {column: value for column in labels if (value := find_field(document.source, column)) is not MISSING}
         if len(row) == len({*texts, *labels}):
             rows.append({"_id": document.key[0]} | row)
-    wanted = ", ".join([*texts, *labels])
+    described = ", ".join([*texts, *labels])
     if not rows:
         raise SourceError(
-            f"none of the {pluralize(len(documents), 'document')} of index {selection.index} has text in {wanted}",
+            f"none of the {pluralize(len(documents), 'document')} of index {selection.index} has text in {described}",
             "Name other fields in the columns of the recipe (`es-sbert index show` lists them), or another filter.",
         )
     left_out = len(documents) - len(rows)
-    without = f"; {left_out:,} others lack text in one of {wanted}" if left_out else ""
+    without = f"; {left_out:,} others lack text in one of {described}" if left_out else ""
     report(f"Read {pluralize(len(rows), 'document')} of index {selection.index}{without}")
     return rows
 

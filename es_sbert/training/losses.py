@@ -39,7 +39,7 @@ def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor
 
     Args:
         u, v: *Shape:* ``(batch, dimensions)``.
-        distance: Which one.
+        distance: The kind of distance.
 
     Returns:
         *Shape:* ``(batch,)``.
@@ -65,8 +65,8 @@ class Objective(nn.Module, ABC):
         spec: Its settings.
 
     Attributes:
-        schema: Its columns, in the order of the vectors that `forward` takes, and its labels. What depends on the
-            settings (the classes, the range of scores) is only in `objective_schema`.
+        schema: Its columns, in the order of the vectors that `forward` takes, and its labels. The parts that depend on
+            the settings (the classes, the range of scores) are only in `objective_schema`.
     """
 
     schema: ExampleSchema
@@ -125,7 +125,7 @@ class SoftmaxLoss(Objective):
     initialized as in `torch.nn.Linear` and discarded after training.
 
     Args:
-        spec: Which features, in which order, and the classes.
+        spec: The features in their order, and the classes.
         dimensions: Length of the sentence vectors.
     """
 
@@ -203,11 +203,11 @@ class MultipleNegativesRankingLoss(Objective):
         # candidates: (batch · (1 + negatives), dimensions), positives first
         candidates = normalize_vectors(torch.cat(list(vectors[1:])))
         logits = self.spec.scale * anchors @ candidates.T  # (batch, batch · (1 + negatives))
-        own = torch.arange(len(anchors), device=anchors.device)  # (batch,): aᵢ's positive is candidate i
-        loss = cross_entropy(logits, own)
+        targets = torch.arange(len(anchors), device=anchors.device)  # (batch,): aᵢ's positive is candidate i
+        loss = cross_entropy(logits, targets)
         if not self.spec.symmetric:
             return loss
-        return (loss + cross_entropy(logits[:, : len(anchors)].T, own)) / 2
+        return (loss + cross_entropy(logits[:, : len(anchors)].T, targets)) / 2
 
 
 class CoSENTLoss(Objective):
@@ -252,7 +252,7 @@ def check_dimensions(student: int, teacher: int) -> None:
 class VectorDistillationLoss(Objective):
     """Mean over columns, examples and dimensions of (v − t)², t the teacher's vector of the first column's text.
 
-    With translations in the other columns, their vectors are trained towards that of the source: multilingual
+    With translations in the other columns, their vectors are trained toward that of the source: multilingual
     knowledge distillation (Reimers and Gurevych 2020, arXiv 2004.09813, section 2). One column is plain distillation.
     """
 

@@ -17,11 +17,11 @@ class RecipeSettings(BaseModel):
 
 def _check_unique(setting: str, values: Sequence[object]) -> None:
     if len(set(values)) != len(values):
-        raise ValueError(f"{setting} names one twice: {', '.join(map(str, values))}")
+        raise ValueError(f"{setting} has a repeated value: {', '.join(map(str, values))}")
 
 
 class PairFeature(StrEnum):
-    """What the softmax objective sees of a pair's sentence vectors u and v."""
+    """A feature of a pair's sentence vectors u and v for the softmax objective."""
 
     U = "u"
     V = "v"
@@ -78,7 +78,7 @@ class RegressionSpec(_ObjectiveSpec):
     """Mean squared error between cos(u, v) and the gold score (the paper's regression objective).
 
     Attributes:
-        range: What the data's `score_range` is mapped to.
+        range: The range to which the data's `score_range` is mapped.
         teacher: Model that scores the pairs, so that the data needs no scores: a sentence encoder by its cosine, a
             cross-encoder by its score, both cut to `range` (Thakur et al. 2021, Augmented SBERT, arXiv 2010.08240).
     """
@@ -91,7 +91,7 @@ class RegressionSpec(_ObjectiveSpec):
     def _within_reach_of_a_cosine(self) -> RegressionSpec:
         low, high = self.range
         if not -1 <= low < high <= 1:
-            raise ValueError(f"range [{low:g}, {high:g}] is no part of [-1, 1], where cosines lie")
+            raise ValueError(f"range [{low:g}, {high:g}] is not within [-1, 1], the range of cosines")
         return self
 
 
@@ -107,7 +107,7 @@ class InBatchSpec(_ObjectiveSpec):
     """Cross-entropy over cosines to all positives and hard negatives of the batch (Henderson et al. 2017).
 
     Attributes:
-        scale: What cosines are multiplied by: the inverse of the temperature.
+        scale: Factor of the cosines: the inverse of the temperature.
         symmetric: Also from the positives to the anchors.
     """
 
@@ -127,8 +127,8 @@ class VectorDistillationSpec(_ObjectiveSpec):
     """Mean squared error to a teacher's vectors, also across languages (Reimers and Gurevych 2020, arXiv 2004.09813).
 
     Attributes:
-        teacher: Model that embeds the first text column; the vectors of all columns are drawn to it.
-        teacher_prompt: Which of the teacher's prompts to put in front of the texts that it embeds.
+        teacher: Model that embeds the first text column; the vectors of all columns are trained toward its vectors.
+        teacher_prompt: The teacher's prompt for the texts that it embeds.
     """
 
     kind: Literal["vector-distillation"]
@@ -140,9 +140,9 @@ class MarginDistillationSpec(_ObjectiveSpec):
     """Mean squared error between score margins of student and teacher (Hofstätter et al. 2020, arXiv 2010.02666).
 
     Attributes:
-        teacher: Folder of a cross-encoder that scores the pairs; None where the data has the margins (role `score`).
-        scale: What the student's margins are multiplied by. Margins of unit vectors are at most 2, those of many
-            cross-encoders 10 and more.
+        teacher: Folder of a cross-encoder that scores the pairs; None if the data has the margins (role `score`).
+        scale: Factor of the student's margins. Margins of unit vectors are at most 2, those of many cross-encoders 10
+            and more.
     """
 
     kind: Literal["margin-distillation"]

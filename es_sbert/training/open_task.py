@@ -44,7 +44,7 @@ def open_task(
         stage: The stage.
         examples: Its data sets.
         objectives: The objective of each.
-        seed: Of the words that denoising deletes.
+        seed: Seed of the words that denoising deletes.
 
     Raises:
         ModelError: the base cannot be opened.
@@ -170,7 +170,7 @@ def _open_denoising_task(
     if spec.lora is not None:
         raise RecipeInvalid(
             "lora cannot apply to the objective denoising, whose decoder has the weights of the encoder",
-            "Leave lora out of the recipe, or use it in a run of its own with another objective.",
+            "Leave lora out of the recipe, or use it in a separate run with another objective.",
         )
     task = open_denoising_task(
         encoder, objectives, seed=seed, dropout=spec.dropout, prompts=prompts, mini_batch=stage.mini_batch
@@ -255,7 +255,7 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
         spec: Model settings of the recipe; its `base` is the name in messages.
 
     Raises:
-        ModelError: the folder cannot be opened, or no static model can be made of it, or no layers removed.
+        ModelError: the folder cannot be opened, cannot become a static model, or cannot have layers removed.
         UsageError: it has no more layers than the recipe keeps.
     """
     if spec.static:

@@ -29,7 +29,7 @@ def gold_scores(examples: Examples, rows: Sequence[int], allowed: tuple[float, f
 
     Args:
         examples: A data set with scores.
-        rows: Which.
+        rows: The rows.
         allowed: Lowest and highest score of the objective.
 
     Raises:
@@ -48,7 +48,7 @@ def gold_scores(examples: Examples, rows: Sequence[int], allowed: tuple[float, f
 
 
 class CrossEncoderTask(TrainingTask):
-    """A cross-encoder and what it is trained for.
+    """A cross-encoder with its objectives.
 
     All data sets share the one head: all are scored (`regression`: one logit, binary cross-entropy against the gold
     score) or all have the same classes (`softmax`: cross-entropy; its features are of sentence vectors, which a
@@ -133,7 +133,7 @@ def head_labels(objectives: Mapping[str, ObjectiveSpec]) -> tuple[str, ...]:
 
 
 class PolyEncoderTask(TrainingTask):
-    """A poly-encoder and what it is trained for.
+    """A poly-encoder with its objectives.
 
     `regression`: mean squared error between the score, a cosine, and the gold score. `in-batch`: cross-entropy of each
     context over all candidates of the joint batch, its own the right one (the paper's objective), on scores times the
@@ -144,7 +144,7 @@ class PolyEncoderTask(TrainingTask):
         objectives: Data set → objective. The first text column of each holds the contexts.
 
     Raises:
-        RecipeInvalid: an objective that is none of the two.
+        RecipeInvalid: an objective other than these two.
     """
 
     def __init__(self, network: PolyEncoder, objectives: Mapping[str, ObjectiveSpec]) -> None:
@@ -180,8 +180,8 @@ class PolyEncoderTask(TrainingTask):
     def forward(self, dataset: str, batch: Batch) -> Tensor:
         """The mean loss of the joint batch.
 
-        Each process compares its own contexts with the candidates of all processes: what other processes' losses say
-        of one's own candidates comes back through `gather`.
+        Each process compares its own contexts with the candidates of all processes. The gradients of its own candidates
+        from the losses of other processes come back through `gather`.
         """
         objective, sizes = self.objectives[dataset], batch.get("sizes", ())
         first, *others = batch["columns"]
@@ -192,8 +192,8 @@ class PolyEncoderTask(TrainingTask):
             logits = objective.scale * self.network.compare(contexts, candidates.unsqueeze(0))
             before = rows_before(sizes)
             # Context i's own candidate: the positives are the first column.
-            own = torch.arange(before, before + len(contexts), device=contexts.device)  # (batch,)
-            return joint_mean(nn.functional.cross_entropy(logits, own, reduction="none"), sizes)
+            targets = torch.arange(before, before + len(contexts), device=contexts.device)  # (batch,)
+            return joint_mean(nn.functional.cross_entropy(logits, targets, reduction="none"), sizes)
         scores = self.network.compare(contexts, columns[0].unsqueeze(1))[:, 0]  # (batch,)
         return joint_mean(nn.functional.mse_loss(scores, batch["labels"], reduction="none"), sizes)
 
@@ -213,7 +213,7 @@ def _check_poly_objective(dataset: str, objective: ObjectiveSpec) -> None:
         )
     if objective.matryoshka is not None:
         raise RecipeInvalid(
-            f"{dataset}: matryoshka cuts sentence vectors, of which a poly-encoder has none for the first text",
+            f"{dataset}: matryoshka cuts sentence vectors, but a poly-encoder has none for the first text",
             "Leave matryoshka out, or set the model's kind to bi-encoder.",
         )
     if isinstance(objective, InBatchSpec) and objective.symmetric:

@@ -1,7 +1,7 @@
-"""Pairs of a text's own passages: one passage, and the one that follows it.
+"""Pairs of passages of one text: a passage, and the passage that follows it.
 
-Neighbouring passages are about the same thing in other words (as in the inverse cloze task of Lee et al. 2019, arXiv
-1906.00300, with passages in place of sentences). Texts need no title and no telling first sentence for it.
+Neighboring passages are about the same thing in other words (as in the inverse cloze task of Lee et al. 2019, arXiv
+1906.00300, with passages instead of sentences). Texts need neither a title nor an informative first sentence.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.recipe import PassagesSpec
 from es_sbert.training.training_examples import Examples
 
-# A passage of fewer words, or in a script without spaces of fewer characters, says too little.
+# A passage with fewer words, or fewer characters in a script without spaces, holds too little information.
 _MIN_WORDS, _MIN_CHARACTERS = 3, 12
 
 
-def choose_neighbours(text: str, spans: Sequence[Span], draw: int) -> tuple[Span, Span] | None:
-    """Two passages of a text, of which the second follows the first.
+def choose_neighbors(text: str, spans: Sequence[Span], draw: int) -> tuple[Span, Span] | None:
+    """Choose two passages of a text, the second of which follows the first.
 
-    They share no text: spans do not overlap, and a passage that what follows repeats word for word is not chosen.
+    They share no text: spans do not overlap, and a passage is not chosen if the next one repeats it word for word.
 
     Args:
         text: The text.
@@ -39,17 +39,17 @@ def choose_neighbours(text: str, spans: Sequence[Span], draw: int) -> tuple[Span
         draw: A random number, from 0: which passage is tried first.
 
     Returns:
-        The two, or None if there are no two passages with words enough.
+        The two passages, or None if there are no two with enough words.
     """
     pairs = list(pairwise(spans))
     for number in range(len(pairs)):
         first, second = pairs[(draw + number) % len(pairs)]
-        own, following = text[first[0] : first[1]], text[second[0] :]
+        passage, following = text[first[0] : first[1]], text[second[0] :]
         if (
             first[1] <= second[0]
-            and _says_enough(own)
+            and _says_enough(passage)
             and _says_enough(text[second[0] : second[1]])
-            and normalized_text(own) not in normalized_text(following)
+            and normalized_text(passage) not in normalized_text(following)
         ):
             return first, second
     return None
@@ -66,7 +66,7 @@ def passage_splitter(folder: Path, name: str, tokens: int) -> Callable[[Sequence
     Args:
         folder: The model whose tokens are counted: a sentence-transformers folder or a plain transformer.
         name: Its name.
-        tokens: Most tokens of a passage; fewer if the model reads fewer.
+        tokens: Maximum tokens of a passage; fewer if the model reads fewer.
 
     Raises:
         ModelError: the folder cannot be opened.
@@ -79,11 +79,11 @@ def passage_splitter(folder: Path, name: str, tokens: int) -> Callable[[Sequence
 def add_passage_pairs(
     examples: Examples, spec: PassagesSpec | None, base: str, cache: Path, report: Callable[[str], None]
 ) -> Examples:
-    """Make a pair of neighbouring passages of each text; unchanged examples if `spec` is None.
+    """Make a pair of neighboring passages of each text; unchanged examples if `spec` is None.
 
     Args:
         examples: Texts.
-        spec: How long the passages are.
+        spec: The length of the passages.
         base: Name of the model whose tokens are counted.
         cache: File (.npy) of the passages, so that a resumed run has the same.
         report: Called with progress messages.
@@ -102,7 +102,7 @@ def add_passage_pairs(
     if not cache.exists():
         draws = np.random.default_rng(spec.seed).integers(2**31, size=len(texts)).tolist()
         split = passage_splitter(resolve_model(base), base, spec.tokens)(texts)
-        chosen = map(choose_neighbours, texts, split, draws)
+        chosen = map(choose_neighbors, texts, split, draws)
         places = [(row, *pair[0], *pair[1]) for row, pair in enumerate(chosen) if pair is not None]
         save_array(cache, np.array(places, dtype=np.int64).reshape(-1, 5))
     places = np.load(cache).tolist()
@@ -112,7 +112,7 @@ def add_passage_pairs(
             "Lower passages.tokens in the recipe, or use longer texts.",
         )
     report(
-        f"Neighbouring passages of {examples.name}: {pluralize(len(places), 'pair')} of {pluralize(len(texts), 'text')}"
+        f"Neighboring passages of {examples.name}: {pluralize(len(places), 'pair')} of {pluralize(len(texts), 'text')}"
     )
     anchors = [texts[row][start:end] for row, start, end, _, _ in places]
     positives = [texts[row][start:end] for row, _, _, start, end in places]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
@@ -32,19 +32,19 @@ from es_sbert.training.objective_settings import (
 
 
 class ModelKind(StrEnum):
-    """What is trained: a network that reads two texts apart (bi-encoder), together (cross-encoder), or in between."""
+    """The kind of network: it reads two texts separately (bi-encoder), together (cross-encoder), or in between."""
 
     BI_ENCODER = "bi-encoder"
     CROSS_ENCODER = "cross-encoder"
     POLY_ENCODER = "poly-encoder"
 
 
-class NeighboursSpec(RecipeSettings):
-    """Replace the pairs of a data set by pairs of nearest neighbours among its texts.
+class NeighborsSpec(RecipeSettings):
+    """Replace the pairs of a data set by pairs of nearest neighbors among its texts.
 
     Attributes:
-        model: Name, folder or hub id of the sentence encoder that finds the neighbours.
-        among: How many nearest texts the partner is drawn from.
+        model: Name, folder or hub id of the sentence encoder that finds the neighbors.
+        among: Number of nearest texts from which the partner is drawn.
         seed: Seed of the draw.
     """
 
@@ -58,13 +58,13 @@ class HardNegativesSpec(RecipeSettings):
 
     Attributes:
         model: Name, folder or hub id of the sentence encoder that ranks the positives for each anchor.
-        count: Negatives of a pair. Objectives with one negative have a row for each.
+        count: Negatives per pair. Objectives with one negative have a row for each.
         ranks: First and last rank of the candidates, from 1.
         margin: By how much the cosine of a negative must be lower than that of the positive; closer texts are probably
-            relevant too. Where too few candidates remain, random positives of other pairs are added. None keeps all,
-            for a teacher that judges them.
+            relevant too. If too few candidates remain, random positives of other pairs are added. None keeps all, for a
+            teacher that judges them.
         reranker: Folder of a cross-encoder that must score a negative lower than the positive; None for none.
-        seed: Seed of the random ones.
+        seed: Seed of the random positives.
     """
 
     model: str = "all-MiniLM-L6-v2"
@@ -77,7 +77,7 @@ class HardNegativesSpec(RecipeSettings):
     @model_validator(mode="after")
     def _ranks_in_order(self) -> Self:
         if self.ranks[0] > self.ranks[1]:
-            raise ValueError(f"ranks {list(self.ranks)} do not rise")
+            raise ValueError(f"ranks {list(self.ranks)} are not in ascending order")
         return self
 
 
@@ -85,8 +85,8 @@ class PassagesSpec(RecipeSettings):
     """Make pairs of texts: a passage of a text as the anchor, the passage that follows it as the positive.
 
     Attributes:
-        tokens: Most tokens of a passage. Texts are split at ends of paragraphs and sentences, without overlap.
-        seed: Of the choice of the passage.
+        tokens: Maximum tokens of a passage. Texts are split at ends of paragraphs and sentences, without overlap.
+        seed: Seed of the choice of the passage.
     """
 
     tokens: int = Field(default=64, ge=16)
@@ -94,7 +94,7 @@ class PassagesSpec(RecipeSettings):
 
 
 class SourceSpec(RecipeSettings):
-    """Where rows come from: a file, or the documents of an index.
+    """A source of rows: a file, or the documents of an index.
 
     Attributes:
         path: JSONL, CSV, TSV (each also .gz or .zst), Parquet, or a folder written by `datasets`. A relative path
@@ -102,7 +102,7 @@ class SourceSpec(RecipeSettings):
         index: Index or alias whose documents are the rows, instead of `path`. The columns are then fields, or text
             templates such as `{title}. {body}`. Documents without text in one of the columns are left out.
         filter: With `index`: query that every document must match.
-        sample: With `index`: at most so many documents, drawn at random; all by default.
+        sample: With `index`: maximum number of documents, drawn at random; all by default.
         sample_seed: With `index`: the seed of the order of the documents, which is random, and of the sample. Parts of
             one sample (`skip`, `limit`) do not overlap.
         skip: Skip this many examples at the start.
@@ -141,14 +141,14 @@ class DataSpec(SourceSpec):
     """One source of examples.
 
     Attributes:
-        name: For messages and the log; the name of the file or index by default.
+        name: Name for messages and the log; the name of the file or index by default.
         columns: Role of the objective → column of the source. The last role of objectives that repeat it may have a
             list of columns. Labels have the roles `score` or `class`.
         score_range: The lowest and highest gold score of the data; a score outside is an error.
-        prompts: Role → name of the model's prompt that is put in front of the texts of that column.
+        prompts: Role → name of the model's prompt for the texts of that column.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
-        neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
-        passages: Make pairs of neighbouring passages of the texts in the column `text`, for objectives that take an
+        neighbors: Mine pairs of nearest neighbors for a `teacher` to score, instead of the pairs of the file.
+        passages: Make pairs of neighboring passages of the texts in the column `text`, for objectives that take an
             anchor and a positive.
         hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet, and for a cross-encoder as
             `teacher` of margin-distillation to label (Wang et al. 2022, GPL, arXiv 2112.07577).
@@ -159,7 +159,8 @@ class DataSpec(SourceSpec):
     score_range: tuple[float, float] | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
     objective: ObjectiveSpec | None = None
-    neighbours: NeighboursSpec | None = None
+    # Recipes of earlier releases have the key `neighbours`.
+    neighbors: NeighborsSpec | None = Field(default=None, validation_alias=AliasChoices("neighbors", "neighbours"))
     passages: PassagesSpec | None = None
     hard_negatives: HardNegativesSpec | None = None
 
@@ -176,16 +177,16 @@ class DataSpec(SourceSpec):
 
 
 class DevSpec(SourceSpec):
-    """What a model is measured on: a stage's dev set chooses the best checkpoint, a recipe's test set nothing.
+    """Data to measure a model on. A stage's dev set chooses the best checkpoint; a recipe's test set chooses nothing.
 
     Attributes:
         task: `sts`: Spearman's ρ of scores (roles sentence1, sentence2, score); `triplet`: accuracy (anchor,
             positive, negative); `pairs`: reciprocal rank of each anchor's positive among all positives
             (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1); `vectors`: mean
             cosine to the vectors of the stage's teacher (text), for a stage of vector distillation.
-        columns: As for training data.
-        prompts: Role → which of the model's prompts is put in front of the texts of that column, as `ingest` and
-            `search` do. Models without prompts leave the texts as they are.
+        columns: As in training data.
+        prompts: Role → the model's prompt for the texts of that column, as `ingest` and `search` use it. Models without
+            prompts leave the texts unchanged.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"] = "sts"
@@ -219,7 +220,7 @@ class StageSpec(RecipeSettings):
     The defaults are the paper's (Reimers and Gurevych 2019, section 3.1).
 
     Attributes:
-        name: Also of the stage's folder and log in `OUTPUT/training`.
+        name: Name of the stage, and of its folder and log in `OUTPUT/training`.
         batch: Examples of one optimizer step's joint batch, over all processes, before accumulation.
         mini_batch: Embed this many examples at a time and recompute them for the gradients, so that
             `batch` may exceed memory (gradient caching, Gao et al. 2021, arXiv 2101.06983).
@@ -227,7 +228,7 @@ class StageSpec(RecipeSettings):
         mixing: `proportional`: every example once an epoch, batches of all data sets in random order;
             `round-robin`: one batch of each in turn, until the shortest is exhausted.
         warmup: Share of all steps over which the learning rate rises from 0; it then falls linearly to 0.
-        checkpoints_per_epoch: How often an epoch is measured on dev and saved, evenly.
+        checkpoints_per_epoch: Number of evenly spaced checkpoints per epoch, each measured on dev.
         patience: Stop after this many evaluations without a better dev score; None: never.
         smart_batching: Put examples of similar length into one batch.
     """
@@ -265,8 +266,8 @@ class StageSpec(RecipeSettings):
             raise ValueError("dev.task vectors needs a teacher: use objective vector-distillation for the first data")
         for data in self.data:
             objective = self.objective_of(data)
-            if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
-                raise ValueError(f"{data.source}: neighbours need scores: use objective regression with a teacher")
+            if data.neighbors and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
+                raise ValueError(f"{data.source}: neighbors need scores: use objective regression with a teacher")
             if data.passages:
                 _check_passages(data, objective)
             if data.hard_negatives:
@@ -329,7 +330,7 @@ class ModelSpec(RecipeSettings):
 
     Attributes:
         base: Folder, installed name or hub id of a sentence-transformers model, or of a bare transformer.
-        kind: What is trained.
+        kind: Kind of network.
         pooling: For a bi-encoder; None keeps the base's, mean where it has none.
         dense: A new layer after the pooling instead of the base's; None keeps the base's.
         normalize: Whether vectors have unit length; None keeps the base's, False for a bare transformer.
@@ -338,8 +339,8 @@ class ModelSpec(RecipeSettings):
         codes: For a poly-encoder: number of vectors of the first text.
         lora: Train low-rank updates only.
         dropout: Dropout of the transformer while it is trained; None keeps the base's.
-        layers: Keep so many of the base's layers, evenly spaced; None keeps all.
-        static: Start from a table of the base's vectors of single tokens (a StaticEmbedding) in place of its network.
+        layers: Number of the base's layers to keep, evenly spaced; None keeps all.
+        static: Start from a table of the base's vectors of single tokens (a StaticEmbedding) instead of its network.
     """
 
     base: str
@@ -373,15 +374,15 @@ class Recipe(RecipeSettings):
 
     Attributes:
         name: Name of the trained model.
-        description: For the model card.
+        description: Description for the model card.
         model: The start model of a run.
         stages: In order.
-        precision: Number format of the transformer's products while training; weights and optimizer stay float32.
-            `auto`: bf16 on a card that has it, fp32 on a CPU.
+        precision: Number format of the transformer's matrix products in training; weights and optimizer stay float32.
+            `auto`: bf16 on a card that supports it, fp32 on a CPU.
         compile: Compile the transformer with torch.compile before its first step.
         seed: Random seed.
-        test: Data to measure the base model and the trained model on, at the end. No checkpoint is chosen by it.
-        export: What is written at the end.
+        test: Data to measure the base model and the trained model on, at the end. It chooses no checkpoint.
+        export: The export at the end.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
@@ -433,16 +434,16 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
         overrides: Dotted path of a setting → its value in YAML, such as `stages.0.batch` → `32`.
 
     Raises:
-        RecipeInvalid: no such recipe, no YAML, or settings that are unknown, missing or contradict each other.
+        RecipeInvalid: no such recipe, invalid YAML, or settings that are unknown, missing or contradict each other.
     """
     source, text = _read_yaml(name)
     try:
         settings = yaml.load(text, _UniqueKeyLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
+        location = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or error_summary(error)
-        raise RecipeInvalid(f"{source}{where}: {problem}", "Correct the YAML at that line.") from error
+        raise RecipeInvalid(f"{source}{location}: {problem}", "Correct the YAML at that line.") from error
     if not isinstance(settings, dict):
         raise RecipeInvalid(f"{source} does not hold settings (key: value)", _REMEDY)
     for path, value in (overrides or {}).items():
@@ -454,7 +455,7 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
 
 
 def _read_yaml(name: str) -> tuple[str, str]:
-    """(what to call it, text)."""
+    """Its name for messages, and its text."""
     path = Path(name)
     shipped = _SHIPPED_RECIPES / f"{name}.yaml"
     if not path.is_file() and "/" not in name and shipped.is_file():
@@ -502,7 +503,7 @@ def _describe_problems(error: ValidationError) -> str:
     for entry in error.errors():
         loc = entry["loc"]
         if entry["type"] == "too_short" and any(other[: len(loc)] == loc != other for other in places):
-            continue  # pydantic counts stages without the broken ones, and complains of their number as well
+            continue  # pydantic counts only valid stages, and also reports that there are too few
         place = ".".join(map(str, entry["loc"])) or "the recipe"
         message = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "extra_forbidden":
@@ -514,7 +515,7 @@ def _describe_problems(error: ValidationError) -> str:
 
 
 def _find_setting(name: str) -> list[str]:
-    """Where recipes have a setting of this name: `stages.N.data.N` for `score_range`."""
+    """Location of a setting in recipes: `stages.N.data.N` for `score_range`."""
     schema = Recipe.model_json_schema()
 
     def find(node: dict[str, Any], place: str) -> Iterator[str]:

@@ -68,7 +68,7 @@ _MODEL_SUFFIXES = (".safetensors", ".json")
 
 
 class RunFolder:
-    """`OUTPUT/training` while a run lasts; its logs stay when the model has moved to OUTPUT.
+    """The folder `OUTPUT/training` of a run; its logs stay there after the model has moved to OUTPUT.
 
     Args:
         output: Folder of the trained model.
@@ -182,11 +182,11 @@ class RunFolder:
                 )
         models = before.get("models", {})
         for name, current in settings["models"].items():
-            known = models.get(name, current)  # older versions did not record it
-            if known != current:
+            recorded = models.get(name, current)  # older versions did not record it
+            if recorded != current:
                 raise CheckpointInvalid(
-                    f"{self.output} was started with another model under the name {name}: its hash was {known[:12]}, "
-                    f"now it is {current[:12]}",
+                    f"{self.output} was started with another model under the name {name}: "
+                    f"its hash was {recorded[:12]}, now it is {current[:12]}",
                     "Restore that model (or, if the name is a relative path, run the command in the same folder), or "
                     "start a new run in another folder.",
                 )

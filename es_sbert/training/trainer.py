@@ -49,7 +49,7 @@ _METRIC_NAMES = {
     "vectors": "cosine to the teacher × 100",
 }
 
-# Anchors whose positives are ranked at once: (block, positives) cosines are in memory.
+# Number of anchors whose positives are ranked at once: (block, positives) cosines are in memory.
 _ANCHOR_BLOCK = 1024
 
 
@@ -88,7 +88,7 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
         scores = model.score(*data.texts)
     else:
         raise RecipeInvalid(
-            f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not give",
+            f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not compute",
             "Use dev.task: sts or duplicates.",
         )
     assert data.gold is not None, "read_dev gives labels for these tasks"
@@ -109,8 +109,8 @@ def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]
     total = 0.0
     for start in range(0, len(first), _ANCHOR_BLOCK):
         cosines = first[start : start + _ANCHOR_BLOCK] @ second.T  # (block, pairs)
-        own = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))]  # (block,)
-        total += float((1 / (cosines >= own[:, None]).sum(axis=1)).sum())
+        positive_cosines = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))]  # (block,)
+        total += float((1 / (cosines >= positive_cosines[:, None]).sum(axis=1)).sum())
     return 100 * total / len(first)
 
 
@@ -263,7 +263,7 @@ class CheckpointCallback(TrainerCallback):
     It has to be the last callback: those before it decide what follows a step.
 
     Args:
-        losses: Of the run.
+        losses: Checks the losses of the run.
 
     Attributes:
         saving: Whether a checkpoint is being written.

@@ -41,7 +41,7 @@ class TrainingPrecision:
     """Number formats of a run; weights and optimizer stay float32.
 
     Attributes:
-        products: Of the transformer's matrix products (autocast).
+        products: Number format of the transformer's matrix products (autocast).
         tf32: Whether products that stay in float32 (the objective, Dense layers, all of them with `products` fp32) are
             computed in TF32, which keeps 10 bits of 23. Cards before compute capability 8.0 do not have it.
     """
@@ -79,7 +79,7 @@ def choose_training_precision(
 
 
 def has_native_bf16() -> bool:
-    """Whether the current card computes in bf16 itself; torch emulates it on others, slower than fp32."""
+    """Whether the current card computes bf16 natively; torch emulates it on others, slower than fp32."""
     return bool(torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
@@ -104,18 +104,18 @@ def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu"
 
 
 def refuse_several_processes(command: str, remedy: str) -> None:
-    """Refuse to run in one of several processes that torchrun or a like launcher has started.
+    """Refuse to run in one of several processes that torchrun or a similar launcher has started.
 
     Args:
-        command: What runs in one process only.
-        remedy: What to do.
+        command: The command, which runs in one process only.
+        remedy: The remedy of the error.
 
     Raises:
         UsageError: there are several.
     """
     count = os.environ.get("WORLD_SIZE", "1")
     if count.isdigit() and int(count) > 1:
-        raise UsageError(f"{command} runs in one process, and torchrun has started {count} (WORLD_SIZE)", remedy)
+        raise UsageError(f"{command} runs in one process, but torchrun has started {count} (WORLD_SIZE)", remedy)
 
 
 def processes() -> int:

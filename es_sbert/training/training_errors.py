@@ -52,7 +52,7 @@ class LossCheck:
 
         Args:
             loss: A scalar.
-            step: Of the optimizer, from 1.
+            step: Step of the optimizer, from 1.
             examples: The data set of the batch.
             rows: Its examples, *shape* ``(batch,)``.
 
@@ -147,8 +147,8 @@ def translate_out_of_memory(batch: int, mini_batch: int | None) -> Iterator[None
     try:
         yield
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not known and not any(words in str(error).lower() for words in _CPU_OUT_OF_MEMORY):
+        is_memory_error = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not is_memory_error and not any(words in str(error).lower() for words in _CPU_OUT_OF_MEMORY):
             raise
         setting, held = ("mini_batch", mini_batch) if mini_batch else ("batch", batch)
         smaller = max(1, held // 2)

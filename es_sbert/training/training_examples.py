@@ -29,13 +29,13 @@ class LabelKind(StrEnum):
 
 @dataclass(frozen=True)
 class ExampleSchema:
-    """What an objective needs of a data set.
+    """The columns and labels that an objective needs.
 
     Attributes:
         roles: Names of the text columns, in the order of the objective.
-        label: What kind of label the objective expects.
+        label: The kind of label that the objective expects.
         repeats_last: Whether the last role may be mapped to any number of columns, none included.
-        score_range: For `LabelKind.SCORE`: the range that gold scores are mapped to, or None for scores as they are.
+        score_range: For `LabelKind.SCORE`: the range to which gold scores are mapped, or None for unchanged scores.
         classes: For `LabelKind.CLASS`: the names of the classes, in the order of their numbers.
         distinct: Whether a text must not occur twice in a batch (in-batch negatives).
         taught: Whether a teacher model makes the labels, so the data has none.
@@ -50,7 +50,7 @@ class ExampleSchema:
     taught: bool = False
 
     def without_negatives(self) -> ExampleSchema:
-        """What the data has where negatives are mined."""
+        """The schema of the data if negatives are mined."""
         return replace(self, roles=tuple(role for role in self.roles if role != "negative"), repeats_last=False)
 
 
@@ -59,8 +59,8 @@ class Examples:
     """One data set.
 
     Attributes:
-        name: Of the data set in the recipe.
-        path: Where it was read from.
+        name: Name of the data set in the recipe.
+        path: The file that it was read from.
         texts: One list for each text column of the objective, in the order of its roles, all of one length.
         labels: Scores ``(examples,)`` float32, classes ``(examples,)`` int64, vectors ``(examples, dimensions)``
             float32, or None.
@@ -82,7 +82,7 @@ class Examples:
         return f"{self.path}, line {self.lines[example]}"
 
     def part(self, start: int, count: int | None) -> Examples:
-        """`count` examples from the one at `start`, counted from 0; all that follow where it is None."""
+        """`count` examples from the one at `start`, counted from 0; all that follow if `count` is None."""
         rows = slice(start, None if count is None else start + count)
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, texts=tuple(column[rows] for column in self.texts), labels=labels, lines=self.lines[rows])
@@ -98,13 +98,13 @@ def assign_columns(
     """Check a recipe's mapping of roles to columns against what an objective needs.
 
     Args:
-        name: Of the data set, for messages.
+        name: Name of the data set, for messages.
         columns: Role → column; several for the last role of a shape that repeats it.
-        shape: What the objective needs.
+        shape: Columns and labels that the objective needs.
 
     Returns:
-        The columns of texts in the order of the objective's roles; the column of scores or classes, None where the
-        data has none.
+        The columns of texts in the order of the objective's roles; the column of scores or classes, None if the data
+        has none.
 
     Raises:
         RecipeInvalid: a role is unknown or lacks its column, or has several where one is needed.
@@ -119,7 +119,7 @@ def assign_columns(
         wrong += [f"no such role as {', '.join(unknown)}"] if unknown else []
         needed = ", ".join(f"{role} (any number of columns)" if role == optional else role for role in roles)
         raise RecipeInvalid(f"{name}: {' and '.join(wrong)}", f"Its objective has these roles: {needed}.")
-    several = [role for role, given in columns.items() if not isinstance(given, str) and role != optional]
+    several = [role for role, value in columns.items() if not isinstance(value, str) and role != optional]
     if several:
         raise RecipeInvalid(
             f"{name}: {', '.join(several)} has a list of columns", f"Name one column for {', '.join(several)}."
@@ -151,8 +151,8 @@ def check_negatives(texts: Sequence[Sequence[str]], lines: NDArray[np.int64], pr
             if negative == anchor:
                 problems.add(line, "the negative is the anchor itself")
             elif (first_line := positives_of.get((anchor, negative))) is not None:
-                where = "" if first_line == line else f" of the same anchor in line {first_line}"
-                problems.add(line, f"the negative is the positive{where}")
+                location = "" if first_line == line else f" of the same anchor in line {first_line}"
+                problems.add(line, f"the negative is the positive{location}")
 
 
 _ROWS_REMEDY = "Correct or remove these rows, or assign other columns in the recipe."
@@ -165,7 +165,7 @@ def read_examples(
 
     Args:
         spec: The data set; a relative path counts from `data_folder`.
-        shape: What its objective needs.
+        shape: Columns and labels that its objective needs.
         data_folder: The data folder of the run.
         trained_roles: The roles of the objective, if the data lacks some that are made later, and has others.
 
@@ -174,8 +174,8 @@ def read_examples(
 
     Raises:
         RecipeInvalid: a role is unknown or has no column, or the range of scores is empty.
-        SourceError: the file cannot be read, or rows have an empty side, an unknown class, a score that is no
-            number or out of range, or a negative that is a right answer; with the file and the first such lines.
+        SourceError: the file cannot be read, or rows have an empty side, an unknown class, a score that is not a number
+            or out of range, or a negative that is a right answer; with the file and the first such lines.
         UsageError: the library that reads the format is not installed.
     """
     name = spec.name or Path(spec.file).name
@@ -194,23 +194,23 @@ _Range = tuple[float, float]
 
 
 def _read_rows(
-    name: str, spec: DataSpec | DevSpec, shape: ExampleSchema, data_folder: Path, given: _Range | None = None
+    name: str, spec: DataSpec | DevSpec, shape: ExampleSchema, data_folder: Path, score_range: _Range | None = None
 ) -> Examples:
     """Read the columns of a shape and check every row, also of those that `skip` leaves out.
 
-    `given` is the lowest and the highest gold score of the data, if that is known.
+    `score_range` is the lowest and the highest gold score of the data, if that is known.
     """
     text_columns, label_column = assign_columns(name, spec.columns, shape)
-    if given is not None and not given[0] < given[1]:
+    if score_range is not None and not score_range[0] < score_range[1]:
         raise RecipeInvalid(
-            f"{name}: score_range {list(given)} is empty", "Give the lowest and the highest score, in this order."
+            f"{name}: score_range {list(score_range)} is empty", "Give the lowest and the highest score, in this order."
         )
     path = data_folder / spec.file
     columns = dict.fromkeys([*text_columns, *([label_column] if label_column else [])])  # each is read once
     table = read_table(path, list(columns), limit=None if spec.limit is None else spec.skip + spec.limit)
     problems = table.problems()
     texts = tuple(table.texts(column, problems) for column in text_columns)
-    labels = None if label_column is None else _labels(table, label_column, shape, given, problems)
+    labels = None if label_column is None else _labels(table, label_column, shape, score_range, problems)
     problems.check(_ROWS_REMEDY)
     if shape.label is LabelKind.NONE and "negative" in shape.roles:
         check_negatives(texts, table.lines, problems)
@@ -222,13 +222,13 @@ def _read_rows(
 
 
 def _labels(
-    table: Table, column: str, shape: ExampleSchema, given: _Range | None, problems: RowErrors
+    table: Table, column: str, shape: ExampleSchema, score_range: _Range | None, problems: RowErrors
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     if shape.label is LabelKind.CLASS:
         return _classes(table, column, shape.classes, problems)
     scores = table.floats(column, problems)  # (rows,)
-    if given is not None:
-        low, high = given
+    if score_range is not None:
+        low, high = score_range
         # An invalid score is NaN here and was reported already.
         for row in np.flatnonzero((scores < low) | (scores > high)):
             reason = f"{column} is {scores[row]:g}, outside {low:g} to {high:g}"
@@ -240,7 +240,7 @@ def _labels(
 
 
 def _classes(table: Table, column: str, classes: tuple[str, ...], problems: RowErrors) -> NDArray[np.int64]:
-    """Numbers of the classes, *shape* ``(rows,)``; −1 where a label is none of them."""
+    """Numbers of the classes, *shape* ``(rows,)``; −1 for other labels."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = np.array([numbers.get(_class_name(value), -1) for value in table.columns[column]], dtype=np.int64)
     for row in np.flatnonzero(found < 0):
@@ -275,7 +275,7 @@ class DevData:
         gold: Scores (`sts`, float32) or classes (`duplicates`, int64) of *shape* ``(examples,)``; vectors of the
             teacher (`vectors`, float32) of *shape* ``(examples, dimensions)``, None before it has embedded the texts;
             None for the tasks whose columns define the right text.
-        kinds: Which of the model's prompts to put in front of the texts of each role; empty for none.
+        kinds: The model's prompt for the texts of each role; empty for none.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates", "vectors"]
@@ -338,7 +338,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
     Args:
         stage: The stage.
         data_folder: The data folder of the run.
-        schemas: What the objective of each data set needs.
+        schemas: Columns and labels that the objective of each data set needs.
 
     Raises:
         SourceError: a file or a row is invalid; with file and line.
@@ -361,7 +361,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
 
 
 def _given_schema(data: DataSpec, schema: ExampleSchema) -> ExampleSchema:
-    """What a data set has, where the rest of what its objective needs is made of it."""
+    """The schema of a data set from which the rest of the objective's columns is derived."""
     if data.passages:
         return ExampleSchema(("text",))
     return schema.without_negatives() if data.hard_negatives else schema

@@ -28,7 +28,7 @@ from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, 
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbour_pairs
+from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbor_pairs
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files
 from es_sbert.training.losses import objective_schema
@@ -95,7 +95,7 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
     for stage in recipe.stages:
         for data in stage.data:
             names.add(getattr(stage.objective_of(data), "teacher", None))
-            names.add(data.neighbours.model if data.neighbours else None)
+            names.add(data.neighbors.model if data.neighbors else None)
             names |= {data.hard_negatives.model, data.hard_negatives.reranker} if data.hard_negatives else set()
     folders = {}
     for name in sorted(name for name in names if name is not None):
@@ -126,7 +126,7 @@ def check_recipe(
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
         device: `auto`, `cpu` or `cuda`.
-        engine: Where the recipe's indices are; None takes the settings of the environment.
+        engine: Engine with the recipe's indices; None uses the settings of the environment.
         report: Called with progress messages.
 
     Raises:
@@ -146,12 +146,12 @@ class RunData:
     """The data of a run, read and checked.
 
     Attributes:
-        stages: Of each stage.
+        stages: The data of each stage.
         test: The test set; None without one.
         folder: Base of relative paths in the recipe.
-        hashes: Path → SHA-256 of what was read, so that a resumed run has the same data.
-        given: The recipe as it was given, with indices in place of the files that their documents were written to; None
-            for the recipe itself.
+        hashes: Path → SHA-256 of its content, so that a resumed run has the same data.
+        given: The recipe as it was given, with indices instead of the files that hold their documents; None for the
+            recipe itself.
     """
 
     stages: Sequence[StageData]
@@ -180,7 +180,7 @@ def run_recipe(
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
         output, device, resume, keep_checkpoints, report: As for `run_with_data`.
-        engine: Where the recipe's indices are; None takes the settings of the environment.
+        engine: Engine with the recipe's indices; None uses the settings of the environment.
 
     Raises:
         EsSbertError: an input is missing or invalid, or the run failed.
@@ -238,7 +238,7 @@ def run_with_data(
     process = accelerate.PartialState(cpu=torch_device == "cpu")
     models = find_models(recipe, all_needed=not resume)
     folder = RunFolder(output)
-    given = data.given or recipe
+    original = data.given or recipe
     # A resumed run keeps its number format, also on another GPU.
     recorded = folder.precision() if resume and recipe.precision == "auto" else None
     precision = choose_training_precision(recorded or recipe.precision, torch_device, has_bf16=has_native_bf16())
@@ -249,7 +249,7 @@ def run_with_data(
         if process.is_main_process:
             data_hashes = data.hashes()
             model_hashes = {name: hash_model(path) for name, path in models.items()}
-            stack.enter_context(folder.lock(given, data_hashes, model_hashes, precision.products, resume=resume))
+            stack.enter_context(folder.lock(original, data_hashes, model_hashes, precision.products, resume=resume))
         process.wait_for_everyone()
         if resume and folder.finished():
             run.report(f"{output} is finished: there is nothing to resume")
@@ -259,7 +259,7 @@ def run_with_data(
         if process.is_main_process:
             if data.test is not None:
                 test = _measure_test_set(run, data.stages, data.test, process)
-            fingerprint = _export(run, data.folder, _training_record(run, given, data_hashes, test))
+            fingerprint = _export(run, data.folder, _training_record(run, original, data_hashes, test))
             folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
         process.wait_for_everyone()
     return TrainingResult(output, results, fingerprint, test, str(precision))
@@ -269,16 +269,16 @@ def _index_sources(recipe: Recipe) -> list[SourceSpec]:
     return [source for source in recipe.sources if source.index is not None]
 
 
-def _hash_data(given: Recipe, recipe: Recipe, data_folder: Path) -> dict[str, str]:
+def _hash_data(original: Recipe, recipe: Recipe, data_folder: Path) -> dict[str, str]:
     """SHA-256 of every file that the run reads, by its path, or by the index that its documents came from.
 
     Args:
-        given: The recipe as it was given.
+        original: The recipe as it was given.
         recipe: The recipe with files instead of indices.
     """
     files = {
         f"{source.source} ({source_file(source)})" if source.index else source.source: data_folder / read.file
-        for source, read in zip(given.sources, recipe.sources, strict=True)
+        for source, read in zip(original.sources, recipe.sources, strict=True)
     }
     return {name: hash_source(files[name]) for name in sorted(files)}
 
@@ -299,23 +299,29 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
 
 
 def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
-    """Make pairs of passages, mine neighbours and negatives, and add teachers' labels.
+    """Make pairs of passages, mine neighbors and negatives, and add teachers' labels.
 
     All are kept in the stage's folder for a resumed run.
     """
     folder, examples = run.folder.stage(stage.name), []
     datasets = zip(stage.data, data.examples, data.objectives, strict=True)
     for number, (spec, dataset, objective) in enumerate(datasets):
-        neighbours, labels = folder / f"neighbours-{number}.npy", folder / f"teacher-{number}.npy"
+        neighbors, labels = _neighbors_file(folder, number), folder / f"teacher-{number}.npy"
         negatives = folder / f"negatives-{number}.npy"
         passages = folder / f"passages-{number}.npy"
         made = add_passage_pairs(dataset, spec.passages, run.recipe.model.base, passages, run.report)
-        pairs = mine_neighbour_pairs(made, spec.neighbours, neighbours, run.device, run.report)
+        pairs = mine_neighbor_pairs(made, spec.neighbors, neighbors, run.device, run.report)
         one_each = not isinstance(objective, InBatchSpec)
         mined = add_hard_negatives(pairs, spec.hard_negatives, negatives, run.device, run.report, one_each=one_each)
         examples.append(add_teacher_labels(mined, objective, labels, run.device, run.report))
     dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
     return replace(data, examples=tuple(examples), dev=dev)
+
+
+def _neighbors_file(folder: Path, number: int) -> Path:
+    """The file of mined pairs of a data set; a run of an earlier release keeps its own spelling of the name."""
+    earlier = folder / f"neighbours-{number}.npy"
+    return earlier if earlier.exists() else folder / f"neighbors-{number}.npy"
 
 
 def _measure_test_set(
@@ -339,13 +345,13 @@ def _measure_test_set(
 
 
 def _training_record(
-    run: RunSettings, given: Recipe, data_hashes: dict[str, str], test: FinalScores | None
+    run: RunSettings, original: Recipe, data_hashes: dict[str, str], test: FinalScores | None
 ) -> dict[str, Any]:
     """Content of `training.json`: the recipe as it was given, hashes of the data, stage results, versions."""
     packages = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     results = [run.folder.result(stage.name) for stage in run.recipe.stages]
     return {
-        "recipe": given.model_dump(mode="json", exclude_defaults=True),
+        "recipe": original.model_dump(mode="json", exclude_defaults=True),
         "precision": str(run.precision),
         "data": data_hashes,
         "stages": [json.loads(result.read_text(encoding="utf-8")) for result in results],

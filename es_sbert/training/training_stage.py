@@ -75,7 +75,7 @@ class StageResult:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What all stages of a run share.
+    """The settings that all stages of a run share.
 
     Attributes:
         recipe: The recipe.
@@ -238,9 +238,9 @@ def build_batch_sampler(
     """Plan the batches of a stage; each process gets its part of every batch.
 
     Args:
-        recipe, stage, data: What is trained.
+        recipe, stage, data: The recipe, the stage and its data.
         lengths: Token counts of the examples of a data set (`TrainingTask.lengths`).
-        state: This process.
+        state: State of this process.
         report: Called if repeated texts make batches smaller than `stage.batch`.
 
     Raises:

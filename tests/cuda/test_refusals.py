@@ -179,7 +179,7 @@ def test_device_lost_between_batches_raises_device_error(cuda_stand_ins: StandIn
 
 def test_compute_nodes_on_cpu_are_rejected(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     said = opened(cuda_stand_ins, write_graph(tmp_path / "graph.onnx", "Tan", "Relu", "Sinh"))
-    assert "would run on the CPU in part: CUDA has no kernel for its Sinh, Tan" in said, said
+    assert "would run partly on the CPU: CUDA has no kernel for its Sinh, Tan" in said, said
 
 
 def test_shape_nodes_on_cpu_are_allowed(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_auto_falls_back_to_cpu_and_warns_why(cuda_stand_ins: StandIns, model: P
     done = encoded(cuda_stand_ins, model, cache, without=("curand",))
     assert done.returncode == 0, done.stderr
     assert [set(orjson.loads(line)) for line in done.stdout.splitlines()] == [{"text", "embedding"}] * 2
-    assert "Warning: CUDA does not run here: no session on cuda:0" in done.stderr
+    assert "Warning: CUDA does not work here: no session on cuda:0" in done.stderr
     assert "pip install nvidia-curand" in done.stderr
     assert re.search(r"(CPUExecutionProvider|OpenVINO [\d.]+), cpu\)", done.stderr)
 
@@ -257,7 +257,7 @@ def test_commands_without_summary_warn_about_cuda_fallback(
     program = ["-m", "es_sbert", "duplicates", str(tmp_path / "texts.txt"), "--model", str(model)]
     done = cuda_stand_ins.run(program, without=("curand",), environment={"ES_SBERT_CACHE": str(cache)})
     assert done.returncode == 0, done.stderr
-    assert "Warning: CUDA does not run here: no session on cuda:0" in done.stderr
+    assert "Warning: CUDA does not work here: no session on cuda:0" in done.stderr
     assert "CUDA" not in done.stdout
 
 

@@ -64,7 +64,7 @@ def test_adopt_workflow_from_doctor_to_search_and_backfill(run: Run, plain: Call
     index = plain(wrong=(4, 21))
     command = f"es-sbert index adopt {index} --vector-field embedding --model MODEL --text-field FIELD"
     shown = run("index", "show", index, with_model=False)
-    assert "embedding holds vectors of another program; take them over: `es-sbert index adopt`" in shown.out
+    assert "embedding holds vectors of another program; adopt them: `es-sbert index adopt`" in shown.out
     assert command in run("doctor", "--index", index).out
     searched = run("search", "--index", index, "a cat")
     assert searched.code == 2

@@ -183,7 +183,7 @@ def test_clusters_without_texts_are_numbered(cli: Cli, model: Path, engine_url: 
     [
         ((), "neither is given"),
         (("docs.jsonl", "--index", "i"), "both are given"),
-        (("one.txt",), "a comparison needs two texts, and there is one"),
+        (("one.txt",), "a comparison needs two texts, but there is one"),
         (("docs.jsonl", "--k", "10"), "10 clusters of 9 texts\n  Ask for fewer clusters"),
         (("docs.jsonl", "--k", "4"), "have only 3 different vectors\n  Ask for 3 clusters at most"),
         (("docs.jsonl", "--k", "0"), "0 is not in the range x>=1"),

@@ -194,7 +194,7 @@ CSV = b"id,title,body\n1,a cat,a man\n2,a dog,a woman\n"
         (b'{"_id": {"$oid": "1"}, "text": "a cat"}\n', ("--dry-run",), "give --id-field '_id.$oid'"),
         (b'{"_version": 1, "_seq_no": 2, "text": "a cat"}\n', (), "jq -c 'del(._version, ._seq_no)' d.jsonl"),
         (b'{"_id": "1", "_source": {"text": "a cat"}, "_routing": "r"}\n', (), "_id and --routing-field _routing."),
-        (b'{"id": "1", "text": "a cat"}\n', ("--routing-field", "parent"), "has the field parent of the routing"),
+        (b'{"id": "1", "text": "a cat"}\n', ("--routing-field", "parent"), "has the routing field parent"),
         (b'{"title": ["a", 7], "body": null}\n' * 3, (), "is a JSON array with a number, not a string"),
         (b'{"title": null, "body": " "}\n' * 3, (), "is empty in all of them"),
     ],

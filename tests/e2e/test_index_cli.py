@@ -319,7 +319,8 @@ def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index
         ("_id", "is not a valid field name", "a field to write such as"),
     ):
         assert_refused(run("index", "repair", index, "--written-field", field, "--yes", url=es9_url), message, remedy)
-    assert_refused(run("index", "repair", index, "--yes", url=es9_url), "nothing would be asked", "Leave --yes out")
+    refused = run("index", "repair", index, "--yes", url=es9_url)
+    assert_refused(refused, "there is nothing to confirm", "Leave --yes out")
 
 
 def test_recall_size_and_change_type_commands(
@@ -365,11 +366,11 @@ def test_recall_size_and_change_type_commands(
     assert_refused(run("index", "estimate", url=es9_url), "what to calculate with is missing", "--documents")
 
     change = ("index", "change-type", index, "--index-type", "bbq_hnsw")
-    refused = "a change from hnsw to bbq_hnsw cannot be undone in place, and there is no terminal"
+    refused = "a change from hnsw to bbq_hnsw cannot be undone in place, but there is no terminal"
     assert_refused(run(*change, url=es9_url), refused, "Add --yes")
     changed = run("index", "change-type", index, "--index-type", "int8_hnsw", "--yes", "--force-merge", url=es9_url)
     assert (changed.code, changed.out) == (0, "")
-    assert f"{index}.embedding: int8_hnsw in place of hnsw" in changed.err
+    assert f"{index}.embedding: int8_hnsw instead of hnsw" in changed.err
     assert changed.err.endswith("All documents are stored as int8_hnsw\n")
     assert "already" in run("index", "change-type", index, "--index-type", "int8_hnsw", url=es9_url).err
     back = run("index", "change-type", index, "--index-type", "flat", url=es9_url)

@@ -117,7 +117,7 @@ def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[
         del expected[str(100 + number)]
     done = run(*options)
     assert done.code == 0, done.err
-    assert f"{place.index} takes writes again, which an earlier run had blocked" in done.err
+    assert f"{place.index} accepts writes again, which an earlier run had blocked" in done.err
     summary = done.summary
     assert summary["writes_refused_seconds"] > 0
     assert (summary["finished"], summary["resumed"], summary["target"]) == (True, True, target)
@@ -133,7 +133,7 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     for options, code, said in (
         (["--drop"], 2, "there is no terminal to ask for confirmation"),
         (["--drop", "--yes"], 2, "no migration has created"),
-        (["--drop", "--rollback"], 2, "exclude each other"),
+        (["--drop", "--rollback"], 2, "cannot be combined"),
         (["--rollback"], 2, "none has kept the index before"),
         (["--list"], 0, "has kept an index"),
         (["--replace-index", "--no-block-writes"], 2, "late writes could not be copied"),

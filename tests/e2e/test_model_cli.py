@@ -161,7 +161,7 @@ def test_replaced_model_folder_is_reported_as_changed(workshop: Workshop) -> Non
     write_tiny_bert(workshop.bundle, seed=1)
     done = workshop.search()
     assert (done.code, done.out) == (2, "")
-    assert f"{workshop.needs()}its folder {workshop.bundle} holds another model now (" in done.err
+    assert f"{workshop.needs()}its folder {workshop.bundle} now holds another model (" in done.err
     assert "hub" not in done.err
     assert "changed" in workshop.cli("model", "list").out
 
@@ -182,7 +182,7 @@ def test_registered_name_selects_model(workshop: Workshop) -> None:
     assert workshop.cli("model", "add", workshop.bundle, "--name", "support").code == 0
     assert first_hit(workshop.search("--model", "support")) == TEXTS[0]
     refused = workshop.cli("model", "add", workshop.bundle, "--name", "all-MiniLM-L6-v2")
-    assert (refused.code, "an installed model is called" in refused.err) == (2, True)
+    assert (refused.code, "an installed model has the name" in refused.err) == (2, True)
 
 
 def test_models_can_be_listed_and_removed(workshop: Workshop) -> None:

@@ -130,7 +130,7 @@ class Desk:
         done = self._cli("train", "recipe.json", "--check")
         if done.code == 0:
             adapted = self._cli("adapt", index, "-o", self.fresh(), *self.model[:2])
-            assert "pairs to train on, and at least 50 are needed" in adapted.err
+            assert "pairs to train on, but at least 50 are needed" in adapted.err
         return done
 
     def doctor(self, index: str) -> Done:
@@ -266,7 +266,7 @@ def test_listed_privileges_are_sufficient_and_necessary(desk: Desk, task: str) -
     done = command(desk, name)
     assert done.code == 0, done.err
     # Without `manage` a new index is loaded all the same, only slower.
-    assert ("stay as they are during the load" in done.err) is (task == "`ingest FILE…` into a new index")
+    assert ("are not changed during the load" in done.err) is (task == "`ingest FILE…` into a new index")
 
 
 def test_code_checks_privileges_of_the_table() -> None:
@@ -308,7 +308,7 @@ def test_read_only_key_can_search_and_show_but_not_load(desk: Desk) -> None:
     assert "d0" in desk.search(index).out
     shown = desk.index("show", index)
     assert "documents     6" in shown.out
-    assert "size          not told to this user" in shown.out
+    assert "size          not visible to this user" in shown.out
     more = write_jsonl(Path("more.jsonl"), sentences(9))
     for arguments in ([str(more), "--id-field", "id"], []):
         done = desk.ingest(index, *arguments)

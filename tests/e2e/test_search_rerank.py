@@ -141,7 +141,7 @@ def test_rerank_bad_input_exits_2(search: Callable[..., list[str]], cli: Cli, pl
         (["--rerank-window", 3], "--rerank-window is given without --rerank"),
         (["--rerank", reranker, "--rerank-window", 0], "the rerank window is 0"),
         (["--like", "1", "--rerank", reranker], "TEXT and --like are both given"),
-        (["--rerank", plain], "is a cross-encoder that was not exported yet"),
+        (["--rerank", plain], "is a cross-encoder that has not been exported yet"),
         (["--rerank", "./nowhere"], "there is no folder './nowhere'"),
     ]:
         done = cli(*search(*options))

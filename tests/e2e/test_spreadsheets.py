@@ -47,7 +47,7 @@ def test_semicolons_and_windows_1252_are_refused_then_loaded_whole(
     Path("a.csv").write_bytes(table(ROWS, ";").encode("windows-1252"))
     done = ingest("a.csv")
     assert done.code == 2
-    assert "a.csv is not UTF-8 but looks like Windows-1252: its line 7 then reads 'd5;Größe 5'" in done.err
+    assert "a.csv is not UTF-8 but looks like Windows-1252, in which its line 7 reads 'd5;Größe 5'" in done.err
     assert "Add --encoding windows-1252" in done.err
     with open_engine(es9_url) as engine:
         assert engine.get_index(index) is None
@@ -108,7 +108,7 @@ def test_pipe_in_windows_1252_ends_with_exit_2_and_is_loaded_by_the_second_try(
     data = table(rows, ";").encode("windows-1252")
     done = ingest(pipe("a.csv", data))
     assert done.code == 2
-    assert f"its line {before + 2:,} then reads" in done.err
+    assert f"its line {before + 2:,} reads" in done.err
     assert "Add --encoding windows-1252" in done.err
     if not before:
         with open_engine(es9_url) as engine:

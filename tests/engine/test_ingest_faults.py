@@ -106,7 +106,7 @@ def test_unreachable_engine_leaves_rest_to_next_load(
     proxy.faults = [last]
     summary = in_small_bodies(proxy, encoder, index_name, docs, tmp_path, retry_seconds=0.5)
     assert summary.stopped is not None
-    assert "tried again for 0.5 s" in summary.stopped
+    assert "retried for 0.5 s" in summary.stopped
     assert 0 < summary.indexed < COUNT
     assert summary.exit_code == 1
     # Nothing is the matter with what was read and is not in: it is no dead letter.
@@ -135,7 +135,7 @@ def test_poison_document_is_dead_lettered_without_blocking_others(
     assert (summary.indexed, summary.dead, summary.left, summary.stopped) == (COUNT - 1, 1, 0, None)
     [letter] = letters(tmp_path / "dead")
     assert letter["id"] == "d9"
-    assert "the engine fails on it, for 1 s" in letter["reason"]
+    assert "the engine kept failing on it for 1 s" in letter["reason"]
 
 
 @each_client

@@ -139,7 +139,7 @@ def test_new_index_rejecting_every_document_is_deleted(
     summary = load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
     assert (summary.dead, summary.exit_code) == (3, 2)
     assert engine.get_index(index_name) is None
-    assert [note for note in summary.notes if "took no document and was deleted again" in note]
+    assert [note for note in summary.notes if "no document could be indexed: the index" in note]
 
 
 def test_strict_mapping_lacking_fields_is_refused(

@@ -127,13 +127,13 @@ def test_dead_letter_keeps_its_routing(
 def test_missing_routing_field_is_refused(
     loaded: Callable[..., Any], engine: Engine, index_name: str, engine_url: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    with pytest.raises(SourceError, match="has the field parents of the routing\n.*id, text, price"):
+    with pytest.raises(SourceError, match="has the routing field parents\n.*id, text, price"):
         loaded(family(), routing_field="parents")
     with pytest.raises(
         SourceError, match='docs.jsonl:5: .* parent in the join field join .*\n  Give `routing_field="join.parent"`'
     ):
         loaded(family(), routing_field=None)
-    with pytest.raises(UsageError, match="`routing_field` is for documents from elsewhere"):
+    with pytest.raises(UsageError, match="`routing_field` does not apply to documents of the index"):
         load(engine_url, tiny, index_name, dead=tmp_path / "dead", routing_field="join.parent")
     alias = f"{index_name}-alias"
     engine.update_aliases([{"add": {"index": index_name, "alias": alias, "routing": "one"}}])

@@ -69,7 +69,7 @@ def docs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("processor", "difference"),
     [
-        (LOWERCASE, "the text '{text}' is another one"),
+        (LOWERCASE, "the text '{text}' is different"),
         (NEGATE, "the vector in embedding has the cosine -1.000 with the one sent"),
         (REMOVE, "the vector in embedding is missing"),
     ],

@@ -355,7 +355,7 @@ def test_watch_ends_when_alias_moves(
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        (("docs.jsonl",), {}, "`watch_seconds` looks at documents"),
+        (("docs.jsonl",), {}, "`watch_seconds` embeds documents"),
         ((), {"load_settings": "fast"}, "`watch_seconds` never ends"),
     ],
 )

@@ -396,7 +396,7 @@ def test_up_without_maven_suggests_docker(bare_home: Home, tmp_path: Path) -> No
     bare_home.environ.pop("MAVEN_HOME", None)
     bare_home.environ.pop("M2_HOME", None)
     done = bare_home.run("up", NAME, "--port", str(free_port()), code=2, PATH=str(tmp_path))
-    assert "Maven (mvn) is not on PATH" in done.stderr
+    assert "Maven (mvn), which downloads packages, is not on PATH" in done.stderr
     assert "docker-compose.yml" in done.stderr
 
 

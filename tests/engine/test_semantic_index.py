@@ -136,7 +136,7 @@ def test_mixed_models_raise(site: SampleIndices) -> None:
         open_at(site, [site.one, site.split])
     with pytest.raises(IndexMissing):
         open_at(site, [site.one, "test-of-no-index"])
-    with pytest.raises(UsageError, match="nothing to search in"):
+    with pytest.raises(UsageError, match="no index or no vector field is named"):
         open_at(site, [])
 
 

@@ -313,7 +313,7 @@ def test_write_with_lost_response_is_not_retried(url: str, echo: Echo, method: s
     send(url, Request(method, "/a"))
     echo.received.clear()
     echo.reply = raw(b"", close=True)
-    assert "broke off" in assert_engine_error(send(url, Request(method, "/a", (), body)), 502)
+    assert "ended its response early" in assert_engine_error(send(url, Request(method, "/a", (), body)), 502)
     assert len(echo.received) == 1
 
 

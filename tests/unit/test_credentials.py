@@ -133,7 +133,7 @@ def test_keyring_provides_passwords_and_api_key(ring: Keyring, monkeypatch: pyte
     monkeypatch.setenv("ES_SBERT_KEYRING", "search")
     assert value(EngineSettings().api_key) == "key"
     assert value(EngineSettings(api_key="given").api_key) == "given"
-    with pytest.raises(UsageError, match="no entry otto of search") as caught:
+    with pytest.raises(UsageError, match="no entry otto for search") as caught:
         EngineSettings(username="otto")
     assert "keyring set search otto" in caught.value.remedy
 

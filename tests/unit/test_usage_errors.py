@@ -39,11 +39,11 @@ def test_a_usage_error_survives_copying_and_pickling_with_its_notes() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: EngineSettings(username="me"), "belong together"),
+        (lambda: EngineSettings(username="me"), "must be given together"),
         (lambda: EngineSettings(api_key="a", token="b"), "are given"),
         (lambda: EngineSettings(url="localhost:9200"), "http://"),
-        (lambda: EngineSettings.model_validate({"username": "me"}), "belong together"),
-        (lambda: GatewaySettings.model_validate({"upstream": {"username": "me"}}), "belong together"),
+        (lambda: EngineSettings.model_validate({"username": "me"}), "must be given together"),
+        (lambda: GatewaySettings.model_validate({"upstream": {"username": "me"}}), "must be given together"),
         (lambda: Limits(body_bytes=1 << 20, buffered_bytes=1 << 20), "less than two"),
         (lambda: SemanticSettings(virtual_field="a b"), "virtual field"),
         (lambda: ListenSettings(path_prefix="x"), "path prefix"),

@@ -104,7 +104,7 @@ def match_route(incoming: IncomingRequest) -> EngineRoute:
 
 
 def makes_documents(incoming: IncomingRequest, route: EngineRoute) -> bool:
-    """Whether a request lets the engine write documents that it makes from others."""
+    """Whether a request makes the engine write documents that it derives from others."""
     last = unquote_to_bytes(incoming.path.strip(b"/").rpartition(b"/")[2])
     return route.api is EngineApi.REINDEX or (route.api is EngineApi.BY_QUERY and last == b"_update_by_query")
 

@@ -22,7 +22,7 @@ class OutgoingRequest:
     """A request to the engine.
 
     Attributes:
-        method, target, headers: The client's, unless rewritten.
+        method, target, headers: From the client's request, unless rewritten.
         body: None streams the client's body.
     """
 
@@ -76,14 +76,14 @@ class RefusedAsTooLargeError(Exception):
 
 @dataclass(frozen=True)
 class ResponseHooks:
-    """What `forward` does with a response besides sending it to the client.
+    """Additional steps of `forward` for a response.
 
     Attributes:
         on_chunk: Called with each chunk of the body, as the engine sent it.
         rewrite_error: Replaces an error response; gets it uncompressed.
         confirm_valid: Awaited before a successful response is sent. If false, `forward` raises `StaleRewriteError`.
-        enlarged: Whether the gateway has made the request larger. If it is refused for that, `forward` raises
-            `RefusedAsTooLargeError`.
+        enlarged: Whether the gateway has made the request larger. If the engine then refuses it as too large, `forward`
+            raises `RefusedAsTooLargeError`.
         headers: Added to a successful response (200).
     """
 
@@ -226,8 +226,8 @@ def enlarged_error(what: str, size: int) -> RequestTooLarge:
     """The error for a request that the gateway has made too large for the engine, and cannot split.
 
     Args:
-        what: What it is, for messages.
-        size: Its bytes as the gateway sent it.
+        what: Name of the request, for messages.
+        size: Bytes of the request as the gateway sent it.
     """
     return RequestTooLarge(
         f"{what} has {size:,} bytes with its vectors, which the engine or a proxy before it refuses as too large",

@@ -45,7 +45,7 @@ class CallerCacheKeys:
         """The cache key of a caller's request.
 
         Args:
-            headers: The caller's.
+            headers: The caller's headers.
             parts: Parts of the request.
         """
         digest = hashlib.blake2b(key=self._secret, digest_size=16)
@@ -72,7 +72,7 @@ class DrainableReceive:
     """An ASGI `receive` whose remaining messages can be discarded.
 
     Args:
-        receive: The server's.
+        receive: The `receive` of the server.
 
     Attributes:
         complete: Whether the last message was received.
@@ -105,10 +105,10 @@ class IncomingRequest:
 
     Attributes:
         method: Upper case.
-        path: As sent, with its percent-encoding.
-        query: As sent, without the question mark.
-        headers: As sent, names in lower case.
-        limits: `body_bytes` of these holds for the body, as sent and decompressed.
+        path: Path as sent, with its percent-encoding.
+        query: Query string as sent, without the question mark.
+        headers: Headers as sent, with names in lower case.
+        limits: The limits. `body_bytes` applies to the body as sent and to the decompressed body.
         slot: The request's share of the gateway's limits. The request counts as soon as its body is complete.
         content_length: Bytes of the body by its header; 0 if there is none.
         has_body: Whether the request has a body.
@@ -219,7 +219,7 @@ class IncomingRequest:
                 return await self.receive()
         except TimeoutError:
             if limits.idle_seconds <= min(total, at_rate):
-                reason = f"nothing of the request's body arrived for {limits.idle_seconds:g} seconds"
+                reason = f"no data of the request's body arrived for {limits.idle_seconds:g} seconds"
             elif total <= at_rate:
                 reason = f"the request's body did not arrive within {limits.body_seconds:g} seconds"
             else:
@@ -234,7 +234,7 @@ class IncomingRequest:
         """The whole body, as sent.
 
         Raises:
-            Overloaded: request bodies use all the memory they may, or see `stream`.
+            Overloaded: request bodies use all memory that is allowed for them, or see `stream`.
             RequestTooLarge, RequestTimeout, ClientDisconnect: see `stream`.
         """
         chunks = []
@@ -273,7 +273,7 @@ def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes | None:
 
     Raises:
         RequestTooLarge: it exceeds the limit when decompressed.
-        Overloaded: request bodies use all the memory they may.
+        Overloaded: request bodies use all memory that is allowed for them.
         BadRequest: it is damaged.
     """
     encoding = incoming.content_encoding

@@ -79,7 +79,7 @@ class Upstream:
         nodes: The engine's nodes, one for each address.
         own_credentials: The gateway's own credentials as headers; empty if it has none.
         engine_type: None until the engine has responded.
-        log: For what only the operator may know.
+        log: For details that only the operator may see.
 
     Raises:
         UsageError: an invalid address.
@@ -87,8 +87,8 @@ class Upstream:
 
     def __init__(self, settings: EngineSettings, limits: Limits) -> None:
         addresses = parse_addresses(settings)
-        own = addresses[0].authorization
-        self.own_credentials: Headers = [] if own is None else [(b"authorization", own.encode())]
+        authorization = addresses[0].authorization
+        self.own_credentials: Headers = [] if authorization is None else [(b"authorization", authorization.encode())]
         self.url = join_urls(addresses)
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
@@ -108,7 +108,7 @@ class Upstream:
 
     @property
     def knn_matches_candidates(self) -> bool:
-        """See `EngineInfo`; also true for an OpenSearch that has not told its version, where it does no harm."""
+        """See `EngineInfo`. Also true for OpenSearch of an unknown version, where it does no harm."""
         if self._info is None:
             return self.engine_type is EngineType.OPENSEARCH
         return self._info.knn_matches_candidates
@@ -144,8 +144,8 @@ class Upstream:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request to the next node. The body of the response is not decompressed.
 
-        A request that was not sent, because the node refuses connections, goes on to the next node. So does a read
-        (`is_repeatable`) that a node leaves unanswered, or whose connection breaks. With one node, a read whose
+        A request that was not sent, because the node refuses connections, is sent to the next node. So is a read
+        (`is_repeatable`) that a node does not answer, or whose connection breaks. With one node, a read whose
         connection breaks is sent once more: the engine, or a proxy in front of it, may have closed an idle connection.
 
         Args:
@@ -178,7 +178,7 @@ class Upstream:
                 if is_answered or not (is_unsent or (may_repeat and not has_timed_out)):
                     raise
                 failure = error
-                # What is not HTTP would come a second time.
+                # A response that is not HTTP would be the same the second time.
                 has_broken = not isinstance(error, TimeoutError | aiohttp.ClientResponseError)
                 if may_reconnect and not is_unsent and has_broken:
                     may_reconnect = False
@@ -213,12 +213,12 @@ class Upstream:
             yield reply
 
     def _mark_dead(self, node: UpstreamNode, error: Exception) -> None:
-        """Leave a node out for a while; a single one is always tried."""
+        """Exclude a node for a while; a single node is always tried."""
         seconds = self._rotation.mark_dead(node)
         if len(self.nodes) > 1:
             reason = "has stopped answering" if isinstance(error, NodeSilent) else "cannot be reached"
             self.log.warning(
-                "%s %s and is left out. It is tried again after %s seconds.",
+                "%s %s and is excluded. It is tried again after %s seconds.",
                 node.url,
                 reason,
                 f"{seconds:g}",
@@ -230,7 +230,7 @@ class Upstream:
             logger.info("%s answers again", node.url)
 
     def _revive(self, node: UpstreamNode) -> None:
-        """Send a node that is left out a health request, in the background."""
+        """Send a health request to an excluded node, in the background."""
         if node.health_check is None:
             revival = asyncio.create_task(self._check(node))
             self._revivals.add(revival)
@@ -290,7 +290,7 @@ class Upstream:
         return reply.status, reply.body
 
     async def health_problem(self) -> str | None:
-        """Why the engine is not available; None if a node is. One that requires authentication is available."""
+        """The reason why the engine is not available; else None. A node that requires authentication is available."""
         problems = await asyncio.gather(*map(self._node_problem, self.nodes))
         return None if None in problems else problems[0]
 
@@ -335,8 +335,8 @@ class Upstream:
                     "Upgrade the engine. X-Es-Sbert: off forwards the request unchanged.",
                 ) from None
         self._info = info
-        # Some distributions do not have this API, and a proxy may answer with something else. Others answer once they
-        # are ready, or to another user.
+        # Some distributions lack this API, and a proxy may answer with something else. Others answer only when they are
+        # ready, or only to another user.
         self._hides_version = info is None and reply.status in (200, 404, 405)
 
     def require_object(self, reply: UpstreamReply, action: str, *, partial_ok: bool = False) -> Json:
@@ -365,7 +365,7 @@ class Upstream:
         """The error for a response that no engine sends.
 
         Args:
-            reason: What is wrong with it, for the log.
+            reason: The problem, for the log.
             error: Logged with its traceback.
         """
         self.log.warning(
@@ -424,10 +424,10 @@ class Upstream:
         ):
             self.log.warning(
                 "the engine at %s closed the connection, or sent something that is not HTTP. Check that an engine "
-                "listens there, and its log.",
+                "listens there, and look at its log.",
                 self.url,
             )
-            return EngineUnreachable("the engine behind the gateway broke off its response", _CHECK_BEFORE_RETRY)
+            return EngineUnreachable("the engine behind the gateway ended its response early", _CHECK_BEFORE_RETRY)
         # aiohttp's messages mention TLS whether it is used or not, and show digests as bytes.
         cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         if isinstance(error, aiohttp.ServerFingerprintMismatch):

@@ -1,7 +1,7 @@
-"""The engine's nodes as the gateway reaches them: which one gets the next request, and which ones are left out.
+"""The engine's nodes: choose the node of the next request, and exclude nodes that do not answer.
 
-A node that refuses connections or stops answering is left out. Once its back-off is over it gets a health request, and
-it is used again when it answers that. If all nodes are out, requests try them anyway.
+A node that refuses connections or stops answering is excluded. After its backoff it gets a health request, and is used
+again when it answers. If all nodes are excluded, requests try them anyway.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from es_sbert.engines.address import Address
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, HEALTH_ATTEMPTS, MAX_BACKOFF_SECONDS
 from es_sbert.gateway.settings import Limits
 
-# Idle seconds before the first probe of a connection, seconds between probes, and probes: firewalls forget idle
-# connections without a word, and a request on such a connection would get no answer.
+# Idle seconds before the first probe of a connection, seconds between probes, and probes: firewalls silently drop idle
+# connections, and a request on such a connection would get no answer.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
@@ -33,8 +33,8 @@ class UpstreamNode:
     """One node.
 
     Args:
-        address: Where it is.
-        number: Its position among the addresses, from 1: shown where the address must not be.
+        address: Address of the node.
+        number: Its position among the addresses, from 1. Shown instead of the address where that is not public.
 
     Attributes:
         url: Address without credentials.
@@ -56,7 +56,7 @@ class NodeRotation:
 
     Args:
         nodes: At least one.
-        revive: Called for each request while a node's back-off is over; is to end in `mark_alive` or `mark_dead`.
+        revive: Called for each request when a node's backoff is over; must lead to `mark_alive` or `mark_dead`.
         clock: Monotonic seconds.
     """
 
@@ -81,15 +81,15 @@ class NodeRotation:
         for node in self.nodes:
             if not node.is_alive and node.retry_at <= now:
                 self._revive(node)
-        left = [node for node in self.nodes if node not in tried]
-        alive = [node for node in left if node.is_alive]
+        untried = [node for node in self.nodes if node not in tried]
+        alive = [node for node in untried if node.is_alive]
         if not alive:
-            return min(left, key=lambda node: node.retry_at, default=None)
+            return min(untried, key=lambda node: node.retry_at, default=None)
         self._next += 1
         return alive[self._next % len(alive)]
 
     def mark_dead(self, node: UpstreamNode) -> float:
-        """Leave a node out; returns for how many seconds."""
+        """Exclude a node; returns for how many seconds."""
         node.is_alive = False
         node.failures += 1
         backoff = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(node.failures - 1, 32))
@@ -97,17 +97,17 @@ class NodeRotation:
         return backoff
 
     def mark_alive(self, node: UpstreamNode) -> bool:
-        """Use a node; whether it was left out before."""
+        """Use a node; returns whether it was excluded before."""
         was_dead = not node.is_alive
         node.is_alive, node.failures = True, 0
         return was_dead
 
 
 class HealthChecker:
-    """Sends health requests, on connections of their own and without credentials: any response counts.
+    """Sends health requests on separate connections and without credentials; any response counts.
 
     Args:
-        tls: As aiohttp takes it.
+        tls: TLS settings as for aiohttp.
         limits: Timeouts.
     """
 
@@ -120,7 +120,7 @@ class HealthChecker:
         """Whether the node answers a health request; callers at the same time share its result.
 
         Args:
-            attempts: How many may fail: a garbage collection stops a node for seconds.
+            attempts: Number of attempts: a garbage collection may stop a node for seconds.
         """
         if node.health_check is None:
             node.health_check = asyncio.create_task(self._answers_one_of(node, attempts))
@@ -144,11 +144,11 @@ class HealthChecker:
 class SilenceWatch:
     """Ends the wait for a node that has stopped answering. Use as a context manager around a request.
 
-    The node is checked when nothing has come of the request for a while, and again and again until the block ends. A
-    slow node answers, so the request may take as long as it likes.
+    If no response arrives for a while, the node is checked, and then again at intervals until the block ends. A slow
+    node answers these checks, so the request itself may take any time.
 
     Args:
-        node: Where the request is sent.
+        node: Node to which the request is sent.
         health: Checks the node.
         seconds: Until the first check, and between checks.
 
@@ -192,7 +192,7 @@ def keepalive_socket(info: Any) -> socket.socket:
     made = socket.socket(family, kind, proto)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        # Systems know some of them only.
+        # Not every system has all of these options.
         if (option := getattr(socket, name, None)) is not None:
             with suppress(OSError):
                 made.setsockopt(socket.IPPROTO_TCP, option, value)

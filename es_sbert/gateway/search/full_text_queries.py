@@ -49,12 +49,12 @@ def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
     virtual, others = _partition_fields(body, parser)
     if not virtual:
         return query_string_as_bool(node, body, parser) if kind == "query_string" else node
-    where = f"{kind} on {virtual[0][0]}"
-    check_parameters(kind, where, body)
+    location = f"{kind} on {virtual[0][0]}"
+    check_parameters(kind, location, body)
     if not others:
-        check_word_parameters(where, body)
-    text = _semantic_text(kind, body, where, parser)
-    should: list[Json] = [_virtual_query(field, boost, text, body, where) for field, boost in virtual]
+        check_word_parameters(location, body)
+    text = _semantic_text(kind, body, location, parser)
+    should: list[Json] = [_virtual_query(field, boost, text, body, location) for field, boost in virtual]
     if others:
         rest = {name: value for name, value in body.items() if name not in ("default_field", "fields", "_name")}
         should.append({kind: rest | {"fields": others}})
@@ -62,20 +62,20 @@ def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
     return {"bool": {"should": should, "minimum_should_match": 1, **query_name}}
 
 
-def _semantic_text(kind: str, body: Json, where: str, parser: SemanticQueryParser) -> object:
+def _semantic_text(kind: str, body: Json, location: str, parser: SemanticQueryParser) -> object:
     """The text of a query that names the virtual field among its fields; `*` for all documents with a vector."""
     text = body.get("query")
     if not isinstance(text, str):
         return text
     if kind == "simple_query_string":
-        return simple_query_text(text, body.get("flags"), where)
+        return simple_query_text(text, body.get("flags"), location)
     if kind != "query_string" or body.get("escape") is True or not text.strip():
         return text
-    tree = _parse_lucene(text, where, parser)
+    tree = _parse_lucene(text, location, parser)
     named = _named_field(tree)
     if named is not None:
         raise BadRequest(
-            f"the text of {where} names the field {named} itself, so it is not one text to search for",
+            f"the text of {location} names the field {named} itself, so it is not one text to search for",
             f'Name all fields there: {virtual_syntax(parser)} AND {named}:…, without "fields" and "default_field".',
         )
     return _plain_text(tree)
@@ -86,14 +86,14 @@ def virtual_syntax(parser: SemanticQueryParser) -> str:
     return f'{parser.settings.virtual_field}:"how do plants make energy"'
 
 
-def _virtual_query(field: str, boost: float, text: object, body: Json, where: str) -> Json:
-    boost *= number_between(body.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
+def _virtual_query(field: str, boost: float, text: object, body: Json, location: str) -> Json:
+    boost *= number_between(body.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
     if text == "*":
         return {"exists": {"field": field, "boost": boost}}
     return {"match": {field: {"query": text, "boost": boost}}}
 
 
-# simple_query_string has no errors: what is not syntax is text.
+# simple_query_string has no syntax errors: anything that is not syntax is text.
 _SIMPLE_SYNTAX = re.compile(
     r"""\\(?P<escape>.)
         | "(?P<phrase>(?:[^"\\]|\\.)*)"(?P<near>~\d+)?
@@ -108,16 +108,16 @@ _SIMPLE_SYNTAX = re.compile(
 _SIMPLE_CLAUSE = re.compile(r"""["(][^")]*[")]|[^\s()+|"]+""")
 
 
-def simple_query_text(text: str, flags: object, where: str) -> str:
+def simple_query_text(text: str, flags: object, location: str) -> str:
     """The text of a `simple_query_string`, without its operators.
 
     Args:
         text: In the syntax of simple_query_string.
         flags: The operators that are enabled, as in `OR|AND|PREFIX`; by default all.
-        where: The part of the request, for messages.
+        location: The part of the request, for messages.
 
     Raises:
-        BadRequest: it excludes words, or has prefixes, fuzziness or a distance, which no text has.
+        BadRequest: it excludes words, or has prefixes, fuzziness or a distance, which do not apply to a text.
     """
     enabled = set(flags.upper().split("|")) if isinstance(flags, str) else {"ALL"}
     if "SLOP" in enabled:
@@ -133,7 +133,7 @@ def simple_query_text(text: str, flags: object, where: str) -> str:
             return " " + _ESCAPED.sub(r"\1", match["phrase"]) + " "
         if operator == "not" and len(match["not"]) % 2:
             excluded = _SIMPLE_CLAUSE.match(text, match.end())
-            raise _excludes_words(f"-{excluded[0] if excluded else ''}", where)
+            raise _excludes_words(f"-{excluded[0] if excluded else ''}", location)
         return " " if operator in ("not", "and", "or", "precedence") else _refuse_pattern(match[0])
 
     return " ".join(_SIMPLE_SYNTAX.sub(plain, text).split()) or text
@@ -158,7 +158,7 @@ def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tup
     return virtual, others
 
 
-# Expressions of a field that select by other than a text.
+# Expressions on a field that do not select by a text.
 _NOT_A_TEXT = (lucene.Range, lucene.From, lucene.To, lucene.Regex, lucene.Fuzzy, lucene.Proximity)
 _ESCAPED = re.compile(r"\\(.)")
 # `*` and `?` in a word; a question mark at its end is punctuation.
@@ -200,15 +200,15 @@ def query_string_as_bool(node: Json, body: Json, parser: SemanticQueryParser) ->
     return {"bool": {"must": [query], "_name": body["_name"]}} if "_name" in body else query
 
 
-def _parse_lucene(text: str, where: str, parser: SemanticQueryParser) -> lucene.Item:
+def _parse_lucene(text: str, location: str, parser: SemanticQueryParser) -> lucene.Item:
     """The syntax tree of a `query_string`.
 
     Raises:
         BadRequest: it is too long, or invalid.
     """
     if len(text) > parser.max_text_characters:
-        # Rejects it: the Lucene parser is slow on long texts.
-        parse_query_text(text, where, parser.max_text_characters)
+        # First, because the Lucene parser is slow on long texts.
+        parse_query_text(text, location, parser.max_text_characters)
     try:
         return parse(_SYMBOLS.sub(_replace_symbol, text))
     except ParseError as error:
@@ -297,8 +297,8 @@ class _TreeConverter:
         return {"bool": clauses}
 
     def _query_string(self, tree: lucene.Item, boost: float) -> Json:
-        own = ("query", "boost", "_name", "minimum_should_match")
-        rest = {name: value for name, value in self._body.items() if name not in own}
+        replaced = ("query", "boost", "_name", "minimum_should_match")
+        rest = {name: value for name, value in self._body.items() if name not in replaced}
         query = rest | {"query": str(tree).strip()}
         return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
 
@@ -343,10 +343,10 @@ def _refuse_pattern(expression: str) -> NoReturn:
     )
 
 
-def _excludes_words(expression: str, where: str) -> BadRequest:
+def _excludes_words(expression: str, location: str) -> BadRequest:
     return BadRequest(
-        f"{expression!r} in the text of {where} excludes words, but a semantic query compares the text as a whole",
-        "Exclude documents by a query of their own, in the must_not of a bool, or write the text in quotes.",
+        f"{expression!r} in the text of {location} excludes words, but a semantic query compares the text as a whole",
+        "Exclude documents with a separate query in the must_not of a bool, or write the text in quotes.",
     )
 
 

@@ -31,8 +31,8 @@ _HIT_APIS = frozenset({
     EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH,
     EngineApi.MULTI_SEARCH_TEMPLATE,
 })  # fmt: skip
-# What a search must be parsed for: it may filter its source, return none, copy documents, or return hits in other
-# places. Any name may be written with escapes.
+# Reasons to parse a search: it may filter its source, return none, copy documents, or return hits in other places. Any
+# name may be written with escapes.
 _MARKS = re.compile(
     rb'_source|stored_fields|script_fields|"pit"|top_hits|inner_hits|\\u|source=|"size"\s*:\s*0\s*[,}]|size=0'
 )
@@ -40,13 +40,14 @@ _MARKS = re.compile(
 _MAX_TARGET_LENGTH = 4000
 
 
-# A field that a filter of the caller cannot name: whether hits would lose fields, before these are looked up.
+# A field that no filter of the caller can name. It shows whether hits would lose fields before the fields are looked
+# up.
 _ANY_FIELD = ("",)
 Parameters = list[tuple[str, str]]
 
 
 class VectorHider:
-    """Knows which fields are left out of the hits of a search.
+    """Determines which fields are left out of the hits of a search.
 
     Args:
         settings: Settings of the gateway.
@@ -56,7 +57,7 @@ class VectorHider:
     def __init__(self, settings: SemanticSettings, indices: IndexLookup) -> None:
         self._policy = settings.hide_vectors
         self._indices = indices
-        # A document that is written back without its vector must get it again.
+        # A document that is written back without its vector must get the vector again.
         restores = settings.writes and settings.on_embedding_failure is OnEmbeddingFailure.FAIL
         self._enabled = self._policy is HideVectors.ALWAYS or (self._policy is HideVectors.AUTO and restores)
 
@@ -84,13 +85,13 @@ class VectorHider:
             if not indices:
                 return ()
             owners: dict[str, set[str]] = {}
-            kept: set[str] = set()
+            not_hidden: set[str] = set()
             for index, fields in indices.fields.items():
                 for name, meta in fields.items():
                     owners.setdefault(name, set()).add(index)
                     if not self._may_hide(meta):
-                        kept.add(name)
-            hidden = {name: index_names for name, index_names in owners.items() if name not in kept}
+                        not_hidden.add(name)
+            hidden = {name: index_names for name, index_names in owners.items() if name not in not_hidden}
             members = {member: owner for name, owner in hidden.items() for member in (name, document_meta_field(name))}
             if members and indices.is_mixed:
                 elsewhere = await self._indices.mapped_elsewhere(names, members)
@@ -223,11 +224,11 @@ def _with_excludes(fields: Sequence[str]) -> Callable[[Json], Json]:
         if source.get("includes") or source.get("include"):
             return hits
         member = "exclude" if "exclude" in source else "excludes"
-        own = source.get(member) or []
-        own = [own] if isinstance(own, str) else own
-        if not isinstance(own, list) or any(_names_one(pattern, fields) for pattern in own):
+        excluded = source.get(member) or []
+        excluded = [excluded] if isinstance(excluded, str) else excluded
+        if not isinstance(excluded, list) or any(_names_one(pattern, fields) for pattern in excluded):
             return hits
-        return hits | {"_source": source | {member: [*own, *fields]}}
+        return hits | {"_source": source | {member: [*excluded, *fields]}}
 
     return exclude
 

@@ -57,9 +57,9 @@ class RewriteContext(IndexExpression):
     """Indices, caller, mode and limits of a search to be rewritten.
 
     Attributes:
-        mode: What is rewritten.
+        mode: Mode of the rewriting.
         size: Bytes of the request body.
-        budget: Limits that all searches of the request share; None gives this search a budget of its own.
+        budget: Limits that all searches of the request share; None gives this search a separate budget.
         trace: Filled in for the log; None if nothing is logged.
     """
 
@@ -150,7 +150,7 @@ class ReceivedRequest:
 
     Attributes:
         unchanged: The request to pass through.
-        mode: What is rewritten.
+        mode: Mode of the rewriting.
         plain: The body, uncompressed, in UTF-8; None if nothing is rewritten: it is not JSON, or the mode is off.
     """
 
@@ -165,7 +165,7 @@ async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes |
     Raises:
         RequestTooLarge, BadRequest: see `decompress_body`.
     """
-    # The size of a compressed body is known only afterwards.
+    # The size of a compressed body is known only after decompression.
     size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
     return await offload_if_large(size, decompress_body, raw, incoming)
 
@@ -308,7 +308,7 @@ class PitResolver:
                 indices = [bucket["key"] for bucket in found["aggregations"]["indices"]["buckets"]]
                 expression = ",".join(quote(name, safe="") for name in indices)
                 if lacks_clusters(found):
-                    # Which indices are missing is unknown. Semantic queries are refused as far as they are remote.
+                    # The missing indices are unknown. Semantic queries are refused as far as they are remote.
                     return f"{expression},{_ALL_REMOTE}" if expression else _ALL_REMOTE
                 self._cache[key] = expression or _NO_INDEX
         return self._cache[key]

@@ -1,4 +1,4 @@
-"""Native kNN queries in place of semantic queries: the placeholder of each, and what it is substituted by."""
+"""Native kNN queries for semantic queries: their placeholders, and the queries that replace them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from es_sbert.search.vector_query import (
     MAX_K,
     SearchMethod,
     VectorQuery,
-    check_passage_filter,
+    check_chunk_filter,
     query_numbers,
     vector_clause,
 )
@@ -32,7 +32,7 @@ class QueryPlaceholder:
 
     Attributes:
         semantic: The semantic query.
-        filters: What hits must match as well.
+        filters: Further queries that hits must match.
         query: The search for its nearest vectors, without the vector.
         has_cutoff: Whether only the k nearest documents of all shards may match. In `must_not`, all documents above the
             minimum cosine are excluded.
@@ -77,7 +77,7 @@ class SectionPlaceholder:
     Attributes:
         semantic: The semantic query.
         section: The section that the client wrote.
-        inner_hits: Name for the nearest passage of each hit; None for none.
+        inner_hits: Name for the nearest chunk of each hit; None for none.
     """
 
     semantic: SemanticQuery
@@ -87,7 +87,7 @@ class SectionPlaceholder:
     def native_query(
         self, engine_type: EngineType, vector: QueryVector, cutoff: float | None, counts: CandidateCounts
     ) -> Json:
-        """The section with the vector in place of the text; see `QueryPlaceholder.native_query`.
+        """The section with the vector instead of the text; see `QueryPlaceholder.native_query`.
 
         The engine itself keeps the k nearest documents of all shards.
         """
@@ -107,15 +107,15 @@ class SectionPlaceholder:
     @property
     def inner_parts(self) -> list[tuple[str, Any]]:
         """See `QueryPlaceholder.inner_parts`."""
-        kept = (item for item in self.section.items() if item[0] != "query_vector_builder")
-        return [(name, part) for name, part in kept if isinstance(part, (dict, list))]
+        members = (item for item in self.section.items() if item[0] != "query_vector_builder")
+        return [(name, part) for name, part in members if isinstance(part, (dict, list))]
 
 
 Placeholder = QueryPlaceholder | SectionPlaceholder
 
 
 def substitute(body: Json, native_queries: Mapping[Placeholder, Json]) -> None:
-    """Put native queries into a body, in place of their placeholders.
+    """Replace the placeholders in a body by native queries.
 
     Args:
         body: As `find_queries` returns it. The objects and lists that hold placeholders are copies, not the client's.
@@ -144,8 +144,8 @@ def query_without_vector(
     """The search for the nearest vectors of a semantic query, without the vector.
 
     Args:
-        filters: What hits must match as well; applied during the search, so that k documents remain.
-        inner_hits: Name for the nearest passage of each hit; None for none.
+        filters: Further queries that hits must match; applied during the search, so that k documents remain.
+        inner_hits: Name for the nearest chunk of each hit; None for none.
         matches_candidates: See `EngineInfo.knn_matches_candidates`.
 
     Raises:
@@ -168,19 +168,19 @@ def query_without_vector(
         inner_hits=inner_hits,
         knn_parameters=_native_parameters(engine_type, semantic),
         nested_parameters={member: value for member, value in nested.items() if member != "_name"},
-        # In a client's `nested` query, the name of the query inside it is one of passages.
-        passage_query_name=None if semantic.nested is None else semantic.name,
+        # In a client's `nested` query, the name of the inner query applies to chunks.
+        chunk_query_name=None if semantic.nested is None else semantic.name,
         element_type=semantic.element_type,
     )
     if query.passages and engine_type is EngineType.ELASTICSEARCH:
         methods = {part.method(engine_type, exact=False) for part in semantic.target.groups}
         if SearchMethod.KNN in methods:
-            check_passage_filter(query)
+            check_chunk_filter(query)
     return query
 
 
-# Parameters of a query in one engine's syntax that only that engine has. On OpenSearch a search may or may not return
-# all passages of a hit as inner hits; Elasticsearch always does.
+# Parameters that only one engine has, in its own syntax. On OpenSearch, a search may or may not return all chunks of a
+# hit as inner hits; Elasticsearch always does.
 _NATIVE_PARAMETERS = {
     EngineType.ELASTICSEARCH: frozenset({"visit_percentage"}),
     EngineType.OPENSEARCH: frozenset({"expand_nested_docs"}),
@@ -211,7 +211,7 @@ def exceeds_k_by_candidates(semantic: SemanticQuery) -> bool:
     """Whether a query has more than k candidates, on an engine that matches all of them.
 
     Native queries use k candidates unless the client asks for more. They also use k where a minimum cosine would do
-    more than limit the number of hits: it drops passages of a document, and compares with unquantized cosines.
+    more than limit the number of hits: it drops chunks of a document, and compares unquantized cosines.
     """
     if semantic.syntax not in NATIVE_SYNTAXES:
         return True
@@ -248,7 +248,7 @@ def knn_clause(
     """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias.
 
     Args:
-        oversample: Replaces that of quantized indices; 0 for no rescoring.
+        oversample: Replaces the oversampling of quantized indices; 0 for no rescoring.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
     """
     clauses: list[Json] = []
@@ -301,8 +301,8 @@ def index_filter(indices: Sequence[str]) -> Json:
 
 def combine_filters(*filters: Json | None) -> Json | None:
     """One query that matches what all filters match; None if there are none."""
-    given = [query for query in filters if query is not None]
-    return and_query(*given) if given else None
+    queries = [query for query in filters if query is not None]
+    return and_query(*queries) if queries else None
 
 
 class CandidateCounts:

@@ -53,10 +53,10 @@ class _MsearchEntry:
 
     Attributes:
         header, body: Its two lines.
-        trace: What the log says about it.
+        trace: Its entry in the search log.
         result: The result of rewriting it; None if it is not semantic.
         is_hidden: Whether its body was changed so that its hits lack the vectors.
-        error: Why it cannot be rewritten.
+        error: Error that prevents rewriting it.
         response: Its part of the response if it is not sent to the engine.
     """
 
@@ -75,7 +75,7 @@ class MsearchHandler:
     Args:
         rewriter: Rewrites search bodies.
         upstream: The engine.
-        hider: Knows which fields the hits lack.
+        hider: Determines which fields the hits lack.
     """
 
     def __init__(self, rewriter: SearchRewriter, upstream: Upstream, hider: VectorHider) -> None:
@@ -138,7 +138,7 @@ class MsearchHandler:
         """Rewrite the searches that may be semantic.
 
         Raises:
-            BadRequest: they are more than the limit of a request.
+            BadRequest: there are more than a request may have.
         """
         template = route.api is EngineApi.MULTI_SEARCH_TEMPLATE
         numbers = [
@@ -206,10 +206,10 @@ class MsearchHandler:
         result = list(entries)
         for header, numbers in by_header.items():
             try:
-                own = _with_header(context, parse_object(header or b"{}"))
+                header_object = _with_header(context, parse_object(header or b"{}"))
             except UnsupportedJson:
                 continue  # the engine rejects it
-            if not (fields := await self._hider.fields(own)):
+            if not (fields := await self._hider.fields(header_object)):
                 continue
             bodies = [entries[number].body for number in numbers]
             hide = partial(hide_in_bodies, bodies, fields, self._rewriter.max_parsed_bytes)
@@ -269,7 +269,7 @@ def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
 
 
 def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
-    """What the lines of a search say for the log."""
+    """The log entry of a search, from its lines."""
     try:
         members = parse_object(header.strip() or b"{}")
     except UnsupportedJson:

@@ -1,6 +1,6 @@
 """Find the semantic queries of a search body, in every part that holds queries, from `query` to `aggs` and `retriever`.
 
-Pure functions: a body becomes one with a placeholder in place of each semantic query.
+Pure functions: they replace each semantic query in a body by a placeholder.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FoundQueries:
     """The semantic queries of a search body.
 
     Attributes:
-        body: The body with a placeholder in place of each; the identical object if nothing in it is rewritten.
+        body: The body with a placeholder for each; the identical object if nothing is rewritten.
         placeholders: The queries and their places.
     """
 
@@ -100,13 +100,13 @@ class QueryPosition:
 
     Attributes:
         scores: Whether its score counts.
-        filters: What every hit must match as well. A semantic query applies them during the search, so that k documents
-            remain.
-        scores_from_filters: Whether a query on the virtual field scores even inside a filter: the request sorts by
-            score, and Kibana puts all queries into filters.
+        filters: Further queries that every hit must match. A semantic query applies them during the search, so that k
+            documents remain.
+        scores_from_filters: Whether a query on the virtual field scores even inside a filter. Kibana puts all queries
+            into filters, even if the request sorts by score.
         only_semantic_scores: Whether the query was moved from a filter to a scoring position, in which only semantic
             queries may score.
-        with_inner_hits: Whether hits may return their nearest passage.
+        with_inner_hits: Whether hits may return their nearest chunk.
         words: Whether the query selects words to highlight, so that a semantic query becomes a full-text one.
         negative: Whether its matches are unwanted, as in `must_not`.
     """
@@ -274,7 +274,7 @@ class _QueryFinder:
         if kind in JOINING_QUERIES:
             return self._joining(node, kind, body, position)
         if kind == "hybrid" and isinstance(body.get("filter"), dict):
-            # OpenSearch applies it to each query, after kNN has chosen its k documents.
+            # OpenSearch applies it to each query after kNN has chosen its k documents.
             position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
         return map_inner_queries(
             node, lambda inner, member: self.with_placeholders(inner, _inner_position(position, member))
@@ -323,7 +323,7 @@ class _QueryFinder:
         return self._add(SectionPlaceholder(semantic, section, inner_hits))
 
     def _inner_hits_name(self, target: SearchScope) -> str | None:
-        """A name for inner hits, unique in the request; None if the field holds no passages."""
+        """A name for inner hits, unique in the request; None if the field holds no chunks."""
         return None if target.meta.passages is None else self._inner_hits_names.unique(target.name)
 
     def _split(self, node: Json) -> Json:
@@ -334,7 +334,7 @@ class _QueryFinder:
         return self._split(node) is not node or self._parser.parse(node) is not None
 
     def _is_involved(self, node: Json) -> bool:
-        """Whether a query, or one inside it, is semantic, becomes hybrid, or searches passages."""
+        """Whether a query, or one inside it, is semantic, becomes hybrid, or searches chunks."""
         return self._involved_cache(node, self._is_semantic_or_hybrid)
 
     def _is_semantic_or_hybrid(self, node: Json) -> bool:
@@ -365,7 +365,7 @@ class _QueryFinder:
         return placeholder
 
     def _joining(self, node: Json, kind: str, body: Json, position: QueryPosition) -> Any:
-        """A query on other documents than the hits, which have no vectors except those of passages.
+        """A query on other documents than the hits. These documents have no vectors, unless they are chunks.
 
         Raises:
             BadRequest: it contains a semantic query on other documents, which would silently match nothing.

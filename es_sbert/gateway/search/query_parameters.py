@@ -1,7 +1,7 @@
 """The parameters of semantic queries: which are applied or translated, and which are refused by name.
 
-A parameter that is silently dropped changes the answer without anybody noticing. So each query type has a list of the
-parameters that the gateway applies; any other one is an error, as it is for the engine.
+A silently dropped parameter would change the result unnoticed. So each query type has a list of the parameters that the
+gateway applies; any other parameter is an error, as in the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE
 
 _SCORE = frozenset({"boost", "_name"})
-# They refine how words are expanded or missing words treated, and exclude nothing by themselves.
+# They control how words are expanded or missing words are treated, and exclude no document.
 _WITHOUT_EFFECT = frozenset({
     "auto_generate_synonyms_phrase_query", "case_insensitive", "fuzzy_rewrite", "fuzzy_transpositions", "lenient",
     "max_expansions", "prefix_length", "zero_terms_query",
@@ -68,28 +68,28 @@ _PARAMETERS: Mapping[str, Collection[str]] = {
 _SCORE_MODES = ("avg", "max", "min", "none", "sum")
 
 
-def check_parameters(kind: str, where: str, parameters: Iterable[str]) -> None:
+def check_parameters(kind: str, location: str, parameters: Iterable[str]) -> None:
     """Refuse parameters that the gateway does not apply.
 
     Args:
         kind: Type of the query.
-        where: The part of the request, for messages.
-        parameters: Names of those that it has.
+        location: The part of the request, for messages.
+        parameters: Names of the query's parameters.
 
     Raises:
         BadRequest: there is one.
     """
-    known = _PARAMETERS[kind]
+    supported = _PARAMETERS[kind]
     for name in parameters:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
+        if name not in supported:
+            near = get_close_matches(name, supported, 1)
             raise BadRequest(
-                f"{where} has the parameter {name!r}, which the gateway does not support in a semantic query",
-                f"{f'Did you mean {near[0]}?' if near else 'Remove it.'} Supported are {', '.join(sorted(known))}.",
+                f"{location} has the parameter {name!r}, which the gateway does not support in a semantic query",
+                f"{f'Did you mean {near[0]}?' if near else 'Remove it.'} Supported are {', '.join(sorted(supported))}.",
             )
 
 
-def check_word_parameters(where: str, parameters: Json) -> None:
+def check_word_parameters(location: str, parameters: Json) -> None:
     """Refuse parameters that select by single words: a semantic query compares the text as a whole.
 
     Raises:
@@ -98,7 +98,7 @@ def check_word_parameters(where: str, parameters: Json) -> None:
     for name, values in _WORD_PARAMETERS.items():
         if name in parameters and not _is_one_of(parameters[name], values):
             raise BadRequest(
-                f"{where} sets {name}, but a semantic query compares the text as a whole, not its words",
+                f"{location} sets {name}, but a semantic query compares the text as a whole, not its words",
                 f"Remove {name}, or search for the words in a text field, in the same bool.",
             )
 
@@ -107,7 +107,7 @@ def _is_one_of(value: Any, values: tuple[object, ...]) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | str) and value in values
 
 
-def parse_nested(body: Json, where: str) -> tuple[Json, float]:
+def parse_nested(body: Json, location: str) -> tuple[Json, float]:
     """The parameters of a `nested` query around a semantic one, apart from its path and query; and its boost.
 
     Unmapped indices match nothing, with `ignore_unmapped` or without: only indices with the field are searched.
@@ -115,20 +115,21 @@ def parse_nested(body: Json, where: str) -> tuple[Json, float]:
     Raises:
         BadRequest: a parameter is unknown or invalid.
     """
-    check_parameters("nested", where, body)
+    check_parameters("nested", location, body)
     mode = body.get("score_mode", "max")
     if mode not in _SCORE_MODES:
-        raise BadRequest(f"score_mode of {where} is {mode!r}", f"Give one of {', '.join(_SCORE_MODES)}.")
+        raise BadRequest(f"score_mode of {location} is {mode!r}", f"Give one of {', '.join(_SCORE_MODES)}.")
     inner_hits = body.get("inner_hits")
     if inner_hits is not None and not isinstance(inner_hits, dict):
         raise BadRequest(
-            f"inner_hits of {where} is a JSON {json_type_name(inner_hits)}, not an object", "Give an object, e.g. {}."
+            f"inner_hits of {location} is a JSON {json_type_name(inner_hits)}, not an object",
+            "Give an object, e.g. {}.",
         )
-    kept = {name: body[name] for name in ("inner_hits", "_name") if body.get(name) is not None}
-    return kept | {"score_mode": mode}, number_between(body.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
+    parameters = {name: body[name] for name in ("inner_hits", "_name") if body.get(name) is not None}
+    return parameters | {"score_mode": mode}, number_between(body.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
 
 
-def parse_rescore_vector(value: Any, where: str) -> float | None:
+def parse_rescore_vector(value: Any, location: str) -> float | None:
     """`rescore_vector` of Elasticsearch's `knn` as a factor; 0 for no rescoring, None for the default.
 
     Raises:
@@ -137,11 +138,11 @@ def parse_rescore_vector(value: Any, where: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, dict) or value.keys() != {"oversample"}:
-        raise BadRequest(f"rescore_vector of {where} is not supported", 'Write {"oversample": 2}.')
-    return _oversample(value["oversample"], f"rescore_vector.oversample of {where}")
+        raise BadRequest(f"rescore_vector of {location} is not supported", 'Write {"oversample": 2}.')
+    return _oversample(value["oversample"], f"rescore_vector.oversample of {location}")
 
 
-def parse_rescore(value: Any, where: str) -> float | None:
+def parse_rescore(value: Any, location: str) -> float | None:
     """`rescore` of OpenSearch's `neural` as a factor; 0 for no rescoring, None for the default.
 
     Raises:
@@ -152,16 +153,16 @@ def parse_rescore(value: Any, where: str) -> float | None:
     if value is False:
         return 0.0
     if not isinstance(value, dict) or not value.keys() <= {"oversample_factor"}:
-        raise BadRequest(f"rescore of {where} is not supported", 'Write true, false or {"oversample_factor": 2}.')
+        raise BadRequest(f"rescore of {location} is not supported", 'Write true, false or {"oversample_factor": 2}.')
     factor = value.get("oversample_factor")
-    return None if factor is None else _oversample(factor, f"rescore.oversample_factor of {where}")
+    return None if factor is None else _oversample(factor, f"rescore.oversample_factor of {location}")
 
 
-def _oversample(value: Any, where: str) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else number_between(value, where, 1.0, MAX_OVERSAMPLE)
+def _oversample(value: Any, location: str) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else number_between(value, location, 1.0, MAX_OVERSAMPLE)
 
 
-def parse_ef_search(value: Any, where: str) -> int | None:
+def parse_ef_search(value: Any, location: str) -> int | None:
     """`ef_search` of the `method_parameters` of OpenSearch's `neural`; None if it is not given.
 
     Raises:
@@ -169,30 +170,30 @@ def parse_ef_search(value: Any, where: str) -> int | None:
     """
     if value is None:
         return None
-    where = f"method_parameters of {where}"
+    location = f"method_parameters of {location}"
     if not isinstance(value, dict):
-        raise BadRequest(f"{where} is a JSON {json_type_name(value)}, not an object", 'Write {"ef_search": 100}.')
-    check_parameters("method_parameters", where, value)
-    return positive_integer(value["ef_search"], f"ef_search in {where}") if "ef_search" in value else None
+        raise BadRequest(f"{location} is a JSON {json_type_name(value)}, not an object", 'Write {"ef_search": 100}.')
+    check_parameters("method_parameters", location, value)
+    return positive_integer(value["ef_search"], f"ef_search in {location}") if "ef_search" in value else None
 
 
-def number_between(value: object, where: str, lowest: float, highest: float) -> float:
+def number_between(value: object, location: str, lowest: float, highest: float) -> float:
     """Check a number.
 
     Raises:
         BadRequest: it is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-        raise BadRequest(f"{where} is {value!r}", f"Give a number from {lowest:g} to {highest:g}.")
+        raise BadRequest(f"{location} is {value!r}", f"Give a number from {lowest:g} to {highest:g}.")
     return value
 
 
-def positive_integer(value: object, where: str) -> int:
+def positive_integer(value: object, location: str) -> int:
     """Check an integer from 1 to `MAX_K`.
 
     Raises:
         BadRequest: it is not an integer, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_K:
-        raise BadRequest(f"{where} is {value!r}", f"Give a whole number from 1 to {MAX_K:,}.")
+        raise BadRequest(f"{location} is {value!r}", f"Give a whole number from 1 to {MAX_K:,}.")
     return value

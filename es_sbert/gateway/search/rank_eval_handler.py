@@ -54,7 +54,7 @@ class RankEvalHandler:
 
         Raises:
             EsSbertError: a semantic query is invalid, or the engine is not available.
-            RequestTooLarge: the engine refuses one of the searches by itself, for the vectors in it.
+            RequestTooLarge: the engine refuses one of the searches even alone, because of its vectors.
         """
         outgoing, body = await cancel_on_disconnect(incoming, self._rewrite(incoming, route))
         try:

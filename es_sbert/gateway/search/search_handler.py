@@ -42,7 +42,7 @@ class SearchHandler:
     Args:
         rewriter: Rewrites search bodies.
         upstream: The engine.
-        hider: Knows which fields the hits lack.
+        hider: Determines which fields the hits lack.
     """
 
     def __init__(self, rewriter: SearchRewriter, upstream: Upstream, hider: VectorHider) -> None:
@@ -109,7 +109,7 @@ class SearchHandler:
         options = dict(params)
         repeatable = route.api in _REPEATABLE and "scroll" not in options
         if route.api is EngineApi.EXPLAIN:
-            # The routing of the one document, not of the search.
+            # The routing applies to the single document, not to the search.
             options.pop("routing", None)
         size = len(plain)
         context = RewriteContext(route.index, options, incoming.headers, received.mode, size, trace=trace)

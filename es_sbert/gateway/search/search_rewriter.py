@@ -50,7 +50,7 @@ from es_sbert.vectors import Vectors
 logger = logging.getLogger(__name__)
 
 NO_VECTORS_HINT = (
-    "The indices searched have no vectors of es-sbert, so the gateway passed the query through unchanged. For semantic "
+    "The searched indices have no vectors of es-sbert, so the gateway passed the query through unchanged. For semantic "
     "search, embed the documents: es-sbert ingest --index INDEX."
 )
 
@@ -75,8 +75,8 @@ class RewriteResult:
         original: The body before.
         body: The rewritten body; the identical object if it contains no semantic query.
         queries: Its semantic queries.
-        preference: Parameter to add to the search, so that it asks the copies of the shards that the gateway has asked
-            for the cosine of the k-th document; None for none.
+        preference: Parameter to add to the search, so that it uses the same shard copies as the gateway's request for
+            the cosine of the k-th document; None if there was no such request.
         hint: Text to add to an error of the engine, which may be caused by a semantic query.
         confirm: Checks whether the indices are still those that the body was rewritten for; None if that is certain.
     """
@@ -153,7 +153,7 @@ class SearchRewriter:
         """Whether a body may contain semantic queries, checked without parsing it. False is certain.
 
         Args:
-            template: Whether the search is not known before a template is rendered.
+            template: Whether the body is a template, whose search is unknown until it is rendered.
 
         Raises:
             RequestTooLarge: it may, and is too large to be parsed.
@@ -188,7 +188,7 @@ class SearchRewriter:
         except AccessDenied as error:
             indices, denied = _UNREADABLE_INDICES, error
         if not indices.exists:
-            # The engine reports that, unless it rejects the gateway's options first.
+            # The engine reports the error, unless it rejects the gateway's options first.
             return RewriteResult(body, strip_extensions(body, self._settings.virtual_field))
         try:
             if denied is not None:
@@ -228,7 +228,7 @@ class SearchRewriter:
             indices = latest
         numbers = await offload_if_large(context.size, _numbers_of_queries, queries, vectors)
         limited, preference = self._cutoff.select(found.placeholders), None
-        # A point in time holds its copies.
+        # A point in time is bound to its shard copies.
         if limited and "pit" not in body and "preference" not in context.options:
             preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
             context = replace(context, options={**context.options, "preference": preference})
@@ -280,7 +280,7 @@ class SearchRewriter:
         numbers: Mapping[_NumbersKey, list[float]],
         cutoffs: Mapping[Placeholder, float | None],
     ) -> None:
-        """Put native kNN queries in place of the semantic ones; of a large body in a thread."""
+        """Replace the semantic queries by native kNN queries, in a thread if the body is large."""
         engine_type, counts = self._upstream.engine_type_or_default, CandidateCounts()
         native_queries = {
             placeholder: placeholder.native_query(

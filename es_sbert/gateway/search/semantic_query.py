@@ -55,7 +55,7 @@ class SemanticQuery:
         target: The vector field.
         text: The text to embed.
         k: Number of nearest documents to keep.
-        filter: What they must match, from the query itself.
+        filter: Filter for the documents, from the query itself.
         min_cosine: Documents below this cosine are dropped.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
         num_candidates: Vectors that each shard compares; None derives it from k.
@@ -63,7 +63,7 @@ class SemanticQuery:
             default.
         boost: Factor of the score.
         name: The query's `_name`.
-        syntax: How it was written.
+        syntax: Syntax of the query in the request.
         native: Parameters that are passed on to the engine's own kNN query.
         nested: Parameters of the `nested` query around it (`parse_nested`); None if the client wrote none.
     """
@@ -104,7 +104,7 @@ class SemanticQuery:
                 "a semantic query whose matches are to be excluded has no minimum cosine; without one, the k nearest "
                 "documents would be excluded, however distant they are",
                 "Measure one for the index: es-sbert index calibrate INDEX --save; or set one in the request: "
-                '{"match": {"semantic": {"query": "…", "min_cosine": 0.4}}}, or by --min-cosine of es-sbert serve.',
+                '{"match": {"semantic": {"query": "…", "min_cosine": 0.4}}}, or with --min-cosine of es-sbert serve.',
             )
         return self if self.syntax in NATIVE_SYNTAXES else replace(self, k=MAX_K, num_candidates=MAX_K)
 
@@ -192,17 +192,17 @@ class SemanticQueryParser:
         if target is None:
             return None
         options = value if isinstance(value, dict) else {"value": value}
-        kept = {name: option for name, option in body.items() if name != field}
-        return self._on_virtual_field(target, "term", field, kept | options | {"query": options.get("value")})
+        outer = {name: option for name, option in body.items() if name != field}
+        return self._on_virtual_field(target, "term", field, outer | options | {"query": options.get("value")})
 
     def _on_virtual_field(self, target: SearchScope, kind: str, field: str, options: Json) -> SemanticQuery:
-        where = f"{kind} on {field}"
-        check_parameters(kind, where, options)
-        check_word_parameters(where, options)
+        location = f"{kind} on {field}"
+        check_parameters(kind, location, options)
+        check_word_parameters(location, options)
         text, candidates = scalar_as_text(options.get("query")), self.settings.num_candidates
-        min_cosine = _cosine_or_none(options.get("min_cosine", self.settings.min_cosine), f"min_cosine of {where}")
+        min_cosine = _cosine_or_none(options.get("min_cosine", self.settings.min_cosine), f"min_cosine of {location}")
         return self._query(
-            target, SemanticSyntax.VIRTUAL_FIELD, text, where, options, min_cosine, num_candidates=candidates
+            target, SemanticSyntax.VIRTUAL_FIELD, text, location, options, min_cosine, num_candidates=candidates
         )
 
     def _knn(self, body: Json, *, is_section: bool = False) -> SemanticQuery | None:
@@ -213,22 +213,22 @@ class SemanticQueryParser:
         target = self._target(body.get("field"), embedding.get("model_id"))
         if target is None:
             return None
-        where = f"knn on {body['field']}"
+        location = f"knn on {body['field']}"
         if not is_section:
-            check_parameters("knn", where, body)
-        check_parameters("text_embedding", f"query_vector_builder of {where}", embedding)
+            check_parameters("knn", location, body)
+        check_parameters("text_embedding", f"query_vector_builder of {location}", embedding)
         candidates = body.get("num_candidates")
         if candidates is not None:
-            positive_integer(candidates, f"num_candidates of {where}")
+            positive_integer(candidates, f"num_candidates of {location}")
         text, filter = embedding.get("model_text"), _filter(body.get("filter"))
-        min_cosine = _cosine_or_none(body.get("similarity"), f"similarity of {where}")
+        min_cosine = _cosine_or_none(body.get("similarity"), f"similarity of {location}")
         semantic = self._query(
-            target, SemanticSyntax.TEXT_EMBEDDING, text, where, body, min_cosine, filter, num_candidates=candidates
+            target, SemanticSyntax.TEXT_EMBEDDING, text, location, body, min_cosine, filter, num_candidates=candidates
         )
         if is_section:
             return semantic
         native = {name: body[name] for name in ("visit_percentage",) if name in body}
-        oversample = parse_rescore_vector(body.get("rescore_vector"), where)
+        oversample = parse_rescore_vector(body.get("rescore_vector"), location)
         return replace(semantic, oversample=oversample, native=native)
 
     def _neural(self, body: Json) -> SemanticQuery | None:
@@ -239,41 +239,43 @@ class SemanticQueryParser:
         target = self._target(field, options.get("model_id"))
         if target is None:
             return None
-        where = f"neural on {field}"
-        check_parameters("neural", where, options)
+        location = f"neural on {field}"
+        check_parameters("neural", location, options)
         for name in body.keys() - {field, "_name"}:
-            raise BadRequest(f"{where} has {name!r} next to the field", f"Move {name!r} into the object of the field.")
+            raise BadRequest(
+                f"{location} has {name!r} next to the field", f"Move {name!r} into the object of the field."
+            )
         if "min_score" in options and "max_distance" in options:
-            raise BadRequest(f"{where} sets both min_score and max_distance", "Remove one of them.")
+            raise BadRequest(f"{location} sets both min_score and max_distance", "Remove one of them.")
         min_cosine = None
         if "min_score" in options:
             # OpenSearch's score of a cosine, see es_sbert.search.vector_query.
-            min_cosine = 2.0 * number_between(options["min_score"], f"min_score of {where}", 0.0, 1.0) - 1.0
+            min_cosine = 2.0 * number_between(options["min_score"], f"min_score of {location}", 0.0, 1.0) - 1.0
         elif "max_distance" in options:
-            min_cosine = 1.0 - number_between(options["max_distance"], f"max_distance of {where}", 0.0, 2.0)
+            min_cosine = 1.0 - number_between(options["max_distance"], f"max_distance of {location}", 0.0, 2.0)
         text, filter = options["query_text"], _filter(options.get("filter"))
         if min_cosine is not None:
             options = {"k": MAX_K} | options  # a radial search finds all documents from the minimum up
         options = options | {"_name": _name(body) or _name(options)}
-        candidates = parse_ef_search(options.get("method_parameters"), where)
+        candidates = parse_ef_search(options.get("method_parameters"), location)
         semantic = self._query(
-            target, SemanticSyntax.NEURAL, text, where, options, min_cosine, filter, num_candidates=candidates
+            target, SemanticSyntax.NEURAL, text, location, options, min_cosine, filter, num_candidates=candidates
         )
         expanded = options.get("expand_nested_docs")
         if expanded not in (None, True, False):
-            raise BadRequest(f"expand_nested_docs of {where} is {expanded!r}", "Give true or false.")
+            raise BadRequest(f"expand_nested_docs of {location} is {expanded!r}", "Give true or false.")
         native = {} if expanded is None else {"expand_nested_docs": expanded}
-        return replace(semantic, oversample=parse_rescore(options.get("rescore"), where), native=native)
+        return replace(semantic, oversample=parse_rescore(options.get("rescore"), location), native=native)
 
     def _semantic(self, body: Json) -> SemanticQuery | None:
         target = self._target(body.get("field"), None)
         if target is None:
             return None
-        where, settings = f"semantic on {body['field']}", self.settings
-        check_parameters("semantic", where, body)
+        location, settings = f"semantic on {body['field']}", self.settings
+        check_parameters("semantic", location, body)
         min_cosine, candidates = settings.min_cosine, settings.num_candidates
         return self._query(
-            target, SemanticSyntax.SEMANTIC, body.get("query"), where, body, min_cosine, num_candidates=candidates
+            target, SemanticSyntax.SEMANTIC, body.get("query"), location, body, min_cosine, num_candidates=candidates
         )
 
     def _query(
@@ -281,15 +283,15 @@ class SemanticQueryParser:
         target: SearchScope,
         syntax: SemanticSyntax,
         text: object,
-        where: str,
+        location: str,
         options: Json,
         min_cosine: float | None,
         filter: Json | None = None,
         num_candidates: int | None = None,
     ) -> SemanticQuery:
-        text = parse_query_text(text, where, self.max_text_characters)
-        k = positive_integer(options.get("k", self.settings.k), f"k of {where}")
-        boost = number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
+        text = parse_query_text(text, location, self.max_text_characters)
+        k = positive_integer(options.get("k", self.settings.k), f"k of {location}")
+        boost = number_between(options.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
         # A minimum cosine of the request or of the gateway's settings replaces the one in the mapping; the engines' own
         # queries never use the one in the mapping.
         by_default = syntax in (SemanticSyntax.VIRTUAL_FIELD, SemanticSyntax.SEMANTIC) and "min_cosine" not in options
@@ -308,11 +310,11 @@ class SemanticQueryParser:
         )
 
     def is_calibrated(self, target: SearchScope) -> bool:
-        """Whether the minimum cosine in the mapping applies to queries without one of their own."""
+        """Whether the minimum cosine in the mapping applies to queries that set none."""
         return self.settings.min_cosine is None and target.meta.fingerprint not in self._pairs
 
     def _target(self, name: object, model: object) -> SearchScope | None:
-        """A vector field by its own name, its virtual one, or that of the text that was embedded.
+        """A vector field by its own name, its virtual name, or the name of its text field.
 
         Args:
             model: The model that the request names; None for the field's.
@@ -341,8 +343,8 @@ def _filter(value: Any) -> Json | None:
     return clauses[0] if len(clauses) == 1 else {"bool": {"filter": value}}
 
 
-def _cosine_or_none(value: object, where: str) -> float | None:
-    return None if value is None else number_between(value, where, -1.0, 1.0)
+def _cosine_or_none(value: object, location: str) -> float | None:
+    return None if value is None else number_between(value, location, -1.0, 1.0)
 
 
 def _name(options: Json) -> str | None:
@@ -353,28 +355,28 @@ def _name(options: Json) -> str | None:
 _TEXT_REMEDY = "Give the text to search for as a string."
 
 
-def parse_query_text(value: object, where: str, max_characters: int) -> str:
+def parse_query_text(value: object, location: str, max_characters: int) -> str:
     """Check a query text.
 
     Args:
         value: The JSON value. The caller converts numbers and booleans to text (`scalar_as_text`) where engines accept
             them: Kibana sends `semantic: 2024` as a number.
-        where: The part of the request, for messages.
+        location: The part of the request, for messages.
 
     Raises:
         BadRequest: not a string, blank, too long, or with lone surrogates.
     """
     if not isinstance(value, str):
-        raise BadRequest(f"the text of {where} is a JSON {json_type_name(value)}, not a string", _TEXT_REMEDY)
+        raise BadRequest(f"the text of {location} is a JSON {json_type_name(value)}, not a string", _TEXT_REMEDY)
     if not value.strip():
-        raise BadRequest(f"the text of {where} is empty", _TEXT_REMEDY)
+        raise BadRequest(f"the text of {location} is empty", _TEXT_REMEDY)
     if len(value) > max_characters:
         raise BadRequest(
-            f"the text of {where} has {len(value):,} characters; the limit is {max_characters:,}",
+            f"the text of {location} has {len(value):,} characters; the limit is {max_characters:,}",
             "Search for the most important sentence: models read a few hundred words at most.",
         )
     if not value.isprintable() and any(0xD800 <= ord(character) <= 0xDFFF for character in value):
-        raise BadRequest(f"the text of {where} is not valid Unicode", _TEXT_REMEDY)
+        raise BadRequest(f"the text of {location} is not valid Unicode", _TEXT_REMEDY)
     return value
 
 

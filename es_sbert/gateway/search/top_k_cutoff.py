@@ -50,7 +50,7 @@ class TopKCutoff:
         """The queries of a search that would match more than k documents; equal ones, which have one cutoff, together.
 
         Args:
-            placeholders: Those of the search.
+            placeholders: Placeholders of the search.
         """
         engine_type = self._upstream.engine_type_or_default
         matches_candidates = self._upstream.knn_matches_candidates
@@ -78,8 +78,8 @@ class TopKCutoff:
             queries: See `select`.
             vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
             body: The search.
-            context: Its parameters, with the `preference` of the search, so that both ask the same copies of the
-                shards. Copies are refreshed at different times, and a document that only the other one has would count.
+            context: Its parameters, with the `preference` of the search, so that both use the same shard copies. Copies
+                are refreshed at different times, so another copy may have other documents.
 
         Raises:
             BadRequest: a setting of the indices does not allow the search.
@@ -103,16 +103,17 @@ class TopKCutoff:
             }
 
     async def _search(self, kth: Json, body: Json, context: RewriteContext) -> Json | None:
-        """The engine's response; None if it rejects the search, as it will reject the client's."""
+        """The engine's response; None if it rejects the search, since it will reject the client's search too."""
         answer = await self._send(kth, body, context)
         if answer.status not in CLIENT_ERROR_STATUSES:
-            # A lower cosine, or none, only lets more documents through: the search itself says what it lacks.
+            # A lower cosine, or none, only lets more documents through. The client's search reports missing shards
+            # itself.
             return self._upstream.require_object(answer, "POST _search", partial_ok=True)
         reason = str(answer.body)
         if "max_result_window" in reason:
             raise BadRequest(
                 f"k is {kth['from'] + 1}, more than the index.max_result_window of an index that is searched",
-                "Ask for fewer documents, by k in the request or -k of es-sbert serve, or raise the setting.",
+                "Ask for fewer documents, with k in the request or -k of es-sbert serve, or raise the setting.",
             )
         return None
 
@@ -173,10 +174,10 @@ def kth_hit_body(
 
     Args:
         vector: *Shape:* ``(dimensions,)``.
-        filters: What every hit must match.
+        filters: Queries that every hit must match.
         search: The search that contains the query.
     """
-    # The score must be that of the nearest passage, even if the client's `nested` query scores in another way.
+    # The score must be that of the nearest chunk, even if the client's `nested` query scores in another way.
     plain = replace(semantic, boost=1.0, nested=None)
     found = query_without_vector(engine_type, plain, filters, None, matches_candidates=False)
     query = QueryPlaceholder(plain, filters, found).native_query(engine_type, vector, None, CandidateCounts())

@@ -32,18 +32,18 @@ def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: S
 
     Args:
         body: The search with placeholders.
-        placeholders: Those in it.
+        placeholders: The placeholders in the search.
 
     Raises:
         BadRequest: it names the field in a query or part that does not support it.
         IndexMismatch: it names a vector field that does not exist.
     """
     for part, node in _objects(body, placeholders):
-        for where, name in _named_fields(part, node, parser):
+        for location, name in _named_fields(part, node, parser):
             target = parser.fields.virtual_only(name)
             if target is not None:
                 raise BadRequest(
-                    f"{where} on {name} is not supported: {name} is a semantic field",
+                    f"{location} on {name} is not supported: {name} is a semantic field",
                     f'Search it as {{"match": {{"{name}": "…"}}}} and sort by _score; elsewhere name a field that '
                     f"documents have, such as {target.name}. X-Es-Sbert: off passes the request through unchanged.",
                 )

@@ -79,27 +79,27 @@ def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[Face
 
 def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField | None]]:
     """Each field with its type, and the facet that it may be."""
-    for name, said in properties.items():
-        path, type_ = prefix + name, said.get("type", "object")
+    for name, definition in properties.items():
+        path, type_ = prefix + name, definition.get("type", "object")
         if type_ == "object":
-            yield from _walk(said.get("properties", {}), f"{path}.")
+            yield from _walk(definition.get("properties", {}), f"{path}.")
             continue
-        yield path, type_, _facet(path, path, said)
+        yield path, type_, _facet(path, path, definition)
         if type_ in ("text", "match_only_text"):
             # Dynamic mappings add a keyword subfield to a text.
-            for name, inner in said.get("fields", {}).items():
+            for name, inner in definition.get("fields", {}).items():
                 if inner["type"] == "keyword":
                     field = f"{path}.{name}"
                     yield field, "keyword", _facet(field, path, inner)
                     break
 
 
-def _facet(field: str, label: str, said: Json) -> FacetField | None:
+def _facet(field: str, label: str, mapping: Json) -> FacetField | None:
     """The facet of a field with this mapping."""
-    is_searchable = said.get("index", True) and said.get("doc_values", True)
-    if not is_searchable or said["type"] not in _FIELD_TYPES:
+    is_searchable = mapping.get("index", True) and mapping.get("doc_values", True)
+    if not is_searchable or mapping["type"] not in _FIELD_TYPES:
         return None
-    return FacetField(field, label, *_FIELD_TYPES[said["type"]])
+    return FacetField(field, label, *_FIELD_TYPES[mapping["type"]])
 
 
 def _is_hidden(label: str, hidden: Collection[str]) -> bool:
@@ -142,8 +142,8 @@ def choose_facets(fields: list[FacetField], answer: Json) -> list[Json]:
                 facet, distinct, [value for value in values if isinstance(value, float | int)]
             )
         if aggregation is not None:
-            said = {"field": facet.field, "label": facet.label, "kind": facet.kind, "whole": facet.whole}
-            shown.append(said | {"aggregation": aggregation})
+            entry = {"field": facet.field, "label": facet.label, "kind": facet.kind, "whole": facet.whole}
+            shown.append(entry | {"aggregation": aggregation})
     return shown[:MAX_FACETS]
 
 
@@ -174,7 +174,7 @@ def _range(begin: str | None, end: str | None) -> Json:
     return span | ({} if begin is None else {"from": begin}) | ({} if end is None else {"to": end})
 
 
-# Maximum shift of a boundary when it is rounded, as a share of the distance to the next one.
+# Maximum shift of a boundary when it is rounded, as a fraction of the distance to the next boundary.
 _MAX_SHIFT = 1 / 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS = (1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
@@ -242,7 +242,7 @@ def _round_number(value: float, most: float, *, whole: bool) -> float:
 
 
 def _round_steps(greatest: float, most: float) -> Iterator[float]:
-    """Round steps, from above the greatest value down to one that is surely small enough for `most`."""
+    """Round steps, from above the greatest value down to one that is certainly small enough for `most`."""
     if most < 1e-300:
         return
     for power in range(min(308, math.floor(math.log10(greatest)) + 1), math.floor(math.log10(most)) - 1, -1):

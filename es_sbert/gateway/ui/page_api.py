@@ -131,8 +131,8 @@ def parse_page_request(kind: type[RequestT], raw: bytes) -> RequestT:
         raise BadRequest(f"the body is not a JSON object: {error}", "Reload the page.") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise BadRequest(f"{where}: {first['msg']}", "Reload the page: the gateway may have been updated.") from None
+        location = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise BadRequest(f"{location}: {first['msg']}", "Reload the page: the gateway may have been updated.") from None
 
 
 class EngineErrorReply(Exception):
@@ -152,7 +152,7 @@ class CallerClient:
 
     Args:
         upstream: The engine.
-        headers: The caller's.
+        headers: The caller's headers.
     """
 
     def __init__(self, upstream: Upstream, headers: Headers) -> None:
@@ -348,7 +348,7 @@ class PageApi:
         checked = parse_query_text(text, "the map", self._settings.limits.query_characters)
         embedder = await self._models.for_field(field.meta, field.indices[0])
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
-        # As it is searched with: that of bytes is rounded.
+        # The vector used in the search: in byte fields it is rounded.
         return np.asarray(to_element_type(vector, field.element_type(field.name)), np.float32)
 
     async def _document_vector(

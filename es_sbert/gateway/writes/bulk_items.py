@@ -1,4 +1,4 @@
-"""The items (actions) of a `_bulk` request, read window by window; all bytes are kept."""
+"""The items (actions) of a `_bulk` request, read window by window and without changing a byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from es_sbert.gateway.proxy.json_bodies import lines_to_utf8
 
 # Whitespace of JSON; a line feed ends a line of a bulk request.
 JSON_SPACE = b" \t\r\n"
-# How documents begin. Engines reject others, but Elasticsearch accepts comments before a document.
+# First bytes of documents. Engines reject others, but Elasticsearch accepts comments before a document.
 DOCUMENT_STARTS = (b"{", b"/")
 # Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024
@@ -42,7 +42,7 @@ class BulkItem:
         operation: Its type.
         index: Index, alias or data stream (not percent-encoded).
         id: Id of the document; None if the engine generates it.
-        routing: Routing value; None if that is the id.
+        routing: Routing value; None if the document is routed by its id.
         head: The bytes before its document: in a bulk request, the line of the action.
         source: The bytes of its document, without surrounding whitespace; empty if it has none.
         tail: The bytes after its document.
@@ -174,8 +174,8 @@ class BulkBody:
                     step_end = end + _STEP_BYTES
         except _InvalidBulkLine:
             return None
-        known = frozenset(names) if len(names) <= most_names else None
-        return cls(body, index, routing, known, (*cuts, len(body)))
+        destinations = frozenset(names) if len(names) <= most_names else None
+        return cls(body, index, routing, destinations, (*cuts, len(body)))
 
     def window(self, start: int, limits: WindowLimits) -> BulkWindow:
         """The actions from an offset on, as many as the limits allow, and at least one.
@@ -282,7 +282,7 @@ def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
     """An action's line.
 
     Raises:
-        _InvalidBulkLine: it is none.
+        _InvalidBulkLine: it is not an action.
     """
     try:
         action = orjson.loads(line)
@@ -296,7 +296,7 @@ def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
 
 
 def _name_or_none(value: object) -> str | None:
-    """A name as engines read it: a number is one too."""
+    """A name as engines read it: a number counts as a name."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

@@ -39,12 +39,12 @@ class BulkRejectedError(Exception):
         self.answer = answer
 
 
-# The limit that is learned from refusals never falls below this.
+# The limit that is learned from refused requests never falls below this.
 _MIN_PART_BYTES = 64 * 1024
 
 
 class PartLimit:
-    """The most bytes of a bulk request to the engine. Shared by all requests, which learn what it refuses.
+    """The maximum size of a bulk request to the engine, shared by all requests and lowered when the engine refuses one.
 
     Args:
         limit: The limit at first.
@@ -93,8 +93,8 @@ class BulkSender:
         Args:
             rejected: Number of an item that is not sent → its error.
         """
-        sent = [item for number, item in enumerate(items) if number not in rejected]
-        return await offload_if_large(_source_bytes(sent), list, group_actions(sent, self._limit.bytes))
+        accepted = [item for number, item in enumerate(items) if number not in rejected]
+        return await offload_if_large(_source_bytes(accepted), list, group_actions(accepted, self._limit.bytes))
 
     async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Send the next items. A part that is refused as too large is sent in two halves.
@@ -135,8 +135,8 @@ class BulkSender:
             if parts is not None:
                 await offload_if_large(len(answer.body), self._joined.add_raw, *parts)
                 return
-        sent = await offload_if_large(len(body), items)
-        await offload_if_large(len(body), self._joined.add, [await _part_response(sent, answer)], sent, {})
+        sent_items = await offload_if_large(len(body), items)
+        await offload_if_large(len(body), self._joined.add, [await _part_response(sent_items, answer)], sent_items, {})
 
     async def reject(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
         """Add results for the next items, none of which is sent."""
@@ -233,7 +233,7 @@ def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
 
 
 async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | EngineUnreachable) -> Json:
-    """What a part adds to the answer. Where the engine rejected a later one as a whole, others are written already."""
+    """The part's contribution to the response, also if the engine rejected it after it had written earlier parts."""
     if isinstance(answer, EngineUnreachable):
         return failed_part_response(part, http_status(answer), error_object(answer))
     whole = await offload_if_large(len(answer.body), parse_bulk_response, answer.body)
@@ -273,7 +273,7 @@ class JoinedBulkResponse:
         for answer in answers:
             self._add_members(answer)
         results = _merge_results(answers, items, rejected)
-        self._errors |= any("error" in result for one in results for result in one.values())
+        self._errors |= any("error" in result for result_by_action in results for result in result_by_action.values())
         self._add_results(b",".join(map(write_object, results)))
 
     def add_raw(self, members: Json, results: bytes) -> None:
@@ -360,7 +360,7 @@ def _has_valid_durations(members: Json) -> bool:
 
 
 def failed_part_response(items: Sequence[BulkItem], status: int, error: object) -> Json:
-    """What a part that the engine rejected as a whole adds to the answer."""
+    """The contribution to the response of a part that the engine rejected as a whole."""
     return {"took": 0, "errors": True, "items": [_error_result(item, status, error) for item in items]}
 
 
@@ -372,12 +372,12 @@ def _merge_results(
     answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]
 ) -> list[Json]:
     received = [result for answer in answers for result in answer.get("items", ())]
-    own = {
+    error_results = {
         number: _error_result(items[number], http_status(error), error_object(error))
         for number, error in sorted(rejected.items())
     }
-    if len(received) + len(own) != len(items):
+    if len(received) + len(error_results) != len(items):
         # `filter_path` removed results, so that the items of the remaining ones are unknown.
-        return [*received, *own.values()]
+        return [*received, *error_results.values()]
     others = iter(received)
-    return [own[number] if number in own else next(others) for number in range(len(items))]
+    return [error_results[number] if number in error_results else next(others) for number in range(len(items))]

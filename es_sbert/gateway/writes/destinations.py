@@ -64,7 +64,7 @@ class Destination:
         """An estimate of the memory for the vectors of a document of this size.
 
         Args:
-            listed_strings: The most strings that its lists hold; each is a chunk, if the field has chunks.
+            listed_strings: The most strings that its lists can hold; each is a chunk if the field has chunks.
         """
         counts = ((_vector_count(target.meta, source_bytes, listed_strings), target.meta) for target in self.targets)
         numbers = sum(count * meta.dimensions for count, meta in counts)
@@ -97,7 +97,7 @@ class DestinationResolver:
 
         Args:
             name: Index, alias or data stream; if it does not exist, its index template is used.
-            headers: The caller's.
+            headers: The caller's headers.
             fresh: Do not use a cached result.
 
         Raises:
@@ -105,16 +105,16 @@ class DestinationResolver:
             EngineUnreachable, RequestFailed: the lookup failed.
         """
         key = self._keys.key(headers, name)
-        found = None if fresh else self._known.get(key)
-        if found is not None:
-            return found
+        destination = None if fresh else self._known.get(key)
+        if destination is not None:
+            return destination
         try:
-            found = await self._look_up(name, headers)
+            destination = await self._look_up(name, headers)
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
-            found = Destination(name, is_unreadable=True)
-        self._known[key] = found
-        return found
+            destination = Destination(name, is_unreadable=True)
+        self._known[key] = destination
+        return destination
 
     async def _look_up(self, name: str, headers: Headers) -> Destination:
         searched = await self._indices.get_for_write(name, headers)
@@ -126,12 +126,12 @@ class DestinationResolver:
             return Destination.from_fields(name, searched.fields.get(name, {}))
         # An alias or a data stream: other indices than the write index may have vectors.
         index, alone = await self._write_index(name, headers)
-        own = searched.fields.get(index, {})
+        write_fields = searched.fields.get(index, {})
         others: dict[str, VectorFieldMeta] = {}
         for other, fields in sorted(searched.fields.items(), reverse=True):
             others = fields | others if other != index else others
-        lacking = _targets({field: meta for field, meta in others.items() if field not in own})
-        return replace(Destination.from_fields(name if alone else index, own), lacking=lacking)
+        lacking = _targets({field: meta for field, meta in others.items() if field not in write_fields})
+        return replace(Destination.from_fields(name if alone else index, write_fields), lacking=lacking)
 
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
         """The concrete write index, and whether it is the only index of that name."""

@@ -51,7 +51,7 @@ class WriteItem:
             makes it.
         doc: The partial document of an update; None for an update by a script.
         creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
-        unseen: Why a document that the item may write cannot be seen; None if it can.
+        unseen: Reason why the gateway cannot see a document that the item may write; None if it can.
     """
 
     item: BulkItem
@@ -162,7 +162,7 @@ class WriteItem:
 
 
 def previous_documents(
-    written: Sequence[WriteItem], found: Mapping[WriteKey, PreviousDocument]
+    items: Sequence[WriteItem], found: Mapping[WriteKey, PreviousDocument]
 ) -> list[PreviousDocument]:
     """The document before each item, including writes of earlier items of the same request.
 
@@ -171,11 +171,11 @@ def previous_documents(
     """
     now = dict(found)
     result: list[PreviousDocument] = []
-    for one in written:
-        before = NoPreviousDocument.UNKNOWN if one.key is None else now.get(one.key, NoPreviousDocument.UNKNOWN)
+    for item in items:
+        before = NoPreviousDocument.UNKNOWN if item.key is None else now.get(item.key, NoPreviousDocument.UNKNOWN)
         result.append(before)
-        if one.key in now:
-            now[one.key] = one.after(before)
+        if item.key in now:
+            now[item.key] = item.after(before)
     return result
 
 
@@ -183,7 +183,7 @@ def _apply_change(source: bytes, change: DocumentChange, filled: Sequence[Vector
     if change.removed:
         source = remove_members(source, change.removed)
     got = {field.field for field in filled}
-    lost = [target.field for target, _ in change.wanted if target.field not in got]
+    lost = [target.field for target, _ in change.to_embed if target.field not in got]
     return append_members(source, vector_members(filled, [*change.cleared, *lost] if partial else ()))
 
 
@@ -210,7 +210,7 @@ def _object_member(fields: Json, name: str) -> Json | None:
 
 
 class NoPreviousDocument(Enum):
-    """Why the previous document of an update is not available."""
+    """The reason why the previous document of an update is not available."""
 
     MISSING = auto()  # there is none
     UNKNOWN = auto()  # it cannot be determined
@@ -225,30 +225,30 @@ class DocumentChange:
     """The change of vectors in a written object.
 
     Attributes:
-        wanted: Vector fields that get a new vector, each with the text.
+        to_embed: Vector fields that get a new vector, each with the text.
         removed: Members of the object that are removed: vectors of an older text, and their metadata.
         cleared: Vector fields that a partial document sets to null.
-        document_hash: Of the whole document; None for a part of one.
-        lacking: Why vector fields get no vector although the object says what their text is.
+        document_hash: Hash of the whole document; None for a partial document.
+        lacking: Reason why vector fields get no vector although the object says what their text is.
     """
 
-    wanted: tuple[tuple[EmbeddingTarget, str], ...] = ()
+    to_embed: tuple[tuple[EmbeddingTarget, str], ...] = ()
     removed: frozenset[str] = frozenset()
     cleared: tuple[str, ...] = ()
     document_hash: str | None = None
     lacking: frozenset[NoVectorReason] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.wanted or self.removed or self.cleared)
+        return bool(self.to_embed or self.removed or self.cleared)
 
 
 def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> DocumentChange:
     """The change of a complete document: a vector for each of its texts.
 
-    A vector from the client is kept, unless its metadata says that it is of another text or model: then it is a copy of
-    the previous document.
+    A vector from the client is kept, unless its metadata names another text or model: then it was copied from a
+    previous document.
     """
-    wanted: list[tuple[EmbeddingTarget, str]] = []
+    to_embed: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
     lacking: set[NoVectorReason] = set()
     for target in targets:
@@ -257,13 +257,13 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> D
             continue
         removed |= _replaced_members(fields, target, bool(text))
         if text:
-            wanted.append((target, text))
+            to_embed.append((target, text))
         else:
             lacking.add(_no_text_reason(text))
-    if not wanted and not removed:
+    if not to_embed and not removed:
         return DocumentChange(lacking=frozenset(lacking))
     content = {name: value for name, value in fields.items() if name not in removed}
-    return DocumentChange(tuple(wanted), frozenset(removed), (), document_hash(content), frozenset(lacking))
+    return DocumentChange(tuple(to_embed), frozenset(removed), (), document_hash(content), frozenset(lacking))
 
 
 def partial_document_change(
@@ -275,7 +275,7 @@ def partial_document_change(
         previous: The previous document.
         creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
     """
-    wanted: list[tuple[EmbeddingTarget, str]] = []
+    to_embed: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
     cleared: list[str] = []
     lacking: set[NoVectorReason] = set()
@@ -300,11 +300,11 @@ def partial_document_change(
             continue
         removed |= _replaced_members(doc, target, True)
         if text:
-            wanted.append((target, text))
+            to_embed.append((target, text))
         else:
             cleared.append(target.field)
             lacking.add(NoVectorReason.PREVIOUS_UNKNOWN if is_unknown else _no_text_reason(text))
-    return DocumentChange(tuple(wanted), frozenset(removed), tuple(cleared), lacking=frozenset(lacking))
+    return DocumentChange(tuple(to_embed), frozenset(removed), tuple(cleared), lacking=frozenset(lacking))
 
 
 def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
@@ -336,7 +336,7 @@ def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None
 
 
 def _no_text_reason(text: str | None) -> NoVectorReason:
-    """Why there is nothing to embed, by what `stored_text` gives."""
+    """The reason why there is nothing to embed, by the result of `stored_text`."""
     return NoVectorReason.NOT_TEXT if text is None else NoVectorReason.NO_TEXT
 
 

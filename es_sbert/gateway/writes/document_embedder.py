@@ -38,7 +38,7 @@ _SPLIT_BATCH = 16
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """A text, split into chunks if the field holds passages, and its vectors.
+    """A text, split into chunks if the field has chunk rules, and its vectors.
 
     Attributes:
         chunked: The text.
@@ -72,24 +72,24 @@ class DocumentEmbedder:
             weakref.WeakKeyDictionary()
         )
 
-    async def __call__(self, wanted: Sequence[tuple[EmbeddingTarget, str]]) -> list[EmbeddedText | EsSbertError]:
+    async def __call__(self, texts: Sequence[tuple[EmbeddingTarget, str]]) -> list[EmbeddedText | EsSbertError]:
         """Embed texts, each for a vector field. Returns the error for a text that cannot be embedded."""
-        results: list[EmbeddedText | EsSbertError | None] = [None] * len(wanted)
-        rows_by_model = _group_rows((target.meta.model, target.meta.fingerprint) for target, _ in wanted)
+        results: list[EmbeddedText | EsSbertError | None] = [None] * len(texts)
+        rows_by_model = _group_rows((target.meta.model, target.meta.fingerprint) for target, _ in texts)
         for (model, fingerprint), rows in rows_by_model.items():
-            embedded = await self._of_model(model, fingerprint, [wanted[row] for row in rows])
+            embedded = await self._of_model(model, fingerprint, [texts[row] for row in rows])
             for row, result in zip(rows, embedded, strict=True):
                 results[row] = result
         return [result for result in results if result is not None]
 
     async def _of_model(
-        self, model: str, fingerprint: str, wanted: Sequence[tuple[EmbeddingTarget, str]]
+        self, model: str, fingerprint: str, field_texts: Sequence[tuple[EmbeddingTarget, str]]
     ) -> Sequence[EmbeddedText | EsSbertError]:
         try:
             embedder = await self._models.get(model, fingerprint)
-            chunked = await self._chunk(embedder, wanted)
+            chunked = await self._chunk(embedder, field_texts)
         except EsSbertError as error:
-            return [public_model_error(error)] * len(wanted)
+            return [public_model_error(error)] * len(field_texts)
         texts = [text for each in chunked for text in each.texts]
         vectors = np.empty((len(texts), embedder.info.dimensions), np.float32)  # (texts, dimensions)
         tokens = np.zeros(len(texts), np.int64)  # (texts,)
@@ -113,24 +113,26 @@ class DocumentEmbedder:
         return results
 
     async def _chunk(
-        self, embedder: BatchingEmbedder, wanted: Sequence[tuple[EmbeddingTarget, str]]
+        self, embedder: BatchingEmbedder, field_texts: Sequence[tuple[EmbeddingTarget, str]]
     ) -> list[ChunkedText]:
-        chunked = [ChunkedText(target, text) for target, text in wanted]
-        for rules, rows in _group_rows(target.meta.passages for target, _ in wanted).items():
+        chunked = [ChunkedText(target, text) for target, text in field_texts]
+        for rules, rows in _group_rows(target.meta.passages for target, _ in field_texts).items():
             if rules is not None:
-                passages = await self._passages(embedder, rules, [wanted[row][1] for row in rows])
-                for row, spans in zip(rows, passages, strict=True):
-                    chunked[row] = ChunkedText.cut(*wanted[row], spans)
+                chunk_spans = await self._chunk_spans(embedder, rules, [field_texts[row][1] for row in rows])
+                for row, spans in zip(rows, chunk_spans, strict=True):
+                    chunked[row] = ChunkedText.cut(*field_texts[row], spans)
         return chunked
 
-    async def _passages(self, embedder: BatchingEmbedder, rules: ChunkRules, texts: Sequence[str]) -> list[list[Span]]:
-        known = self._chunkers.setdefault(embedder, {})
-        if rules not in known:
-            known[rules] = await embedder.make_chunker(rules.tokens, rules.overlap, _PROMPT_KIND)
-        passages: list[list[Span]] = []
+    async def _chunk_spans(
+        self, embedder: BatchingEmbedder, rules: ChunkRules, texts: Sequence[str]
+    ) -> list[list[Span]]:
+        chunkers = self._chunkers.setdefault(embedder, {})
+        if rules not in chunkers:
+            chunkers[rules] = await embedder.make_chunker(rules.tokens, rules.overlap, _PROMPT_KIND)
+        chunk_spans: list[list[Span]] = []
         for part in batched(texts, _SPLIT_BATCH):
-            passages += await embedder.run_in_thread(known[rules], part)
-        return passages
+            chunk_spans += await embedder.run_in_thread(chunkers[rules], part)
+        return chunk_spans
 
 
 def _group_rows(keys: Iterable[K]) -> dict[K, list[int]]:

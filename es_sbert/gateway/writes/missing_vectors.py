@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class NoVectorReason(StrEnum):
-    """Why a written document lacks the vector of a vector field; a label of a metric."""
+    """The reason why a written document lacks the vector of a vector field; a label of a metric."""
 
     NO_TEXT = "no_text"
     NOT_TEXT = "not_text"
@@ -30,7 +30,7 @@ class NoVectorReason(StrEnum):
 
 
 class UnreadReason(StrEnum):
-    """Why a request that writes documents passes through unread; a label of a metric."""
+    """The reason why a request that writes documents passes through unread; a label of a metric."""
 
     OFF = "off"
     NO_WRITES = "no_writes"
@@ -42,9 +42,9 @@ class UnreadReason(StrEnum):
 _EXPLANATIONS = {
     NoVectorReason.NO_TEXT: "the fields of the text are missing, null or blank. If they should have a text, check the "
     "names of the fields: `es-sbert index show {index}`",
-    NoVectorReason.NOT_TEXT: "a field of the text holds something else than strings. Send a string or a list of "
+    NoVectorReason.NOT_TEXT: "a field of the text holds values that are not strings. Send a string or a list of "
     "strings, or name another field of the text",
-    NoVectorReason.TEXT_UNKNOWN: "the mapping does not say which text is embedded. State it by `es-sbert index create "
+    NoVectorReason.TEXT_UNKNOWN: "the mapping does not say which text is embedded. Set it with `es-sbert index create "
     "{index} --text-field FIELD`",
     NoVectorReason.NO_FIELD: "the write index lacks a vector field that other indices of this name have, as after a "
     "rollover. `es-sbert doctor --index {index}` prints the commands that add it, to the index template too",
@@ -54,12 +54,12 @@ _EXPLANATIONS = {
     "documents",
     NoVectorReason.UNREADABLE: "they are nested too deeply or contain comments. Send plain JSON",
 }
-# Of `NO_WRITES` nothing is logged: it is the operator's own setting.
+# `NO_WRITES` is not logged: it is a setting of the operator.
 _UNREAD_EXPLANATIONS = {
     UnreadReason.OFF: "they have the header X-Es-Sbert: off",
     UnreadReason.NOT_JSON: "their bodies are not JSON",
     UnreadReason.CONTENT_ENCODING: "their content encoding is neither gzip nor deflate",
-    UnreadReason.BY_QUERY: "the engine makes the documents",
+    UnreadReason.BY_QUERY: "the engine creates the documents",
 }
 
 
@@ -88,7 +88,7 @@ class MissingVectors:
 
         Args:
             index: The index, as the request names it.
-            reasons: Why they lack a vector, each of them for the same documents.
+            reasons: Reasons why they lack a vector; all apply to the same documents.
             count: Number of documents.
             partly: Whether they get the vectors of other vector fields.
         """

@@ -51,8 +51,8 @@ class ItemPreparer:
         upstream: The engine.
         destinations: Resolves the indices of items.
         embedder: Embeds texts.
-        policy: What happens to items that cannot be embedded.
-        missing: Takes the documents that get no vector.
+        policy: Policy for items that cannot be embedded.
+        missing: Counts and logs the documents that get no vector.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class ItemPreparer:
         self._embedder = embedder
         self._policy = policy
         self._missing = missing
-        self._log = ThrottledLog(logger, interval=math.inf)  # what it logs lasts until the mapping is changed
+        self._log = ThrottledLog(logger, interval=math.inf)  # the logged problems last until the mapping is changed
         self._clock = Clock()
 
     async def resolve(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
         """The destinations of writes to these names.
 
         Args:
-            headers: The caller's.
+            headers: The caller's headers.
             fresh: Do not use cached results.
 
         Raises:
@@ -100,7 +100,7 @@ class ItemPreparer:
         Documents whose index lacks the vector field are not among them; they are counted.
 
         Args:
-            headers: The caller's.
+            headers: The caller's headers.
 
         Raises:
             EsSbertError: the engine is not available, or a mapping is invalid.
@@ -113,14 +113,14 @@ class ItemPreparer:
             if not any(destination.has_vectors for destination in destinations.values()):
                 self._count_unreadable(items, destinations)
                 return None
-            written = await offload_if_large(size, parse_items, items, destinations)
-            detected, errors = await self._detect_changes(written, destinations, headers, size)
+            write_items = await offload_if_large(size, parse_items, items, destinations)
+            detected, errors = await self._detect_changes(write_items, destinations, headers, size)
             changed = [item for item in detected if any(item.changes.values())]
             if not changed and not errors:
                 self._count_unreadable(items, destinations)
-                self._record_missing(written, detected, errors)
+                self._record_missing(write_items, detected, errors)
                 return None
-            embedded = await self._embedder([text for item in changed for text in item.wanted])
+            embedded = await self._embedder([text for item in changed for text in item.to_embed])
             # An alias may now point to another index, whose vectors are of another model.
             changing = [name for name, destination in destinations.items() if destination.has_vectors]
             latest = await self.resolve(changing, headers, fresh=True)
@@ -128,7 +128,7 @@ class ItemPreparer:
                 break
             destinations |= latest
         self._count_unreadable(items, destinations)
-        self._record_missing(written, detected, errors)
+        self._record_missing(write_items, detected, errors)
         size += sum(text.vectors.nbytes for text in embedded if isinstance(text, EmbeddedText))
         # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
         engine = EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
@@ -138,7 +138,7 @@ class ItemPreparer:
     async def _detect_changes(
         self, written: Sequence[WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
     ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
-        """The items whose vectors change or are missing; and the number of each whose changes are unknown, with why."""
+        """The items whose vectors change or are missing; and the errors of items whose changes are unknown."""
         indices = {name: destination.index for name, destination in destinations.items()}
         documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
@@ -156,7 +156,7 @@ class ItemPreparer:
     def report_lacking(self, counts: Mapping[str, int]) -> None:
         """Report documents whose index lacks the vector field, though others of its alias have it.
 
-        They are written under either policy: nothing has failed, and the engine takes them.
+        They are written under either policy: nothing has failed, and the engine accepts them.
 
         Args:
             counts: From `count_lacking`.
@@ -171,20 +171,20 @@ class ItemPreparer:
             self._missing.count([NoVectorReason.MAPPING_UNREADABLE], unreadable)
 
     def _record_missing(
-        self, written: Sequence[WriteItem], detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
+        self, write_items: Sequence[WriteItem], detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
     ) -> None:
         """Count and log the documents that lack a vector, except those of the errors."""
         for item in detected:
             reasons = item.lacking
             if reasons and item.written.number not in errors:
-                self._missing.record(item.written.item.index, reasons, partly=bool(item.wanted))
-        for one in written:
-            if one.unseen is not None:
-                self._missing.record(one.item.index, [one.unseen])
-            elif one.without_text and one.is_partial:
+                self._missing.record(item.written.item.index, reasons, partly=bool(item.to_embed))
+        for write_item in write_items:
+            if write_item.unseen is not None:
+                self._missing.record(write_item.item.index, [write_item.unseen])
+            elif write_item.without_text and write_item.is_partial:
                 self._missing.count([NoVectorReason.TEXT_UNKNOWN])
                 message = "partial updates of documents in %s pass without a new vector: %s"
-                self._log.warning(message, one.item.index, log_detail(unknown_text_error()))
+                self._log.warning(message, write_item.item.index, log_detail(unknown_text_error()))
 
 
 def _is_unreadable(destinations: Mapping[str, Destination], name: str) -> bool:
@@ -201,7 +201,7 @@ async def read_previous_documents(
 
     Args:
         indices: Index name of items → name by which a document can be read.
-        headers: The caller's.
+        headers: The caller's headers.
 
     Returns:
         The documents, and the errors of those that could not be read.
@@ -260,13 +260,13 @@ class ChangedItem:
     changes: Mapping[str, DocumentChange]
 
     @property
-    def wanted(self) -> list[tuple[EmbeddingTarget, str]]:
+    def to_embed(self) -> list[tuple[EmbeddingTarget, str]]:
         """The texts to embed."""
-        return [text for change in self.changes.values() for text in change.wanted]
+        return [text for change in self.changes.values() for text in change.to_embed]
 
     @property
     def lacking(self) -> frozenset[NoVectorReason]:
-        """Why its documents lack a vector."""
+        """The reason why its documents lack a vector."""
         return frozenset(reason for change in self.changes.values() for reason in change.lacking)
 
 
@@ -286,7 +286,7 @@ class PreparedItems:
 
 
 def written_names(items: Iterable[BulkItem]) -> set[str]:
-    """The indices that items write to, bodies that are not JSON objects left out: the engine rejects these."""
+    """The indices that items write to, without bodies that are not JSON objects, which the engine rejects."""
     return {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
 
 
@@ -296,12 +296,12 @@ def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destinatio
     Args:
         destinations: Destination of each index name.
     """
-    written = []
+    write_items = []
     for number, item in enumerate(items):
         destination = destinations.get(item.index)
         if destination is not None and destination.has_vectors:
-            written.append(WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number))
-    return written
+            write_items.append(WriteItem.from_bulk_item(item, destination.targets, destination.without_text, number))
+    return write_items
 
 
 def count_lacking(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> dict[str, int]:
@@ -356,7 +356,7 @@ def add_vectors(
         for member, change in item.changes.items():
             provenance = EmbeddingProvenance(change.document_hash, embedded_at)
             filled[member] = []
-            for result in islice(results, len(change.wanted)):
+            for result in islice(results, len(change.to_embed)):
                 if isinstance(result, EsSbertError):
                     errors[item.written.number] = result
                 else:

@@ -54,7 +54,7 @@ _WINDOW_BYTES = 16 * 1024 * 1024
 # An unchanged request is sent in parts if it has more parts than this.
 _MAX_UNSPLIT_PARTS = 4
 # Memory of an action as a multiple of its bytes: the input, objects, vectors and the output. If its index was not
-# looked up, it may have passages, whose vectors take far more memory than the text.
+# looked up, its field may have chunks, whose vectors take far more memory than the text.
 _MEMORY_FACTOR = 4
 _MEMORY_FACTOR_WITH_VECTORS = 64
 
@@ -131,7 +131,7 @@ class WriteHandler:
         """Count and log a request that wrote documents and was not read.
 
         Args:
-            status: Of the engine's response: what it refused wrote nothing.
+            status: Status of the engine's response: a refused request wrote nothing.
         """
         if 200 <= status < 300:
             self._missing.record_unread(unquote(route.index), reason)
@@ -316,7 +316,7 @@ class WriteHandler:
 
 
 def _unread_reason(incoming: IncomingRequest) -> UnreadReason | None:
-    """Why a request passes through unread; None if it is read."""
+    """The reason why a request passes through unread; None if it is read."""
     if requested_mode(incoming) is RewriteMode.OFF:
         return UnreadReason.OFF
     if not has_json_body(incoming):

@@ -9,10 +9,11 @@
 | `date` | ISO 8601, with `T` or a space before the time | ISO 8601 |
 | `date:FORMAT` | by a format of `strptime`, such as `%d.%m.%Y` | ISO 8601 |
 
-An empty cell of a column with a type other than `string` is null. What a type cannot read rejects the row.
+An empty cell of a column with a type other than `string` is null. A row with a cell that its type cannot read is
+rejected.
 
-pyarrow's reader of CSV is not used: it knows neither the lines nor the bytes of a row that has line feeds in quotes,
-and one cell that cannot be converted ends a whole block.
+pyarrow's CSV reader is not used: it does not report the lines or bytes of a row that has line feeds in quotes, and one
+cell that cannot be converted fails a whole block.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from es_sbert.messages import setting_text
 
 
 class CellType(StrEnum):
-    """What the cells of a column hold."""
+    """The type of the cells of a column."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -51,7 +52,7 @@ class DecimalMark(StrEnum):
 
 
 class _CellError(Exception):
-    """A cell that its type cannot read; the message says what it is not."""
+    """A cell that its type cannot read; the message says why."""
 
 
 _BOOLEANS = {
@@ -75,11 +76,11 @@ class ColumnType:
     """The type of a column.
 
     Attributes:
-        type: What its cells hold.
-        date_format: Of dates: the `strptime` format; None for ISO 8601.
+        type: Type of its cells.
+        date_format: The `strptime` format of dates; None for ISO 8601.
         is_mapped: Whether the type is that of the field in the mapping. Dates are then left to the engine, which knows
             their format.
-        keeps_malformed: Whether the mapping accepts what is not of its type (`ignore_malformed`): such a cell stays
+        keeps_malformed: Whether the mapping accepts values of another type (`ignore_malformed`); such a cell stays
             text.
     """
 
@@ -122,7 +123,7 @@ class ColumnType:
         return _iso_date(text) if self.date_format is None else _formatted_date(text, self.date_format)
 
 
-def parse_types(given: Iterable[str]) -> dict[str, ColumnType]:
+def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
     """Column → type, of options such as `price=float,in_stock=boolean`.
 
     A comma separates columns, unless the option has a single `=`: it is then a part of the name or of the format.
@@ -131,7 +132,7 @@ def parse_types(given: Iterable[str]) -> dict[str, ColumnType]:
         UsageError: an option cannot be read, or names a column twice.
     """
     types: dict[str, ColumnType] = {}
-    for option in given:
+    for option in type_options:
         for part in [option] if option.count("=") == 1 else option.split(","):
             name, equals, kind = part.rpartition("=")
             if not equals or not name:
@@ -147,8 +148,8 @@ def parse_types(given: Iterable[str]) -> dict[str, ColumnType]:
 
 def _parse_type(text: str) -> ColumnType:
     name, colon, date_format = text.partition(":")
-    known = {str(kind): kind for kind in CellType} | _TYPES_OF_FIELDS
-    kind = known.get(name)
+    types = {str(kind): kind for kind in CellType} | _TYPES_OF_FIELDS
+    kind = types.get(name)
     if kind is None or (colon and kind is not CellType.DATE):
         raise UsageError(
             f"`types` does not know the type {text!r}",
@@ -160,7 +161,7 @@ def _parse_type(text: str) -> ColumnType:
     try:
         datetime.strptime(datetime(2026, 1, 31).strftime(date_format), date_format)
     except ValueError as error:
-        remedy = "Write it as for strptime of Python, such as date:%d.%m.%Y or date:%Y-%m-%d %H:%M."
+        remedy = "Use the format codes of Python's strptime, such as date:%d.%m.%Y or date:%Y-%m-%d %H:%M."
         raise UsageError(f"`types` has the format {date_format!r}, which cannot be read: {error}", remedy) from error
     if not directives & _YEAR_DIRECTIVES:
         raise UsageError(f"`types` has the date format {date_format!r} without a year", "Add %Y, or %y for two digits.")
@@ -278,7 +279,7 @@ def _plain_number(text: str, decimal: DecimalMark | None, kind: str) -> str:
 
 
 def _without_groups(text: str, decimal: DecimalMark) -> str:
-    """A number of a decimal mark with a point instead, and without groups; anything else stays what is not a number."""
+    """A number with a decimal point and without groups; any other text becomes one that is not a number."""
     mark, other = (".", ",") if decimal is DecimalMark.POINT else (",", ".")
     grouped = _GROUPED.fullmatch(text)
     if grouped is not None and grouped[3] != mark:
@@ -286,7 +287,7 @@ def _without_groups(text: str, decimal: DecimalMark) -> str:
     return "" if other in text else text.replace(mark, ".")
 
 
-# The least and the greatest that JSON of engines takes: of `long` and of `unsigned_long`.
+# The smallest `long` and the largest `unsigned_long`: engines accept no other integers.
 _LEAST, _GREATEST = -(2**63), 2**64 - 1
 
 
@@ -295,7 +296,7 @@ def _integer(text: str, decimal: DecimalMark | None) -> int:
     try:
         number = Decimal(plain)
     except InvalidOperation:
-        raise _CellError("has an exponent beyond all numbers") from None
+        raise _CellError("has an exponent that is too large") from None
     # Before it becomes an integer: 1e999999999 would fill the memory.
     if number and number.adjusted() > 20:
         raise _CellError("is beyond 64 bits")

@@ -1,4 +1,4 @@
-"""What every source of documents provides: a check before the load, and a stream of records.
+"""The interface of every source of documents: a check before the load, and a stream of records.
 
 `read_records` reads all sources of a load one after another; `check_sources` looks at the beginning of each before
 anything is written. `BlockingCalls` runs calls that may block for a long time, so that a load can be stopped.
@@ -53,7 +53,7 @@ class ByteCounter:
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How sources are read.
+    """Options for reading sources.
 
     Attributes:
         max_bytes: Longest record in bytes; longer ones become dead letters.
@@ -79,7 +79,7 @@ class ReadContext:
     """One pass over the sources.
 
     Attributes:
-        settings: How they are read.
+        settings: Options for reading them.
         counter: Counts what was taken.
         stop: Set when no more is to be read.
     """
@@ -111,7 +111,7 @@ class RequiredColumns:
             name: The source, for messages.
             columns: Its columns.
             nested: Whether a column may hold objects, whose fields are named with a dot.
-            hint: What else may be the cause, as a sentence with a space at its end.
+            hint: Another possible cause, as a sentence followed by a space.
 
         Raises:
             SourceError: one is missing; the message lists the existing ones.
@@ -132,7 +132,7 @@ def _has_column(columns: Sequence[str], field: str, nested: bool) -> bool:
 
 
 class DocumentSource:
-    """Records from somewhere. Sources are values: they can be compared, copied and sent to another process.
+    """A source of records. Sources are values: they can be compared, copied and sent to another process.
 
     Attributes:
         name: Its name in messages, dead letters and the checkpoint; never holds a secret.
@@ -180,7 +180,7 @@ class DocumentSource:
 
 
 class ByteInput:
-    """Bytes from somewhere, from which file sources make records.
+    """A source of bytes, which file sources turn into records.
 
     Attributes:
         name: Its name in messages; never holds a secret.
@@ -220,7 +220,7 @@ class ByteInput:
         raise NotImplementedError
 
     def split_at_lines(self, partition_bytes: int) -> Sequence[ByteInput]:
-        """Ranges of whole lines, of about so many bytes; just this input if it cannot be split.
+        """Ranges of whole lines, of about this many bytes; only this input if it cannot be split.
 
         Raises:
             OSError: it cannot be read.
@@ -233,7 +233,7 @@ class FileSource(DocumentSource):
     """Base of the sources that read files.
 
     Attributes:
-        input: Where the bytes come from.
+        input: Source of the bytes.
     """
 
     input: ByteInput
@@ -285,7 +285,7 @@ def check_sources(
     routing_field: str | None = None,
     column_types: ColumnTypes = NO_TYPES,
 ) -> None:
-    """Open every source that can be read twice and check what its first bytes tell; pipes are left alone.
+    """Open every source that can be read twice and check its first bytes; pipes are left alone.
 
     Args:
         text_fields: Fields of which a header must name at least one.
@@ -322,8 +322,8 @@ def read_records(
 ) -> Generator[Record | RejectedRecord]:
     """Records of all sources, one after another, with bounded memory.
 
-    A source that breaks off gives its records up to the break and then one reject that says so. Setting `stop`
-    ends the stream at the next record.
+    A source that ends early yields its records up to that point and then one rejected record with the reason. Setting
+    `stop` ends the stream at the next record.
 
     Args:
         on_unavailable: Called with the reason if a source stops answering, which ends the stream. Reading it again
@@ -349,7 +349,7 @@ def read_records(
         except WrongFormat as wrong:
             raise SourceError(f"{source.name}: {wrong}", wrong.remedy) from wrong
         except CorruptStream as broken:
-            yield RejectedRecord(Origin(source.name), f"the source breaks off {_position(last)}: {broken}")
+            yield RejectedRecord(Origin(source.name), f"the source ends early {_position(last)}: {broken}")
         except OSError as error:
             # It could be opened when the load started: it was removed or replaced since.
             yield RejectedRecord(Origin(source.name), f"the file cannot be opened: {error.strerror or error}")
@@ -401,12 +401,12 @@ class BlockingCalls:
         """End the thread.
 
         Args:
-            last: Called in it first, unless it is blocked: closes what the calls have opened.
+            last: Called in the thread before it ends, unless the thread is blocked: closes what the calls have opened.
         """
         answer = None if self._blocked else self._submit(last)
         self._calls.put(None)
         if answer is not None:
-            # Files and connections are closed, but a stop does not wait long for it.
+            # Files and connections are closed, but a stop does not wait long for that.
             wait([answer], _STOP_POLL_SECONDS)
             while not answer.done() and not self._stop.is_set():
                 wait([answer], _STOP_POLL_SECONDS)

@@ -74,8 +74,8 @@ class TextSource(FileSource):
 
     Attributes:
         format: Format inside the compression.
-        compression: By the file's name; None if the name does not tell.
-        delimiter: Of CSV; None recognizes it.
+        compression: The compression that the file's name indicates; None if it indicates none.
+        delimiter: Delimiter of CSV; None detects it.
         encoding: None for UTF-8, or UTF-16 with a byte order mark.
     """
 
@@ -135,14 +135,14 @@ class TextSource(FileSource):
         return self.path is not None and self.input.is_rereadable
 
     def _check_encoding(self) -> None:
-        """Check that the whole file is in its encoding, but for some broken lines.
+        """Check that the whole file is in the declared encoding, except for a few invalid lines.
 
         Raises:
             SourceError: it is in another one.
         """
         if not self._is_scanned or self.encoding == UTF8:
             return
-        # What is damaged is found again when it is loaded.
+        # Damage is found again during the load.
         with suppress(CorruptStream):
             head, rest = read_head(decompress(self._preview()), MAGIC_BYTES)
             if not has_byte_order_mark(head):
@@ -168,7 +168,7 @@ class TextSource(FileSource):
         chunks = self.input.chunks(context)
         first_line = self.input.first_line
         if first_line == 1:
-            # Only the beginning of a file has a byte order mark or tells the compression.
+            # Only the beginning of a file has a byte order mark or shows the compression.
             chunks = text_chunks(chunks, self.format, self.encoding)
         elif self.encoding is not None:
             chunks = to_utf8(chunks, self.encoding)
@@ -192,7 +192,7 @@ class TextSource(FileSource):
                 yield Record(origin, row.fields, row.raw if is_jsonl else orjson.dumps(row.fields))
 
     def _reason(self, reason: str) -> str:
-        """Why a row cannot be used. What its encoding does not define has become bytes that are not UTF-8."""
+        """The reason in terms of the file's encoding: its invalid bytes were decoded to bytes that are not UTF-8."""
         return reason if self.encoding is None else reason.replace("invalid UTF-8", f"invalid {self.encoding}", 1)
 
     def _parsed_rows(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[ParsedRow]:
@@ -206,7 +206,7 @@ class TextSource(FileSource):
         if self.format is FileFormat.TSV:
             return tsv_rows(lines)
         delimiter, lines = find_delimiter(lines, self.delimiter)
-        # Spreadsheets write rows of delimiters alone for rows that were emptied.
+        # Spreadsheets write emptied rows as lines that consist of delimiters only.
         return (row for row in csv_rows(lines, max_bytes, delimiter) if any(row[2]) or b'"' in row[1])
 
 
@@ -221,7 +221,8 @@ class ParquetSource(FileSource):
     """A Parquet file.
 
     Attributes:
-        compression: Of the whole file, by its name; there should be none, since columns are compressed by themselves.
+        compression: Compression of the whole file, by its name. There should be none, since Parquet compresses its
+            columns.
         row_groups: First row group to read, and the one after the last; None reads all.
     """
 
@@ -230,7 +231,9 @@ class ParquetSource(FileSource):
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         if not self.input.is_rereadable:
-            raise UsageError(f"{self.name} cannot be read as Parquet, whose index is at its end", "Name a file.")
+            raise UsageError(
+                f"{self.name} cannot be read as Parquet: the index of a Parquet file is at its end", "Name a file."
+            )
         if self.compression is not None:
             raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
         if self.size == 0:
@@ -278,8 +281,8 @@ class ParquetSource(FileSource):
 class ArrowSource(FileSource):
     """An Arrow IPC file or stream, told apart by its first bytes; Feather (version 2) is the former.
 
-    A file holds a stream between its magic and its footer, so both are read from the beginning to the end: out of
-    pipes, out of compression, and up to the place where one is cut off.
+    A file holds a stream between its magic and its footer, so both are read from the beginning to the end: from pipes,
+    from compressed files, and up to the point where a file is truncated.
     """
 
     compression: Compression | None = None
@@ -309,10 +312,10 @@ class ArrowSource(FileSource):
 
 
 class _ArrowStream(io.RawIOBase):
-    """Chunks as a file that Arrow reads from, which remembers how it ended.
+    """A file object over byte chunks for Arrow to read; it records how the bytes ended.
 
     Args:
-        head: The first bytes, at least eight if there are so many.
+        head: The first bytes, at least eight if there are that many.
         rest: The chunks after them.
     """
 
@@ -355,7 +358,7 @@ class _ArrowStream(io.RawIOBase):
         """Check that nothing is missing after the last batch: Arrow accepts an end between any two.
 
         Raises:
-            CorruptStream: something is.
+            CorruptStream: data is missing.
         """
         while self._buffered.read(1 << 16):
             pass

@@ -107,7 +107,7 @@ class StandardInput(ByteInput):
 def _read_descriptor(
     descriptor: int, context: ReadContext, *, may_block: bool = False, count: int | None = None
 ) -> Iterator[bytes]:
-    """The bytes of an open file, to its end or exactly so many."""
+    """The bytes of an open file, to its end or exactly `count` of them."""
     # A pipe may stay silent for hours. Windows cannot wait for one with a timeout: there, stopping takes until the next
     # bytes arrive.
     polls = may_block and os.name == "posix"
@@ -133,7 +133,7 @@ def _read_descriptor(
 
 
 def split_file(name: str, path: Path, partition_bytes: int) -> list[LocalFile]:
-    """Split a file into ranges of about so many bytes, each of whole lines; reads the file once to count them.
+    """Split a file into ranges of about this many bytes, each of whole lines; reads the file once to count them.
 
     Args:
         name: Name of the file in messages.
@@ -161,12 +161,12 @@ def split_file(name: str, path: Path, partition_bytes: int) -> list[LocalFile]:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How files are read.
+    """Options for reading files.
 
     Attributes:
-        format: The format of all files; None tells it from each file's name.
+        format: The format of all files; None recognizes it by each file's name.
         delimiter: Of CSV files; None recognizes it in each file.
-        encoding: Of text files; None for UTF-8, or UTF-16 with a byte order mark.
+        encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         sheet: The sheet of workbooks; None for the only one.
         types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
         decimal: The decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
@@ -193,11 +193,11 @@ class FileOptions:
 
 
 def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | None) -> list[DocumentSource]:
-    """The sources that the arguments name; patterns that the shell left alone are expanded here, sorted.
+    """The sources that the arguments name; patterns that the shell did not expand are expanded here, sorted.
 
     Args:
-        arguments: Paths, patterns, fsspec addresses or `-`.
-        options: How they are read; a format alone is enough.
+        arguments: Paths, glob patterns, fsspec addresses or `-`.
+        options: Options for reading them; a format alone is enough.
 
     Raises:
         SourceError: a file is missing, a folder, or of unknown format, or a pattern matches nothing.
@@ -206,40 +206,42 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     """
     if list(arguments).count(STDIN) > 1:
         raise UsageError("standard input is named twice", "Write - once.")
-    given = options if isinstance(options, FileOptions) else FileOptions(options)
-    sources = [source for argument in arguments for source in _sources_for_argument(argument, given)]
+    file_options = options if isinstance(options, FileOptions) else FileOptions(options)
+    sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
     texts = {source.format for source in sources if isinstance(source, TextSource)}
     workbooks = any(isinstance(source, WorkbookSource) for source in sources)
     has_tables = not texts.isdisjoint((FileFormat.CSV, FileFormat.TSV))
-    for setting, value, applies, what in (
-        ("delimiter", given.delimiter, FileFormat.CSV in texts, "CSV files"),
-        ("types", given.types or None, has_tables, "CSV and TSV files"),
-        ("decimal", given.decimal, has_tables, "CSV and TSV files"),
-        ("encoding", given.encoding, bool(texts), "text files"),
-        ("sheet", given.sheet, workbooks, "Excel workbooks"),
+    for setting, value, applies, file_kinds in (
+        ("delimiter", file_options.delimiter, FileFormat.CSV in texts, "CSV files"),
+        ("types", file_options.types or None, has_tables, "CSV and TSV files"),
+        ("decimal", file_options.decimal, has_tables, "CSV and TSV files"),
+        ("encoding", file_options.encoding, bool(texts), "text files"),
+        ("sheet", file_options.sheet, workbooks, "Excel workbooks"),
     ):
         if value is not None and not applies:
             hint = ' With a delimiter, .tsv and .txt files need `format="csv"` too.' if setting == "delimiter" else ""
-            raise UsageError(f"`{setting}` is for {what}, and none is given", f"Leave it out, or name one.{hint}")
+            raise UsageError(
+                f"`{setting}` applies to {file_kinds}, but no such file is given", f"Leave it out, or name one.{hint}"
+            )
     return sources
 
 
-def _sources_for_argument(argument: str, given: FileOptions) -> list[DocumentSource]:
+def _sources_for_argument(argument: str, options: FileOptions) -> list[DocumentSource]:
     if argument == STDIN:
-        if given.format is None:
+        if options.format is None:
             raise UsageError("the format of standard input is not known", FORMAT_HINT)
-        return [_file_source(StandardInput(), STDIN, given)]
+        return [_file_source(StandardInput(), STDIN, options)]
     if is_url(argument) and not os.path.lexists(argument):
         remote, local = find_remote(argument)
-        sources = [_file_source(file, name, given) for file, name in remote]
-        return sources + [_local_source(name, given) for name in local]
-    return [_local_source(name, given) for name in _expand_pattern(argument)]
+        sources = [_file_source(file, name, options) for file, name in remote]
+        return sources + [_local_source(name, options) for name in local]
+    return [_local_source(name, options) for name in _expand_pattern(argument)]
 
 
-def _file_source(file: ByteInput, name: str, given: FileOptions) -> DocumentSource:
-    """The source that a file's name or the given format makes of it."""
-    told, compression = guess_format(name)
-    form = given.format or told
+def _file_source(file: ByteInput, name: str, options: FileOptions) -> DocumentSource:
+    """The source for a file, by its name or the given format."""
+    named_format, compression = guess_format(name)
+    form = options.format or named_format
     if form is None:
         _raise_unknown_format(file)
     if form is FileFormat.PARQUET:
@@ -247,23 +249,23 @@ def _file_source(file: ByteInput, name: str, given: FileOptions) -> DocumentSour
     if form is FileFormat.ARROW:
         return ArrowSource(file, compression)
     if form is FileFormat.XLSX:
-        return WorkbookSource(file, compression, given.sheet)
-    delimiter = given.delimiter if form is FileFormat.CSV else None
-    return TextSource(file, form, compression, delimiter, given.encoding)
+        return WorkbookSource(file, compression, options.sheet)
+    delimiter = options.delimiter if form is FileFormat.CSV else None
+    return TextSource(file, form, compression, delimiter, options.encoding)
 
 
 def _raise_unknown_format(file: ByteInput) -> NoReturn:
-    """Refuse a file whose name does not tell its format, with what its first bytes tell.
+    """Refuse a file whose name does not indicate its format; the message says what its first bytes look like.
 
     Raises:
         SourceError: in any case.
     """
-    problem, head = f"the name of {file.name} does not tell its format", b""
+    problem, head = f"the name of {file.name} does not indicate its format", b""
     if file.is_rereadable:
         with suppress(OSError, CorruptStream, SourceUnavailable):
             head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
     signature = recognize_file(head) or recognize_markup(head)
-    # What is compressed needs to be named only, not unpacked.
+    # A compressed file only needs a proper name; it need not be unpacked.
     if signature is not None and detect_compression(head) is Compression.NONE:
         raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
     raise SourceError(problem, FORMAT_HINT)
@@ -280,7 +282,7 @@ def _expand_pattern(argument: str) -> list[str]:
     return names
 
 
-def _local_source(name: str, given: FileOptions) -> DocumentSource:
+def _local_source(name: str, options: FileOptions) -> DocumentSource:
     path = Path(name)
     shown = _printable_name(name)
     try:
@@ -292,7 +294,7 @@ def _local_source(name: str, given: FileOptions) -> DocumentSource:
     if stat.S_ISDIR(status.st_mode):
         raise SourceError(f"{shown} is a folder", f"Name the files in it, e.g. '{os.path.join(shown, '*.jsonl')}'.")
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return _file_source(LocalFile(shown, path, size), path.name, given)
+    return _file_source(LocalFile(shown, path, size), path.name, options)
 
 
 def _printable_name(name: str) -> str:

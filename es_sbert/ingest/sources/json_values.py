@@ -34,7 +34,7 @@ import numpy as np
 import orjson
 
 _INTEGER_RANGE = (-(2**63), 2**64 - 1)
-# Python writes no integer of more digits unless it is told to.
+# By default, Python refuses to convert longer integers to text.
 _MAX_INTEGER_BITS = 4300 * 3
 _TEXT_TYPES = (UUID, PurePath, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
 # A date of the years 1 to 9999, or a time of day.
@@ -54,7 +54,7 @@ class UnserializableValue:
     """Placeholder for a value that JSON cannot hold, in a converted column.
 
     Args:
-        reason: Why not.
+        reason: Reason why it cannot be converted.
     """
 
     def __init__(self, reason: str) -> None:
@@ -93,12 +93,12 @@ class BinaryValue:
         try:
             return self.data.decode()
         except UnicodeDecodeError as error:
-            where = f"byte 0x{self.data[error.start]:02x} at position {error.start}"
-            raise SerializationError(f"bytes that are not text in UTF-8 ({where})") from None
+            position = f"byte 0x{self.data[error.start]:02x} at position {error.start}"
+            raise SerializationError(f"bytes that are not text in UTF-8 ({position})") from None
 
 
 def json_default(value: object) -> Any:
-    """What orjson writes for the placeholders of a converted column.
+    """Values that orjson writes for the placeholders of a converted column.
 
     Raises:
         SerializationError: the value is `UnserializableValue`, or was not converted.
@@ -111,7 +111,7 @@ def json_default(value: object) -> Any:
 
 
 def value_to_json(value: object) -> Any:
-    """A value as Python programs and database drivers have it, as JSON has it.
+    """Convert a value of a Python program or a database driver to its JSON form.
 
     Returns:
         `UnserializableValue` where JSON has none, `BinaryValue` for bytes.
@@ -208,9 +208,9 @@ def _numpy_moment_to_json(value: np.datetime64) -> str | UnserializableValue | N
     if np.isnat(value):
         return None
     unit = np.datetime_data(value.dtype)[0]
-    # Engines take no hour without its minutes, and no smaller part of a second than a nanosecond.
-    written = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s", "ps": "ns", "fs": "ns", "as": "ns"}.get(unit, unit)
-    return temporal_to_json(str(value.astype(f"datetime64[{written}]")), "")
+    # Engines reject hours without minutes, and fractions of a second below a nanosecond.
+    target_unit = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s", "ps": "ns", "fs": "ns", "as": "ns"}.get(unit, unit)
+    return temporal_to_json(str(value.astype(f"datetime64[{target_unit}]")), "")
 
 
 _NANOSECONDS = {
@@ -236,7 +236,7 @@ def _array_to_json(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _foreign_to_json(value: object) -> Any:
-    """A value of a library that is not imported for it."""
+    """A value of another library, recognized without importing that library."""
     module, name = type(value).__module__.partition(".")[0], type(value).__qualname__
     if (module, name) == ("pandas", "NAType"):
         return None
@@ -271,7 +271,7 @@ def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
 
     Args:
         text: As Arrow writes it: with a space in the middle and all digits of the fraction.
-        zone: `Z`, or nothing for what a clock shows.
+        zone: `Z`, or empty for a local time.
     """
     if not _IN_RANGE.match(text):
         return UnserializableValue(_OUT_OF_RANGE)

@@ -56,7 +56,7 @@ _CHUNK = 1 << 18
 # Bytes of one request. Short requests outlive a slow load better than one that stays open for hours.
 _BLOCK = 4 << 20
 _WHOLE_FILE = 0  # fsspec's way to ask for one request from the beginning to the end
-# What tells one version of a file from another, as the filesystems name it.
+# Names of the entries by which filesystems identify a version of a file.
 _VERSION_KEYS = (
     "size",
     "ETag",
@@ -89,8 +89,8 @@ class RemoteFile(ByteInput):
     Attributes:
         name: Its address without secrets.
         filesystem: An `fsspec.AbstractFileSystem`; it has the credentials.
-        location: What the filesystem calls the file.
-        size: Bytes; None where the filesystem does not tell.
+        location: Path of the file in the filesystem.
+        size: Bytes; None if the filesystem does not report it.
     """
 
     name: str
@@ -168,7 +168,7 @@ class RemoteReader(io.RawIOBase):
             try:
                 data = self._calls(partial(self._read_from_handle, count))
                 if not data and self._file.size is not None:
-                    raise EOFError(f"it gives {self._offset:,} of {self._file.size:,} bytes")
+                    raise EOFError(f"it returned {self._offset:,} of {self._file.size:,} bytes")
             except (CorruptStream, ReadCancelled):
                 raise
             # Each filesystem raises its library's errors, few of which are OSErrors.
@@ -189,7 +189,7 @@ class RemoteReader(io.RawIOBase):
     def _open_handle(self) -> None:
         """Open the file at the offset; it must still be the version that was read so far."""
         filesystem, location = self._file.filesystem, self._file.location
-        # What is known of the file may come from a listing of long ago.
+        # The file's metadata may come from an old listing.
         filesystem.invalidate_cache(location.rpartition("/")[0])
         info = filesystem.info(location)
         version = {key: info[key] for key in _VERSION_KEYS if info.get(key) is not None}
@@ -203,18 +203,18 @@ class RemoteReader(io.RawIOBase):
             self._handle.seek(self._offset)
 
     def _skip_to_offset(self) -> None:
-        """Go to the offset in a stream that has none but its beginning."""
+        """Skip to the offset in a stream that can only be read from its beginning."""
         left = self._offset
         while left:
             if self._stop.is_set():
                 raise ReadCancelled
             data = self._handle.read(min(left, _CHUNK))
             if not data:
-                raise EOFError(f"it gives {self._offset - left:,} bytes")
+                raise EOFError(f"it returned {self._offset - left:,} bytes")
             left -= len(data)
 
     def _wait_or_raise(self, raised: Exception) -> None:
-        """Wait for what may pass; raise what does not."""
+        """Wait after a transient error; raise a permanent one."""
         error = underlying_error(raised)
         # Not chained: the other library's error may hold the address with its secrets.
         reason = redact_secrets(error_summary(error)).replace(self._file.location, self._file.name)
@@ -225,10 +225,10 @@ class RemoteReader(io.RawIOBase):
         if isinstance(error, PermissionError) or getattr(error, "status", None) in _ACCESS_DENIED:
             raise SourceUnavailable(f"access is refused ({reason})") from None
         if isinstance(error, ValueError) and "http" in self._file.filesystem.protocol and self._block != _WHOLE_FILE:
-            # A server that knows no ranges, which shows with the second block.
+            # The server does not support range requests, which shows at the second block.
             if self._sought:
                 raise CorruptStream(
-                    "its server gives files only from the beginning to the end; fetch the file and name the copy"
+                    "the server does not support range requests; download the file and load the copy"
                 ) from None
             self._block = _WHOLE_FILE
             return
@@ -257,7 +257,7 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
         address: With a protocol in front; may be a pattern.
 
     Returns:
-        Files elsewhere, each with the name that tells its format, and paths of files on this machine (`file://`).
+        Files elsewhere, each with the name that determines its format, and paths of files on this machine (`file://`).
 
     Raises:
         SourceError: there is no such file, nothing matches, or the filesystem cannot be reached.
@@ -284,7 +284,7 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
 
 
 def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
-    """The filesystem, and what it calls the address."""
+    """The filesystem, and the path of the address in it."""
     require_extra("remote", "fsspec")
     import fsspec
 
@@ -303,14 +303,14 @@ def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
 
 
 def _filesystem_options(protocol: str) -> dict[str, Any]:
-    """Options of the filesystem that its users would not think of."""
+    """Options that the filesystem needs for a load."""
     if protocol not in _HTTP_SCHEMES:
         return {}
     require_extra("remote", "aiohttp")
     from aiohttp import ClientTimeout
     from fsspec.config import conf
 
-    # aiohttp ends a request after five minutes, however well it goes; a load may take a file slowly.
+    # By default, aiohttp ends every request after five minutes, but a load may read a file more slowly.
     patient = {"timeout": ClientTimeout(total=None, sock_connect=30, sock_read=60)}
     return {"client_kwargs": patient | conf.get(protocol, {}).get("client_kwargs", {})}
 

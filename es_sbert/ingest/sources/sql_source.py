@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _FETCH_ROWS = 200  # fetched at a time
-_URL_HINT = "Write it as postgresql://user@host/database or sqlite:///folder/file.db are written."
+_URL_HINT = "Write it like postgresql://user@host/database or sqlite:///folder/file.db."
 # The driver that the extra brings, where the address names none; some providers write postgres.
 _POSTGRESQL_NAMES = ("postgresql", "postgres")
 
@@ -59,7 +59,7 @@ class SqlSource(DocumentSource):
         try:
             connection = engine.connect()
         except SQLAlchemyError as error:
-            remedy = "Check the address in `database` and what signs in there."
+            remedy = "Check the address in `database`, and its user and password."
             raise SourceError(f"the database cannot be reached: {self._reason(error)}", remedy) from None
         with connection:
             try:
@@ -99,7 +99,7 @@ class SqlSource(DocumentSource):
                 raise self._failure(error) from None
 
     def _connect(self, context: ReadContext) -> Connection:
-        """A connection, waited for while the database cannot be reached.
+        """Connect, and keep trying while the database cannot be reached.
 
         Raises:
             SourceUnavailable: the retry budget is spent.
@@ -119,16 +119,16 @@ class SqlSource(DocumentSource):
                     raise SourceUnavailable(f"the database cannot be reached ({self._reason(error)})") from None
 
     def _executed(self, connection: Connection) -> CursorResult[Any]:
-        """The running query, of which the server keeps what is not fetched yet.
+        """Run the query with a server-side cursor.
 
         Raises:
             SQLAlchemyError: the database refuses it.
             SourceError: it returns no rows.
         """
-        # A query only: what else the statement might do is not carried out, where the database can tell.
+        # Read-only where the database supports it, so that the statement cannot change data.
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA query_only = ON")
-        # Without parameters a percent sign is itself to every driver.
+        # Without parameters, every driver takes a percent sign literally.
         connection = connection.execution_options(
             stream_results=True, yield_per=_FETCH_ROWS, no_parameters=True, postgresql_readonly=True
         )
@@ -139,19 +139,19 @@ class SqlSource(DocumentSource):
         return result
 
     def _failure(self, error: Exception) -> CorruptStream | SourceUnavailable:
-        """What a query that fails between two rows ends with."""
+        """The error for a query that failed between two rows."""
         from sqlalchemy.exc import InterfaceError, OperationalError
 
         # A query cannot resume. The same command runs it again and skips documents that are already in the index.
         reason = self._reason(error)
         is_retryable = isinstance(error, OperationalError | InterfaceError)
         if self._url().get_backend_name() == "sqlite":
-            # Its driver calls everything operational, but there is no connection that could break.
+            # SQLite's driver raises OperationalError for every failure, but there is no connection that could break.
             is_retryable = "locked" in reason
         return SourceUnavailable(reason) if is_retryable else CorruptStream(f"the query failed: {reason}")
 
     def _engine(self) -> Engine:
-        """What opens connections; it keeps none.
+        """The SQLAlchemy engine, without a connection pool.
 
         Raises:
             UsageError: an address that cannot be read, or of a database whose driver is not installed.
@@ -168,7 +168,7 @@ class SqlSource(DocumentSource):
             return create_engine(url, poolclass=NullPool)
         except NoSuchModuleError as error:
             raise UsageError(
-                f"SQLAlchemy knows no database {self._url().drivername}", f"{_URL_HINT} Others need a package."
+                f"SQLAlchemy does not know the database {self._url().drivername}", f"{_URL_HINT} Others need a package."
             ) from error
         except ImportError as error:
             raise UsageError(
@@ -193,7 +193,7 @@ class SqlSource(DocumentSource):
 
 
 def _check_sqlite_file(url: URL) -> None:
-    """Make sure that a SQLite file is there: SQLAlchemy would make one that is missing."""
+    """Check that a SQLite file exists: SQLAlchemy would create a missing one."""
     path = url.database
     if url.get_backend_name() != "sqlite" or not path or path == ":memory:" or path.startswith("file:"):
         return

@@ -1,7 +1,7 @@
 """Rows of SQL results, columnar files and Python programs as records; see `json_values` for their values.
 
 pyarrow's own `to_pylist` fails for a whole column on one nanosecond timestamp, one year beyond 9999 or one byte of
-invalid UTF-8. Here only that value is an `UnserializableValue`; its neighbours are converted.
+invalid UTF-8. Here only that value is an `UnserializableValue`; the other values are converted.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from es_sbert.messages import pluralize
 
 @dataclass(frozen=True)
 class RowTerms:
-    """How messages speak of the rows of a kind of source, and what they advise.
+    """The words and advice of messages about the rows of one kind of source.
 
     Attributes:
-        row, column: What a row and a column are called.
-        convert: How a value of a type that JSON lacks is loaded all the same.
-        decode: How bytes in another encoding become text; `{column}` is replaced by the name.
-        encode: How bytes that are not text become an id.
-        limit: What limits the size of a row.
+        row, column: The words for a row and a column.
+        convert: Converts a value of a type that JSON lacks.
+        decode: Advice on how to turn bytes in another encoding into text; `{column}` is replaced by the name.
+        encode: Advice on how to turn bytes that are not text into an id.
+        limit: Setting that limits the size of a row.
     """
 
     row: str
@@ -141,7 +141,7 @@ def column_to_json(array: Any) -> list[Any]:
         array: A `pyarrow.Array` of any type.
 
     Returns:
-        As many values as the array has; null is None, and what JSON cannot say is `UnserializableValue`.
+        As many values as the array has. Null is None, and a value that JSON cannot represent is `UnserializableValue`.
     """
     import pyarrow.compute as pc
     from pyarrow import types
@@ -149,7 +149,7 @@ def column_to_json(array: Any) -> list[Any]:
     kind = array.type
     if getattr(kind, "extension_name", None) == "arrow.uuid":
         return [None if value is None else str(UUID(bytes=value)) for value in array.storage.to_pylist()]
-    if hasattr(kind, "storage_type"):  # an extension: what it is to mean is known to its makers alone
+    if hasattr(kind, "storage_type"):  # an extension type, whose meaning is not known here
         return column_to_json(array.storage)
     if types.is_dictionary(kind):
         values = column_to_json(array.dictionary)

@@ -49,7 +49,7 @@ class WorkbookSource(FileSource):
     Rows are read one by one, but the library holds the distinct texts of the workbook in memory.
 
     Attributes:
-        compression: Of the whole file, by its name; there should be none.
+        compression: Compression of the whole file, by its name. There should be none.
         sheet: Name of the sheet; None for the only one that is visible.
     """
 
@@ -59,7 +59,9 @@ class WorkbookSource(FileSource):
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         require_extra("excel", "openpyxl")
         if not self.input.is_rereadable:
-            raise UsageError(f"{self.name} cannot be read as a workbook, whose index is at its end", "Name a file.")
+            raise UsageError(
+                f"{self.name} cannot be read as a workbook: the index of a workbook is at its end", "Name a file."
+            )
         if self.compression is not None:
             raise SourceError(f"{self.name} is an Excel workbook inside {self.compression}", "Unpack it first.")
         with self._opened(preview_context(max_bytes)) as file:

@@ -44,7 +44,7 @@ def test_missing_request_body_times_out(echo: Echo, tiny: Path) -> None:
     with gateway(echo.url, tiny, idle_seconds=0.2, head_seconds=120.0) as impatient:
         said = talk(impatient, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
     assert status_of(said) == 408
-    assert b"nothing of the request's body arrived for 0.2 seconds" in said
+    assert b"no data of the request's body arrived for 0.2 seconds" in said
     assert echo.received == []
 
 

@@ -105,12 +105,12 @@ def test_colours_follow_system_until_chosen(open_page: OpenPage, gateway: str, d
     page.open(index=dated_index)
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = page.page.evaluate(ground)
-    page.page.get_by_label("Colours").select_option("light")
+    page.page.get_by_label("Colors").select_option("light")
     light = page.page.evaluate(ground)
     assert (dark, light) == ("rgb(20, 23, 27)", "rgb(255, 255, 255)")
     page.page.reload()
     assert page.page.evaluate(ground) == light  # remembered
-    page.page.get_by_label("Colours").select_option("system")
+    page.page.get_by_label("Colors").select_option("system")
     assert page.page.evaluate(ground) == dark
 
 

@@ -15,7 +15,7 @@ from es_sbert.errors import UsageError
 def test_confirmation_needs_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
     with pytest.raises(
-        UsageError, match="^docs is deleted, and there is no terminal to ask for confirmation"
+        UsageError, match="^docs is deleted, but there is no terminal to ask for confirmation"
     ) as caught:
         require_terminal("docs is deleted")
     assert caught.value.remedy == "Add --yes."

@@ -165,9 +165,9 @@ def test_labelled_queries_replace_those_of_documents() -> None:
 
 
 def test_too_few_pairs_are_refused() -> None:
-    with pytest.raises(SourceError, match="held-out queries, and at least 20"):
+    with pytest.raises(SourceError, match="held-out queries, but at least 20"):
         split_queries(documents_of(5 * MIN_HELD_OUT - 1), held_out=500, most_trained=1000)
-    with pytest.raises(SourceError, match="pairs to train on, and at least 50"):
+    with pytest.raises(SourceError, match="pairs to train on, but at least 50"):
         split_queries(documents_of(200), held_out=40, most_trained=49)
 
 

@@ -95,7 +95,7 @@ def test_dense_activation_defaults_to_tanh(folder: Path) -> None:
 
 def test_dense_with_wrong_width_is_rejected(folder: Path) -> None:
     _add_dense(folder, inputs=HIDDEN + 1)
-    with pytest.raises(BundleInvalid, match="takes 17 values and gets 16"):
+    with pytest.raises(BundleInvalid, match="expects 17 values but gets 16"):
         read_sentence_model(folder)
 
 
@@ -236,15 +236,15 @@ def _modules(*modules: tuple[str, str | None], name: str | None = None) -> str:
         ("1_Pooling/config.json", '{"embedding_dimension": 16}', "names no pooling mode"),
         ("sentence_bert_config.json", '{"max_seq_length": "many"}', "wrong type"),
         ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', "wrong type"),
-        ("config_sentence_transformers.json", '{"default_prompt_name": "passage"}', "no prompt of that name"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "passage"}', "no prompt with that name"),
         ("config_sentence_transformers.json", '{"truncate_dim": -8}', "truncate_dim -8"),
         ("sentence_bert_config.json", '{"max_seq_length": 9, "processor_kwargs": {"magic": true}}',
-         "has the setting processor_kwargs.magic"),
+         "has the unknown setting processor_kwargs.magic"),
         ("sentence_bert_config.json", '{"max_seq_length": 9, "tokenizer_args": {"truncation_side": "left"}}',
          "truncation_side left"),
         ("tokenizer_config.json", '{"truncation_side": "left"}', "truncation_side left"),
         ("model.safetensors", None, "no model.safetensors"),
-        ("model.safetensors", "short", "cut short"),
+        ("model.safetensors", "short", "is truncated"),
     ],
 )  # fmt: skip
 def test_broken_folders_raise_model_error(folder: Path, file: str, content: str | None, message: str) -> None:

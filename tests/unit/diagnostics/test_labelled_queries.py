@@ -54,5 +54,5 @@ def test_invalid_files_are_reported(tmp_path: Path) -> None:
         read_labelled_queries(tmp_path / "queries.csv")
     assert '{"query": "a text", "ids": [' in caught.value.remedy
     (tmp_path / "queries.jsonl").write_text("\n")
-    with pytest.raises(SourceError, match="holds no rows"):
+    with pytest.raises(SourceError, match="has no rows"):
         read_labelled_queries(tmp_path / "queries.jsonl")

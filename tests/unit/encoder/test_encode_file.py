@@ -1,4 +1,4 @@
-"""`encode`: one vector a line, or an error that names the line and no output file."""
+"""`encode`: one vector per line, or an error that names the line and no output file."""
 
 import gzip
 import io
@@ -116,7 +116,7 @@ def test_a_pipe_is_written_to_and_not_replaced(encoder: Encoder, tmp_path: Path)
     assert pipe.is_fifo()
     assert link.is_symlink()
     os.mkfifo(tmp_path / "pipe.npy")
-    with pytest.raises(UsageError, match="no array"):
+    with pytest.raises(UsageError, match="cannot hold an array"):
         encode_file(encoder, io.BytesIO(b"a man"), tmp_path / "pipe.npy")
 
 

@@ -129,7 +129,7 @@ def test_auto_falls_back_to_cpu_with_cause_and_remedy(folder: Path, monkeypatch:
     monkeypatch.setattr(model_loading, "compile_model", compile_or_fail)
     with Encoder(folder, precision="fp32") as encoder:
         assert encoder.info.device == "cpu"
-        assert encoder.info.warnings == ("CUDA does not run here: no cuBLAS. Install it.",)
+        assert encoder.info.warnings == ("CUDA does not work here: no cuBLAS. Install it.",)
     with pytest.raises(DeviceError, match="no cuBLAS"):
         Encoder(folder, device="cuda", precision="fp32")
 

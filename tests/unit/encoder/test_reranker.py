@@ -200,7 +200,7 @@ def test_no_pairs_have_no_scores(bert: Path) -> None:
     ("first", "second", "message"),
     [
         (["a"], [], "got 1 first texts and 0 second texts"),
-        ("a", ["b"], "is one string"),
+        ("a", ["b"], "is a single string"),
         (["a"], ["\ud800"], "be tokenized"),
     ],
 )
@@ -272,7 +272,7 @@ def test_cuda_failure_falls_back_only_for_auto(bert: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(model_loading, "compile_model", compile_or_fail)
     with Reranker(bert) as reranker:
-        assert reranker.warnings == ("CUDA does not run here: no cuDNN. Install it.",)
+        assert reranker.warnings == ("CUDA does not work here: no cuDNN. Install it.",)
         assert reranker.score(["a"], ["b"]).shape == (1,)
     with pytest.raises(DeviceError, match="no cuDNN"):
         Reranker(bert, device="cuda")
@@ -300,7 +300,7 @@ def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
         Reranker(tmp_path)
     plain = copy(bert, tmp_path / "plain")
     (plain / RerankerManifest.FILE_NAME).unlink()
-    with pytest.raises(BundleInvalid, match="not exported yet") as raised:
+    with pytest.raises(BundleInvalid, match="not been exported yet") as raised:
         Reranker(plain)
     assert f"es-sbert export {plain}" in raised.value.remedy
 

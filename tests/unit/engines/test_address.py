@@ -66,7 +66,7 @@ def test_fingerprint_replaces_ca_and_host_name_checks() -> None:
     for wrong in ("AB" * 20, "x" * 64):
         with pytest.raises(UsageError, match="not a SHA-256"):
             settings(fingerprint=wrong)
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         settings(fingerprint=digits, ca_certs="ca.pem")
 
 

@@ -274,7 +274,7 @@ def test_retrieval_requires_a_folder(tmp_path: Path) -> None:
         ),
         (EvaluationTask.STS, [STS, ("x", " ", "1")], "line 2: sentence2 is empty"),
         (EvaluationTask.STS, [("sentence1", "score"), ("x", "1")], "no column sentence2"),
-        (EvaluationTask.STS, [STS], "holds no rows"),
+        (EvaluationTask.STS, [STS], "has no rows"),
         (EvaluationTask.TRIPLET, [("anchor", "positive"), ("x", "y")], "no column negative"),
         (
             EvaluationTask.ARGUMENT,

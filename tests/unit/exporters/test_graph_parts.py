@@ -158,7 +158,7 @@ def test_gold_pairs_are_read_by_column_name(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no rows"),
+        ("", "has no rows"),
         ("sentence1\tscore\na\t1\n", "no column sentence2"),
         ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2"),
         ("sentence1\tsentence2\tscore\na\tb\t1\nc\td\n", "line 3"),
@@ -177,7 +177,7 @@ def test_unreadable_gold_pairs_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "latin.tsv").write_bytes(b"sentence1\tsentence2\tscore\n\xe9\tb\t1\n")
     for name, message in (
         ("missing.tsv", "does not exist"),
-        ("cut.tsv.gz", "cut off"),
+        ("cut.tsv.gz", "truncated"),
         ("latin.tsv", "line 2: invalid UTF-8"),
     ):
         with pytest.raises(SourceError, match=message):

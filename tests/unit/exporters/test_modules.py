@@ -191,7 +191,7 @@ def test_bad_layer_norm_is_refused(base: Path, tmp_path: Path) -> None:
 
 def test_layer_norm_of_another_width_is_refused(base: Path, tmp_path: Path) -> None:
     folder = save(base, tmp_path / "model", Pooling(48), LayerNorm(24))
-    with pytest.raises(BundleInvalid, match="takes 24 values and gets 48"):
+    with pytest.raises(BundleInvalid, match="expects 24 values but gets 48"):
         read_sentence_model(folder)
 
 
@@ -201,19 +201,22 @@ def test_dense_without_one_of_its_tensors_is_refused(base: Path, tmp_path: Path,
     tensors = load_file(folder / "2_Dense/model.safetensors")
     del tensors[missing]
     save_file(tensors, folder / "2_Dense/model.safetensors")
-    with pytest.raises(BundleInvalid, match=r"its config\.json says"):
+    with pytest.raises(BundleInvalid, match=r"according to its config\.json"):
         read_sentence_model(folder)
 
 
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        ([Dense(48, 24)], "no module before it makes"),
-        ([Dropout(0.1), Pooling(48)], "no module before it makes"),
-        ([Dense(48, 24, module_input_name=TOKENS)], "no module that makes one vector"),
-        ([Dense(48, 24, module_input_name=TOKENS, module_output_name="sentence_embedding")], "no module that makes"),
+        ([Dense(48, 24)], "no module before it writes"),
+        ([Dropout(0.1), Pooling(48)], "no module before it writes"),
+        ([Dense(48, 24, module_input_name=TOKENS)], "no module that pools"),
+        ([Dense(48, 24, module_input_name=TOKENS, module_output_name="sentence_embedding")], "no module that pools"),
         ([Pooling(48), Dense(48, 24, module_output_name=TOKENS), Pooling(24)], "is a vector of the text there"),
-        ([Pooling(48), Dense(48, 24, module_input_name="missing")], "of missing, which no module before it makes"),
+        (
+            [Pooling(48), Dense(48, 24, module_input_name="missing")],
+            "that reads missing, which no module before it writes",
+        ),
     ],
 )
 def test_order_that_cannot_run_is_refused(

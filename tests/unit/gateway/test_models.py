@@ -186,7 +186,7 @@ def test_index_can_use_a_registered_model(
         with pytest.raises(ModelNotFound, match=f"its folder {own} was moved or deleted"):
             await served.get("quickstart", wanted)
         write_tiny_bert(own, seed=8)
-        with pytest.raises(ModelNotFound, match=f"its folder {own} holds another model now"):
+        with pytest.raises(ModelNotFound, match=f"its folder {own} now holds another model"):
             await served.get("quickstart", wanted)
         register_model(tmp_path / "moved", wanted)
         assert (await served.get("quickstart", wanted)).info.fingerprint == wanted
@@ -210,7 +210,7 @@ def test_changed_folder_is_hashed_once(folders: list[Path], tmp_path: Path, monk
     async def scenario() -> None:
         served = models(folders[0])
         for _ in range(3):
-            with pytest.raises(ModelNotFound, match="holds another model now"):
+            with pytest.raises(ModelNotFound, match="now holds another model"):
                 await served.get("quickstart", "f" * 32)
         assert read == [own]
         await served.close()
@@ -365,7 +365,7 @@ def test_encoder_warnings_are_logged(
     class WarningEncoder(Encoder):
         @property
         def info(self) -> EncoderInfo:
-            return replace(super().info, warnings=("CUDA does not run here: no cuBLAS",))
+            return replace(super().info, warnings=("CUDA does not work here: no cuBLAS",))
 
     monkeypatch.setattr(es_sbert.gateway.model_registry, "Encoder", WarningEncoder)
 
@@ -376,4 +376,4 @@ def test_encoder_warnings_are_logged(
 
     run(scenario())
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said == ["model0: CUDA does not run here: no cuBLAS"]
+    assert said == ["model0: CUDA does not work here: no cuBLAS"]

@@ -249,7 +249,7 @@ def test_broken_checkpoint_is_moved_aside_and_noted(tmp_path: Path, kind: str) -
     path.write_bytes(broken)
     with opened(path) as state:
         assert not state.resumed
-        assert "was broken" in (state.note or "")
+        assert "was corrupt" in (state.note or "")
         assert record_seen(state, "1") is SeenStatus.NEW
     assert (tmp_path / "state.broken").read_bytes() == broken
 

@@ -74,7 +74,7 @@ def test_cells_become_values_of_their_type(kind: str, cell: str, expected: objec
         ("integer", "7.5", None, "has a fraction, so it is not an integer"),
         ("integer", "18446744073709551616", None, "is beyond 64 bits"),
         ("integer", "1e999999999", None, "is beyond 64 bits"),
-        ("integer", "1e99999999999999999999999", None, "has an exponent beyond all numbers"),
+        ("integer", "1e99999999999999999999999", None, "has an exponent that is too large"),
         ("integer", "null", None, "is not an integer"),
         ("float", "nan", None, "is not a number"),
         ("float", "inf", None, "is not a number"),
@@ -181,7 +181,7 @@ def test_options_in_another_notation_are_the_same_options() -> None:
 @pytest.mark.parametrize("options", [FileOptions(types=("a=float",)), FileOptions(decimal=DecimalMark.COMMA)])
 def test_types_are_refused_without_a_file_of_columns(tmp_path: Path, options: FileOptions) -> None:
     (tmp_path / "a.jsonl").write_text("{}")
-    with pytest.raises(UsageError, match="is for CSV and TSV files, and none is given"):
+    with pytest.raises(UsageError, match="applies to CSV and TSV files, but no such file is given"):
         find_sources([str(tmp_path / "a.jsonl")], options)
 
 

@@ -150,7 +150,7 @@ def test_truncated_arrow_file_yields_rows_and_one_reject(tmp_path: Path, name: s
     *rows, last = read(path)
     assert [row.fields for row in rows if isinstance(row, Record)] == EXPECTED[: len(rows)]
     assert isinstance(last, RejectedRecord)
-    assert "the source breaks off" in last.reason
+    assert "the source ends early" in last.reason
 
 
 def test_arrow_stream_without_end_marker_is_rejected(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_damaged_parquet_page_yields_one_reject(tmp_path: Path) -> None:
     *rows, last = read(path)
     assert [row.fields for row in rows if isinstance(row, Record)] == EXPECTED[:2000]
     assert isinstance(last, RejectedRecord)
-    assert "breaks off after the record of line 2000: the Parquet data is damaged" in last.reason
+    assert "ends early after the record of line 2000: the Parquet data is damaged" in last.reason
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])

@@ -89,7 +89,7 @@ def test_dead_letter_without_whole_document_is_rejected_again(tmp_path: Path) ->
     path.write_bytes(path.read_bytes() + b"[1]\n{\n\n")
     raw, partial, ours, other, array, broken = read(path)
     assert isinstance(raw, RejectedRecord)
-    assert (raw.raw, raw.reason) == (b"caf\\xe9", "the letter holds no document: malformed JSON")
+    assert (raw.raw, raw.reason) == (b"caf\\xe9", "the dead letter holds no document: malformed JSON")
     for reject, identity in ((partial, "a"), (ours, "b")):
         assert isinstance(reject, RejectedRecord)
         assert (reject.id, reject.partial) == (identity, True)
@@ -152,7 +152,7 @@ def test_long_dead_letter_without_document_is_rejected(tmp_path: Path) -> None:
             split_lines([path.read_bytes()], 1_000_000), SETTINGS
         )
         assert isinstance(record, RejectedRecord)
-        assert "the letter holds no document" in record.reason
+        assert "the dead letter holds no document" in record.reason
 
 
 @pytest.mark.parametrize(("levels", "loaded"), [(200, True), (201, False)])

@@ -58,7 +58,7 @@ def test_load_stops_once_with_most_frequent_reasons() -> None:
         for number in range(4)
     ]
     monitor.check(20, 4, reasons)
-    reasons = [f"the id d{number} was read before, in a.jsonl:{number}, with another content" for number in range(3)]
+    reasons = [f"the id d{number} was read before, in a.jsonl:{number}, with different content" for number in range(3)]
     monitor.check(20, 6, reasons)
     assert told == []
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_load_stops_once_with_most_frequent_reasons() -> None:
     assert told == [
         '7 of the 20 documents read could not be loaded, more than `max_errors="6"` allows. Most frequent: '
         "4 × refused by the engine (400): [1:0] failed to parse field [price] in document 'd0'; "
-        "3 × the id d0 was read before, in a.jsonl:0, with another content. They are in docs.dead-letters.jsonl. "
+        "3 × the id d0 was read before, in a.jsonl:0, with different content. They are in docs.dead-letters.jsonl. "
         'Correct the source, or add `max_errors="off"`'
     ]
 

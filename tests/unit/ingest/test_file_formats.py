@@ -184,7 +184,7 @@ def test_any_bytes_yield_records_or_rejects(data: bytes, form: FileFormat | None
     ("header", "reason"),
     [
         (b"a,,c", "column 2 of the header has no name"),
-        (b"a,b,a", "the header names the column 'a' twice"),
+        (b"a,b,a", "the header contains the column 'a' twice"),
         (b"a,\xff", "the header cannot be read: invalid UTF-8"),
     ],
 )

@@ -75,7 +75,7 @@ def test_non_utf8_file_name_is_printable(tmp_path: Path) -> None:
         ("missing.jsonl", "missing.jsonl cannot be read: No such file"),
         ("*.none", "no file matches"),
         (".", "is a folder"),
-        ("odd.dat", "does not tell its format"),
+        ("odd.dat", "does not indicate its format"),
     ],
 )
 def test_invalid_source_arguments_are_rejected(
@@ -112,8 +112,8 @@ def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "UTF-16 without a byte order mark"),
         ("a.csv", b"id,body\n1,x\n", "has no column text"),
         ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
-        ("a.csv", b"text,text\n", "names the column 'text' twice"),
-        ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "cut off"),
+        ("a.csv", b"text,text\n", "contains the column 'text' twice"),
+        ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "truncated"),
     ],
 )
 def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -156,7 +156,7 @@ def test_truncated_archive_yields_its_beginning_then_next_file(tmp_path: Path) -
     assert numbers == [*range(len(numbers) - 1), -1]
     [reject] = [record for record in records if isinstance(record, RejectedRecord)]
     assert reject.origin.source == str(cut)
-    assert f"breaks off after the record of line {len(numbers) - 1}: the gzip data ends" in reject.reason
+    assert f"ends early after the record of line {len(numbers) - 1}: the gzip data ends" in reject.reason
     assert counter.bytes == 20_000 + 9
 
 

@@ -22,7 +22,7 @@ STORED = {
 
 def planned(**options: Any) -> list[tuple[str, str, ChunkRules | None]]:
     fields = plan_fields(IngestSettings(index="docs", **options), STORED)
-    return [(field.field, field.template.template, field.passages) for field in fields]
+    return [(field.field, field.template.template, field.chunk_rules) for field in fields]
 
 
 @pytest.mark.parametrize(

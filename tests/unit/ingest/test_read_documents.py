@@ -93,7 +93,7 @@ def test_duplicates_are_skipped_and_conflicts_are_dead_letters(outcomes: Outcome
     assert [document.id for document in documents] == ["a", "b"]
     assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
     [letter] = letters(outcomes)
-    assert letter["reason"] == "the id a was read before, in f:1, with another content"
+    assert letter["reason"] == "the id a was read before, in f:1, with different content"
     assert (letter["source"], letter["line"], letter["id"]) == ("f", 3, "a")
     assert letter["document"] == {"id": "a", "text": "y"}
 
@@ -232,7 +232,7 @@ def test_same_id_with_another_routing_is_a_dead_letter(outcomes: OutcomeRecorder
     assert [document.routing for document in documents] == ["a"]
     assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
     [letter] = letters(outcomes)
-    assert letter["reason"] == "the id 1 was read before, in f:1, with another content or routing"
+    assert letter["reason"] == "the id 1 was read before, in f:1, with different content or routing"
     assert (letter["id"], letter["routing"], letter["document"]) == ("1", "b", {"id": 1, "text": "x"})
 
 

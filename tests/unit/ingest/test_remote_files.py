@@ -143,7 +143,7 @@ def test_file_url_equals_the_local_path(tmp_path: Path) -> None:
         ("memory://none.jsonl", "memory://none.jsonl cannot be read: no such file"),
         ("memory://*.none", "no file matches memory://"),
         ("memory://docs", "memory://docs is a folder\n  Name the files in it, e.g. 'memory://docs/\\*.jsonl'"),
-        ("memory://docs/odd", "the name of memory://docs/odd does not tell its format"),
+        ("memory://docs/odd", "the name of memory://docs/odd does not indicate its format"),
         ("http://anna:s3cret@127.0.0.1:9/f.jsonl?key=s3cret", r"http://127.0.0.1:9/f.jsonl\?… cannot be read: "),
     ],
 )
@@ -224,7 +224,7 @@ def test_file_changed_while_reading_is_rejected(change: str) -> None:
     assert numbers([*first, *rest]) == list(range(1 + len(rest)))
     assert isinstance(last, RejectedRecord)
     assert (
-        f"breaks off after the record of line {1 + len(rest)}: the file was {change} while it was read" in last.reason
+        f"ends early after the record of line {1 + len(rest)}: the file was {change} while it was read" in last.reason
     )
 
 
@@ -273,7 +273,7 @@ def test_tables_are_read_over_a_bad_connection() -> None:
 def test_parquet_requires_range_requests() -> None:
     _, as_parquet, as_arrow = tables()
     with HttpFiles({"/t.parquet": as_parquet, "/t.arrow": as_arrow}, ranges=False) as server:
-        with pytest.raises(SourceError, match="gives files only from the beginning to the end; fetch the file"):
+        with pytest.raises(SourceError, match="does not support range requests; download the file"):
             check_sources(find(f"{server.url}/t.parquet"), 1000, ["text"], None)
         assert numbers(read(*find(f"{server.url}/t.arrow"))) == list(range(COUNT))
 

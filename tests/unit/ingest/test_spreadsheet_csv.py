@@ -91,14 +91,14 @@ def test_windows_1252_is_refused_before_the_load_wherever_it_begins(tmp_path: Pa
     (tmp_path / name).write_bytes(data)
     with pytest.raises(SourceError) as error:
         load(tmp_path / name)
-    assert "looks like Windows-1252: its line 2,751 then reads" in error.value.message
+    assert "looks like Windows-1252, in which its line 2,751 reads" in error.value.message
     assert "Größe" in error.value.message
     assert error.value.remedy.startswith('Add `encoding="windows-1252"`')
 
 
 def test_header_in_windows_1252_is_refused_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("id;Größe\n1;a\n".encode("windows-1252"))
-    with pytest.raises(SourceError, match="its line 1 then reads 'id;Größe'"):
+    with pytest.raises(SourceError, match="its line 1 reads 'id;Größe'"):
         load(tmp_path / "a.csv", text="Größe")
 
 
@@ -129,7 +129,7 @@ def test_pipe_in_windows_1252_ends_with_an_error(tmp_path: Path) -> None:
     os.mkfifo(path)
     data = b"id,text\n" + b"1,plain\n" * 5 + COMMA.encode("windows-1252")
     threading.Thread(target=path.write_bytes, args=[data], daemon=True).start()
-    with pytest.raises(SourceError, match="line 8 then reads"):
+    with pytest.raises(SourceError, match="line 8 reads"):
         load(path)
 
 
@@ -168,13 +168,13 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
         ("a.csv.gz", gzip.compress(gzip.compress(COMMA.encode())), "it is a gzip file, not CSV"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "its format: it is an old (.xls) or an encrypted"),
         ("a.xls", b"<html><table>", "its format: it is an HTML page"),
-        ("a.gz", gzip.compress(b"x"), 'does not tell its format\n  Add `format="jsonl"`, csv'),
+        ("a.gz", gzip.compress(b"x"), 'does not indicate its format\n  Add `format="jsonl"`, csv'),
         (
             "a.csv",
             b"id;text\r1;a\r2;b\r",
-            "carriage returns alone end the lines, not CSV\n  Convert it: tr '\\r' '\\n'",
+            "whose lines end in a carriage return alone, not CSV\n  Convert it: tr '\\r' '\\n'",
         ),
-        ("a.txt", b"a\rb\rc", "carriage returns alone end the lines, not plain text"),
+        ("a.txt", b"a\rb\rc", "whose lines end in a carriage return alone, not plain text"),
         ("a.zip", b"PK\x03\x04" + b"\0" * 40, "its format: it is a zip archive\n  Unpack it"),
         ("a.csv", TAB.encode("utf-16-le"), 'UTF-16 without a byte order mark, not CSV\n  Add `encoding="utf-16-le"`'),
         ("a.csv", b"id;price, EUR;text\n1;1,5;a\n", 'If a semicolon separates its columns, add `delimiter=";"`.'),
@@ -191,9 +191,9 @@ def test_other_files_are_named_with_the_way_out(tmp_path: Path, name: str, data:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FileOptions(delimiter=";"), "`delimiter` is for CSV files"),
-        (FileOptions(sheet="a"), "`sheet` is for Excel workbooks"),
-        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` is for text files"),
+        (FileOptions(delimiter=";"), "`delimiter` applies to CSV files"),
+        (FileOptions(sheet="a"), "`sheet` applies to Excel workbooks"),
+        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` applies to text files"),
     ],
 )
 def test_options_that_apply_to_no_file_are_refused(tmp_path: Path, options: FileOptions, message: str) -> None:

@@ -94,8 +94,8 @@ def test_invalid_queries_are_rejected_before_the_load(database: Path, query: str
 @pytest.mark.parametrize(
     ("address", "error", "message"),
     [
-        ("not an address", UsageError, "the address in `database` cannot be read\n  Write it as postgresql://"),
-        ("nosuchdb://u:s3cret@h/d", UsageError, "SQLAlchemy knows no database nosuchdb"),
+        ("not an address", UsageError, "the address in `database` cannot be read\n  Write it like postgresql://"),
+        ("nosuchdb://u:s3cret@h/d", UsageError, "SQLAlchemy does not know the database nosuchdb"),
         ("mysql+pymysql://u:s3cret@h/d", UsageError, "needs the package pymysql, which is not installed"),
         ("sqlite:///missing.db", SourceError, "the database missing.db does not exist"),
         ("postgresql://u:s3cret@127.0.0.1:9/d", SourceError, "the database cannot be reached: connection failed"),
@@ -158,7 +158,7 @@ def test_query_failing_midway_names_the_last_row(database: Path) -> None:
     assert [record.fields["id"] for record in records if isinstance(record, Record)] == list(range(len(records)))
     assert 0 < len(records) <= 500
     assert isinstance(last, RejectedRecord)
-    assert f"breaks off after the record of line {len(records)}: the query failed: malformed JSON" in last.reason
+    assert f"ends early after the record of line {len(records)}: the query failed: malformed JSON" in last.reason
 
 
 def test_locked_database_is_reported_as_unreachable(database: Path) -> None:

@@ -189,7 +189,7 @@ def test_missing_column_and_bad_headers_are_refused(tmp_path: Path) -> None:
 
 def test_pipes_and_compressed_workbooks_are_refused(tmp_path: Path) -> None:
     [stdin] = find_sources(["-"], FileFormat.XLSX)
-    with pytest.raises(UsageError, match="whose index is at its end"):
+    with pytest.raises(UsageError, match="the index of a workbook is at its end"):
         check_sources([stdin], 1000, (), None)
     (tmp_path / "a.xlsx.gz").write_bytes(b"")
     with pytest.raises(SourceError, match="an Excel workbook inside gzip\n  Unpack it first"):

@@ -46,7 +46,7 @@ def test_limit_reads_the_first_rows(path: Path, limit: int) -> None:
 
 
 def test_missing_column_is_rejected(path: Path) -> None:
-    with pytest.raises(SourceError, match="has no column z\n  Name one of its columns: a, b, c"):
+    with pytest.raises(SourceError, match="has no column z\n  Choose one of its columns: a, b, c"):
         read_table(path, ["a", "z"])
 
 
@@ -57,7 +57,7 @@ def test_a_limit_beyond_one_batch(tmp_path: Path) -> None:
 
 def test_empty_table_is_rejected(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"a": pyarrow.array([], pyarrow.string())}), tmp_path / "t.parquet")
-    with pytest.raises(SourceError, match="holds no rows"):
+    with pytest.raises(SourceError, match="has no rows"):
         read_table(tmp_path / "t.parquet", ["a"])
 
 
@@ -70,13 +70,13 @@ def test_invalid_parquet_is_rejected(tmp_path: Path) -> None:
 def test_dataset_dict_requires_a_split(tmp_path: Path) -> None:
     data = datasets.Dataset.from_dict({"a": ["x"]})
     datasets.DatasetDict({"train": data, "test": data}).save_to_disk(str(tmp_path / "folder"))
-    with pytest.raises(SourceError, match="several splits\n  Name one of them: .*folder/train, .*folder/test"):
+    with pytest.raises(SourceError, match="several splits\n  Choose one of them: .*folder/train, .*folder/test"):
         read_table(tmp_path / "folder", ["a"])
     assert read_table(tmp_path / "folder" / "test", ["a"]).columns["a"] == ["x"]
 
 
 def test_other_folder_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is a folder, but none that"):
+    with pytest.raises(SourceError, match="is a folder that was not written by"):
         read_table(tmp_path, ["a"])
 
 

@@ -51,7 +51,7 @@ def test_uncompressed_bytes_pass_through(data: bytes, size: int) -> None:
 def test_truncated_stream_yields_a_prefix_and_raises(compression: Compression, data: bytes, where: float) -> None:
     whole = PACK[compression](data)
     out, problem = unpack(in_chunks(whole[: int(len(whole) * where)], 100), compression)
-    assert "cut off" in problem
+    assert "truncated" in problem
     assert data.startswith(out)
 
 
@@ -59,7 +59,7 @@ def test_data_before_the_truncation_is_yielded() -> None:
     lines = b"".join(b"line %d\n" % number for number in range(100_000))
     whole = gzip.compress(lines)
     out, problem = unpack(in_chunks(whole[: len(whole) // 2], 4096))
-    assert "cut off" in problem
+    assert "truncated" in problem
     assert len(out) > len(lines) // 4
     assert lines.startswith(out)
 
@@ -85,7 +85,7 @@ def test_zstd_skippable_frames_are_skipped(size: int) -> None:
     data = note + PACK[Compression.ZSTD](b"one\n") + note + note + PACK[Compression.ZSTD](b"two\n") + note
     assert detect_compression(data) is Compression.ZSTD
     assert unpack(in_chunks(data, size)) == (b"one\ntwo\n", "")
-    assert unpack(in_chunks(data[:-1], size))[1] == "the zstd data ends early: the file was cut off"
+    assert unpack(in_chunks(data[:-1], size))[1] == "the zstd data ends early: the file is truncated"
 
 
 def test_zeros_after_gzip_data_are_padding() -> None:

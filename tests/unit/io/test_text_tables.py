@@ -90,18 +90,18 @@ def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None
         ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2: malformed JSON"),
         ("t.jsonl", b'{"a": 1}\n["a"]\n', "line 2: the line is a JSON array, not an object"),
         ("t.jsonl", b'{"a": "\xe9"}\n', "line 1: invalid UTF-8"),
-        ("t.csv", b"b,c\n1,2\n", "has no column a\n  Name one of its columns: b, c"),
-        ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Name one of its columns: b, c"),
-        ("t.tsv", b"a\ta\n1\t2\n", "the header names the column 'a' twice"),
+        ("t.csv", b"b,c\n1,2\n", "has no column a\n  Choose one of its columns: b, c"),
+        ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Choose one of its columns: b, c"),
+        ("t.tsv", b"a\ta\n1\t2\n", "the header contains the column 'a' twice"),
         ("t.csv", "a\nGröße\n".encode("windows-1252"), "looks like Windows-1252. Save it as UTF-8: iconv"),
         ("t.csv", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "it is an Excel workbook (xlsx), not CSV"),
         ("t.jsonl", b"<!DOCTYPE html>\n", "it is an HTML page, not JSONL\n  Give a file that ends in .jsonl"),
         ("t.xlsx", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "its format: it is an Excel workbook (xlsx)"),
-        ("t.tsv", b"", "holds no rows"),
-        ("t.tsv", b"a\tb\n", "holds no rows"),
-        ("t.jsonl", b"\n \n", "holds no rows"),
-        ("t.txt", b"a\n1\n", "does not tell its format\n  Give a file that ends in .jsonl"),
-        ("t.gz", b"a\n1\n", "does not tell its format"),
+        ("t.tsv", b"", "has no rows"),
+        ("t.tsv", b"a\tb\n", "has no rows"),
+        ("t.jsonl", b"\n \n", "has no rows"),
+        ("t.txt", b"a\n1\n", "does not indicate its format\n  Give a file that ends in .jsonl"),
+        ("t.gz", b"a\n1\n", "does not indicate its format"),
     ],
 )
 def test_invalid_files_are_rejected(name: str, data: bytes, message: str, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_damaged_compression_names_the_last_good_line(tmp_path: Path) -> None:
     lines = "".join(f'{{"a": "{number * number}"}}\n' for number in range(100_000))
     path = write(tmp_path / "t.jsonl.gz", lines)
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(SourceError, match=r"t.jsonl.gz, after line \d{4,5}: .*cut off"):
+    with pytest.raises(SourceError, match=r"t.jsonl.gz, after line \d{4,5}: .*truncated"):
         read_table(path, ["a"])
 
 

@@ -177,7 +177,7 @@ def test_bare_folder_without_hidden_size_is_rejected(tmp_path: Path) -> None:
     bare = tmp_path / "copy"
     shutil.copytree(tmp_path / "model-transformer", bare)
     (bare / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(BundleInvalid, match="how wide"):
+    with pytest.raises(BundleInvalid, match="width of a token vector"):
         open_siamese_encoder(bare)
 
 

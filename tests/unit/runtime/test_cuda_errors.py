@@ -63,7 +63,11 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
             "the NVIDIA driver does not run the CUDA",
             "Update the driver",
         ),
-        (CALL.format(failure="CUDA failure 100: no CUDA-capable device is detected"), "cuda:1 is not there", "nvidia"),
+        (
+            CALL.format(failure="CUDA failure 100: no CUDA-capable device is detected"),
+            "cuda:1 does not exist",
+            "nvidia",
+        ),
         (
             CALL.format(failure="CUDA failure 46: all CUDA-capable devices are busy"),
             "cannot run another process",

@@ -66,12 +66,12 @@ def test_sequential_use_opens_one_session(graph: Path) -> None:
 
 def test_invalid_graph_raises_bundle_invalid(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    with pytest.raises(BundleInvalid, match="does not take"):
+    with pytest.raises(BundleInvalid, match="does not accept"):
         open_session(tmp_path / "model.onnx", Device("cpu"))
 
 
 def test_invalid_graph_prints_nothing_to_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    with pytest.raises(BundleInvalid, match="does not take"):
+    with pytest.raises(BundleInvalid, match="does not accept"):
         open_session(tmp_path / "model.onnx", Device("cpu"))
     assert capfd.readouterr().out == ""

@@ -86,7 +86,7 @@ def test_info_names_runtime_and_release(bundle: EncoderBundle) -> None:
 @needs_openvino
 def test_broken_graph_names_openvino(bundle: EncoderBundle, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    with pytest.raises(BundleInvalid, match=r"OpenVINO .* does not take"):
+    with pytest.raises(BundleInvalid, match=r"OpenVINO .* does not accept"):
         openvino_session.OpenVinoModel(tmp_path / "model.onnx", Variant.OPENVINO_FP32.precision, 1)
 
 
@@ -126,7 +126,7 @@ def other_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_openvino
 @pytest.mark.usefixtures("other_results")
 def test_results_other_than_those_of_onnxruntime_are_refused(bundle: EncoderBundle, tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"computes other results than onnxruntime .* differ by \d+%"):
+    with pytest.raises(DeviceError, match=r"computes different results than onnxruntime .* differ by \d+%"):
         encode(bundle, "openvino-fp32", threads=1)
     assert not list((tmp_path / "cache").glob("compiled/*"))
 
@@ -141,7 +141,7 @@ def test_auto_does_without_a_runtime_that_computes_other_results(
     monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: order[:1])
     with Encoder(bundle.folder, device="cpu") as encoder:
         assert encoder.info.variant == "fp32"
-        [warning] = [one for one in encoder.info.warnings if "other results" in one]
+        [warning] = [one for one in encoder.info.warnings if "different results" in one]
         assert warning.endswith("fp32 runs instead")
 
 

@@ -128,7 +128,7 @@ def test_window_out_of_range_is_rejected(reranker: Reranker, window: int) -> Non
 
 
 def test_index_without_a_text_template_is_rejected() -> None:
-    with pytest.raises(UsageError, match="does not say of which fields"):
+    with pytest.raises(UsageError, match="does not say which fields"):
         hit_text_reader(META.model_copy(update={"text": None}))
 
 
@@ -157,5 +157,5 @@ def test_text_is_read_per_index_from_the_first_field() -> None:
     text_of = scope_text_reader(SearchScope((*first, field("j", "a", "{body}"), field("j", "b", None))))
     of_i = hit(0, {"title": "one", "body": "two"})
     assert (text_of(of_i), text_of(replace(of_i, index="j"))) == ("one", "two")
-    with pytest.raises(UsageError, match="does not say of which fields"):
+    with pytest.raises(UsageError, match="does not say which fields"):
         scope_text_reader(SearchScope((field("i", "a", "{title}"), field("j", "a", None))))

@@ -14,7 +14,7 @@ from es_sbert.errors import UsageError
     [
         (["x", "--like", "1"], "both given or both missing"),
         ([], "both given or both missing"),
-        (["--like", "1", "--hybrid"], "no words to search by"),
+        (["--like", "1", "--hybrid"], "--hybrid searches by words"),
         (["x", "--fusion", "rrf"], "are for --hybrid"),
         (["x", "--weights", "2:1"], "are for --hybrid"),
         (["x", "--rank-constant", "10"], "are for --hybrid"),

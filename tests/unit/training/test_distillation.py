@@ -237,8 +237,8 @@ def test_command_distils_texts_of_files(
         ((), "no --layers, --base or --static is given"),
         (("--static", "--layers", "1"), "--static is given with --layers or --base"),
         (("--static", "--base", model), "--static is given with --layers or --base"),
-        (("--layers", "1"), "there are no texts"),
-        (("--base", model), "there are no texts"),
+        (("--layers", "1"), "no texts are given"),
+        (("--base", model), "no texts are given"),
     ):
         refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
         assert refused.code != 0
@@ -248,7 +248,7 @@ def test_command_distils_texts_of_files(
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torchrun starts them: each would write the same student."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="distill runs in one process, and torchrun has started 2") as caught:
+    with pytest.raises(UsageError, match="distill runs in one process, but torchrun has started 2") as caught:
         distill("no-model", tmp_path / "out", ["a text"], layers=1)
     assert "`es-sbert train` with a recipe" in caught.value.remedy
     assert not (tmp_path / "out").exists()

@@ -153,7 +153,7 @@ def test_gpl_recipe_trains_on_margins_of_mined_negatives(model: Path, folder: Pa
     [
         ({"objective": {"kind": "regression"}}, "need the objective in-batch"),
         ({"objective": {"kind": "margin-distillation"}}, "margin-distillation with a teacher"),
-        ({"hard_negatives": {"ranks": [5, 2]}}, "do not rise"),
+        ({"hard_negatives": {"ranks": [5, 2]}}, "are not in ascending order"),
         ({"columns": {"anchor": "a", "positive": "b", "negative": "c"}}, "no column negative"),
     ],
 )

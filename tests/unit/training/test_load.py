@@ -72,7 +72,7 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         (
             "stages.0.seed",
             1,
-            "neighbours and stages.N.data.N.passages and the recipe itself$",
+            "neighbors and stages.N.data.N.passages and the recipe itself$",
         ),
         ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
         ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),

@@ -1,4 +1,4 @@
-"""Pairs of neighbouring passages: of one text, without shared text, and the same in a resumed run."""
+"""Pairs of neighboring passages: of one text, without shared text, and the same in a resumed run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.training.passage_pairs import add_passage_pairs, choose_neighbours, passage_splitter
+from es_sbert.training.passage_pairs import add_passage_pairs, choose_neighbors, passage_splitter
 from es_sbert.training.recipe import PassagesSpec, load_recipe
 from es_sbert.training.training_examples import Examples
 from tests.unit.training.support import read_json, recipe, train_here, write_recipe
@@ -62,13 +62,13 @@ def test_overlapping_repeated_and_tiny_passages_are_not_chosen() -> None:
     text = "one two three. four five six. ok. seven eight nine. one two three."
     spans = [(0, 14), (15, 29), (30, 33), (34, 51), (52, 66)]
     # The first is repeated at the end, and the third says too little, as the second passage too.
-    assert {choose_neighbours(text, spans, draw) for draw in range(8)} == {((34, 51), (52, 66))}
+    assert {choose_neighbors(text, spans, draw) for draw in range(8)} == {((34, 51), (52, 66))}
     overlapping = [(0, 29), (15, 51), (34, 66)]
-    assert choose_neighbours(text, overlapping, 0) is None
-    assert choose_neighbours(text, spans[:1], 0) is None
-    assert choose_neighbours("猫は満足しています。犬は走っています。", [(0, 10), (10, 20)], 0) is None
+    assert choose_neighbors(text, overlapping, 0) is None
+    assert choose_neighbors(text, spans[:1], 0) is None
+    assert choose_neighbors("猫は満足しています。犬は走っています。", [(0, 10), (10, 20)], 0) is None
     unspaced = "猫はいつも満足しています。犬は公園を走っています。"
-    assert choose_neighbours(unspaced, [(0, 13), (13, 25)], 0) == ((0, 13), (13, 25))
+    assert choose_neighbors(unspaced, [(0, 13), (13, 25)], 0) == ((0, 13), (13, 25))
 
 
 def test_plain_transformers_split_too(tmp_path: Path, model: Path) -> None:

@@ -178,7 +178,7 @@ def test_export_gold_pairs_are_read_before_training(folder: Path, model: Path) -
     assert not (folder / "gold").exists()
 
 
-@pytest.mark.parametrize("missing", ["base", "teacher", "neighbours"])
+@pytest.mark.parametrize("missing", ["base", "teacher", "neighbors"])
 def test_missing_model_stops_the_run_before_writing(folder: Path, model: Path, missing: str) -> None:
     settings = recipe(folder / "nowhere" if missing == "base" else model)
     if missing != "base":
@@ -186,9 +186,9 @@ def test_missing_model_stops_the_run_before_writing(folder: Path, model: Path, m
         settings["stages"][0]["data"] = [
             {"path": "train.tsv", "columns": {"sentence1": "sentence1", "sentence2": "sentence2"}}
         ]
-    if missing == "neighbours":
+    if missing == "neighbors":
         settings["stages"][0]["objective"]["teacher"] = str(model)
-        settings["stages"][0]["data"][0]["neighbours"] = {"model": str(folder / "nowhere")}
+        settings["stages"][0]["data"][0]["neighbors"] = {"model": str(folder / "nowhere")}
     with pytest.raises(ModelNotFound, match="nowhere"):
         train_here(write_recipe(folder, settings), folder / "out")
     assert not (folder / "out").exists()

@@ -4,8 +4,8 @@ import { element } from "./dom.js";
 import { askPage } from "./engine.js";
 
 /**
- * A folded part of the page that shows a search's body: `written` for the gateway (null where it cannot be said in its
- * words), and `engine` (a body, or a function that gets one), as it may be sent to the engine itself.
+ * A folded part of the page that shows a search's body: `written` for the gateway (null if it cannot be expressed in its
+ * syntax), and `engine` (a body, or a function that fetches one), which can be sent to the engine itself.
  */
 export function requestOf(index, written, engine) {
   const direct = element("div", {}, "Loading…");
@@ -31,10 +31,10 @@ export function requestOf(index, written, engine) {
   return details;
 }
 
-/** Gets the body that the gateway makes of another. */
+/** Fetch the body that the gateway makes from another. */
 export const rewritten = (index, body) => async () => (await askPage("body", { index, body })).body;
 
-/** `header` says what goes with it where the gateway's operator may have decided otherwise. */
+/** `header` is the header to send with it, in case the gateway has another default. */
 function shown(index, body, heading, header) {
   const text = JSON.stringify(body, null, 2);
   const said = element("span", { role: "status", class: "note" });
@@ -52,7 +52,7 @@ function shown(index, body, heading, header) {
   );
 }
 
-/** Whether the text is in the clipboard; where the browser does not allow it, the text is selected. */
+/** Whether the text was copied; if the browser does not allow it, the text is selected. */
 async function copied(text, place) {
   if (navigator.clipboard !== undefined) { // only on https and this machine
     try {

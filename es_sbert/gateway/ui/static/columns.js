@@ -1,4 +1,4 @@
-// The columns of a search: each asks for itself, and may ask for more.
+// The columns of a search: each sends its own requests, and may load more hits.
 
 import { requestOf, rewritten } from "./bodies.js";
 import { byId, element } from "./dom.js";
@@ -11,7 +11,7 @@ import { countView, offerViews } from "./views.js";
 /** The columns that a search shows; the last of them counts the facets. */
 export const columnsOf = (asked) => (asked.like === null ? COLUMNS : [LIKE]);
 
-/** Put up the headings of a search's columns, empty as yet. */
+/** Show the headings of a search's columns, which are still empty. */
 export function prepare(columns) {
   const place = byId("columns");
   place.dataset.count = columns.length;
@@ -26,7 +26,7 @@ export function prepare(columns) {
 }
 
 /**
- * Search by one column and show what it finds.
+ * Search with one column and show its hits.
  *
  * `asked` is what `bodyOf` takes, with `index`, `like` and `facets`; `more` is called with a hit when documents like it
  * are wanted, `changed` with the answer when further hits of the column were shown. Gives the engine's answer.
@@ -51,7 +51,7 @@ export async function run(column, asked, { more, changed, signal }) {
   }
 }
 
-/** The body that a column sends, and the element that shows it. What the facets count is not part of what is shown. */
+/** The body that a column sends, and the element that shows it, without the facets' aggregations. */
 async function requested(column, asked, aggregations, signal) {
   if (asked.like === null) {
     const plain = toPaste(bodyOf(column, asked));
@@ -67,7 +67,7 @@ async function requested(column, asked, aggregations, signal) {
   return { body: counted, request: requestOf(index, null, plain) };
 }
 
-/** A body as others want it: words found stand between the engine's usual tags. */
+/** A body for other programs, with the engine's usual tags around found words. */
 function toPaste({ highlight, ...body }) {
   if (highlight === undefined) return body;
   const { pre_tags, post_tags, ...usual } = highlight;

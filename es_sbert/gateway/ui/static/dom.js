@@ -1,4 +1,4 @@
-// Elements made of names, attributes and text. Nothing here, or anywhere on the page, reads text as HTML.
+// Elements made from names, attributes and text. Nothing on the page parses text as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 

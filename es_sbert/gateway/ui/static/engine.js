@@ -1,6 +1,6 @@
 // Requests to the engine through the gateway, and to the gateway's own API, with the reader's credentials.
 
-/** An error response, with a message for people. `status` is 0 if there was no response. */
+/** An error response, with a readable message. `status` is 0 if there was no response. */
 export class RequestFailed extends Error {
   constructor(status, reason) {
     super(reason);
@@ -8,14 +8,14 @@ export class RequestFailed extends Error {
   }
 }
 
-// Never stored: gone with the page.
+// Never stored, only kept while the page is open.
 let authorization = null;
 let engineRoot = "../";
 
-/** Where the engine's API is, as seen from the page. */
+/** Address of the engine's API, relative to the page. */
 export const setEngineRoot = (root) => { engineRoot = root; };
 
-/** Sign in by an API key, or by name and password; by null out. */
+/** Sign in with an API key, or with name and password; sign out with null. */
 export function signIn(credentials) {
   if (credentials === null) authorization = null;
   else if (credentials.apiKey) authorization = `ApiKey ${credentials.apiKey}`;
@@ -28,10 +28,10 @@ function base64(text) {
   return btoa(String.fromCharCode(...new TextEncoder().encode(text)));
 }
 
-/** Ask the gateway's own API. */
+/** Send a request to the gateway's own API. */
 export const askPage = (path, body, signal) => request(`api/${path}`, body, {}, signal);
 
-/** Search an index; `mode` says whether the gateway is to look for meaning ("on") or not ("off"). */
+/** Search an index; `mode` turns the gateway's semantic search "on" or "off". */
 export async function search(index, body, mode, signal) {
   const path = `${engineRoot}${encodeURIComponent(index)}/_search?include_named_queries_score=true`;
   const began = performance.now();
@@ -67,7 +67,7 @@ async function request(path, body, headers, signal) {
   return said;
 }
 
-/** Why the engine or the gateway refused, and what to do. */
+/** The reason why the engine or the gateway refused, and the remedy. */
 function reasonOf(status, said) {
   const error = said?.error;
   const cause = error?.root_cause?.[0]?.reason ?? error?.reason ?? (typeof error === "string" ? error : `HTTP ${status}`);

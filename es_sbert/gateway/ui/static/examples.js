@@ -1,11 +1,11 @@
-// Example queries, made of what an index holds. No input or output.
+// Example queries, made from the documents of an index. No input or output.
 
 import { repeatedTitle, titleOf } from "./text.js";
 
 const MOST = 5;
 const LONGEST = 80;
 const FEWEST_WORDS = 3;
-// Control characters, and those that turn the direction of a text around.
+// Control characters, and those that reverse the direction of a text.
 const UNREADABLE = /[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\s]+/g;
 const ENDING = /[\s.。…:;,–—-]+$/u;
 
@@ -38,7 +38,7 @@ function firstSentence(text) {
   return first?.segment ?? "";
 }
 
-/** In one line, cut between words where it is too long for a query. */
+/** On one line, cut between words if it is too long for a query. */
 function readable(text) {
   const line = text.replace(UNREADABLE, " ").trim();
   const characters = Array.from(line);

@@ -1,4 +1,4 @@
-// What is shown of a hit's texts, as runs of characters: `{text, marked}`. No input or output.
+// Excerpts of a hit's texts, as runs of characters: `{text, marked}`. No input or output.
 
 import { FOUND, around, beginning, embeddedText, repeatedTitle, titleOf, titleText } from "./text.js";
 
@@ -10,7 +10,7 @@ export function titleRuns(hit, field) {
   const fragment = hit.highlight?.[title.field]?.[0];
   if (fragment !== undefined) {
     const runs = runsOf(fragment);
-    // Of a title that is too long for one fragment a part is highlighted, which would not do as a title.
+    // A title that is too long for one fragment is highlighted only in part, so the highlight cannot be the title.
     if (textOf(runs) === title.text && Array.from(title.text).length <= LONGEST_TITLE) return runs;
   }
   return [{ text: titleText(title), marked: false }];
@@ -25,7 +25,7 @@ export function excerptRuns(hit, field) {
   const text = embeddedText(field.parts, hit._source ?? {});
   const first = text === null ? 0 : titleLength(text, title, field.parts);
   const isFiltered = ([, , filter]) => (filter ?? null) !== null;
-  // Passages count characters of the embedded text, which the page does not have if it was filtered.
+  // Offsets of passages count characters of the embedded text, which the page does not have if it was filtered.
   const passage = field.parts.some(isFiltered) ? null : bestPassage(hit, field.name);
   if (passage !== null && text !== null) {
     const begin = Array.from(text.slice(0, first)).length; // passages count characters

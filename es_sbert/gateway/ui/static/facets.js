@@ -1,4 +1,4 @@
-// Filters: the values of some fields, each with how many of the hits have it.
+// Filters: the values of some fields, each with its number of hits.
 
 import { element } from "./dom.js";
 import { countText, valueText } from "./numbers.js";
@@ -9,13 +9,13 @@ import { visible } from "./text.js";
 export const aggregationsOf = (facets) =>
   Object.fromEntries(facets.map((facet, number) => [`facet_${number}`, facet.aggregation]));
 
-/** Filters of a search for what is chosen. What is no facet of this index, or no value of it, is ignored. */
+/** Filters for the chosen values. Fields that are not facets of this index, and invalid values, are ignored. */
 export const filtersOf = (facets, chosen) => facets.flatMap((facet) => {
   const values = (chosen.get(facet.field) ?? []).filter((value) => isValueOf(facet, value));
   return values.length === 0 ? [] : [filterOf(facet, values)];
 });
 
-/** One fieldset a facet; `toggle` is called with a facet's field and a value. */
+/** One fieldset per facet; `toggle` is called with a facet's field and a value. */
 export function facetsOf(facets, aggregations, chosen, toggle) {
   return facets.map((facet, number) => {
     const values = (chosen.get(facet.field) ?? []).filter((value) => isValueOf(facet, value));
@@ -30,7 +30,7 @@ export function facetsOf(facets, aggregations, chosen, toggle) {
   });
 }
 
-/** Value → how many have it, of dates the newest first. What is chosen stays, so that it can be taken back. */
+/** Value → number of hits, dates with the newest first. Chosen values are always included, so they can be removed. */
 function countsOf(facet, buckets, values) {
   const ordered = facet.kind === "date" ? buckets.toReversed() : buckets;
   const filled = ordered.filter((bucket) => bucket.doc_count > 0);
@@ -51,7 +51,7 @@ function choice(facet, value, count, isChosen, toggle) {
   );
 }
 
-/** What is chosen, each with a button that takes it back; also what does not filter here. */
+/** The chosen values, each with a button to remove it; also those that are ignored here. */
 export function chosenOf(facets, chosen, toggle) {
   return [...chosen].flatMap(([field, values]) => values.map((value) => {
     const facet = facetOf(facets, field, value);
@@ -69,7 +69,7 @@ export function chosenOf(facets, chosen, toggle) {
   }));
 }
 
-/** For the announcement: filters that were ignored. */
+/** The ignored filters, for the announcement. */
 export function ignored(facets, chosen) {
   const fields = [...chosen].filter(([field, values]) => values.some((value) => facetOf(facets, field, value) === undefined));
   return fields.length === 0 ? "" : ` Filters ignored: ${fields.map(([field]) => visible(field)).join(", ")}.`;
@@ -77,7 +77,7 @@ export function ignored(facets, chosen) {
 
 const facetOf = (facets, field, value) => facets.find((facet) => facet.field === field && isValueOf(facet, value));
 
-/** A value as people read it. */
+/** A value for display. */
 export function labelOf(facet, value) {
   const bounds = boundsOf(facet, value);
   if (facet.kind === "number") return bounds === null ? valueText(Number(value)) : spanOfNumbers(facet, bounds);

@@ -12,15 +12,15 @@ const LONGEST_FACT = 60;
 /** Identifies a hit on the whole page. */
 export const keyOf = (index, id) => JSON.stringify([index, id]);
 
-/** Id of a hit's item in the list of a column, by which the map finds it. */
+/** Id of a hit's item in the list of a column; the map finds the item by it. */
 export const itemId = (column, position) => `${column.name}-${position}`;
 
-/** How many documents a search found, as far as the engine counted them. */
+/** Number of documents that a search found, as far as the engine counted them. */
 export function totalText({ hits: { total: { value, relation } } }) {
   return `${relation === "gte" ? "over " : ""}${countText(value)}`;
 }
 
-/** How many were found, how fast. */
+/** Number of hits, and time. */
 export function summaryOf({ answer, milliseconds }) {
   const { failed } = answer._shards;
   const lost = failed > 0 ? `, ${countText(failed)} ${failed === 1 ? "shard" : "shards"} failed` : "";
@@ -49,7 +49,7 @@ export function listOf(column, answer, { field, weight }, more) {
 /** Runs of text as nodes. */
 const nodesOf = (runs) => runs.map(({ text, marked }) => (marked ? element("mark", {}, visible(text)) : visible(text)));
 
-/** The hit's cosine, and the engine's own score where that is another number. */
+/** The hit's cosine, and the engine's own score if that is a different number. */
 function scoresOf(column, hit, cosine) {
   return [
     element("span", { class: "cosine", title: COSINE_MEANING, hidden: cosine === null }, cosine === null ? "" : labelled(cosine)),
@@ -59,7 +59,7 @@ function scoresOf(column, hit, cosine) {
 
 const labelled = (cosine) => `cosine ${cosineText(cosine)}`;
 
-/** Write cosines that only the map knows: of hits that only the lexical search has found. `placed` are its points by key. */
+/** Show cosines that only the map has, for hits of the lexical search alone. `placed` are its points by key. */
 export function addCosines(list, placed) {
   for (const item of list.children) {
     const place = item.querySelector(".cosine");

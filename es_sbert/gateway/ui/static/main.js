@@ -12,7 +12,7 @@ import { askToSignIn, signedIn, signingIn } from "./signin.js";
 import { showStart } from "./start.js";
 import { readState, toggled, writeState } from "./state.js";
 import { beginning, titleOf, titleText, visible } from "./text.js";
-import "./colours.js";
+import "./colors.js";
 
 const TITLE = document.title;
 const NO_VECTORS = "es-sbert ingest --index docs articles.jsonl";
@@ -21,7 +21,7 @@ let settings = null; // what the gateway says of itself and its indices
 let facets = { index: null, list: [] };
 let running = new AbortController();
 
-/** Look which indices there are, then search as the address says. */
+/** List the indices, then run the search in the address. */
 async function begin() {
   tell("Finding indices with vectors…");
   try {
@@ -42,7 +42,7 @@ async function begin() {
   await follow();
 }
 
-/** Search as the address says. */
+/** Run the search in the address. */
 async function follow() {
   const state = readState(location.search);
   const index = settings.indices.find(({ name }) => name === state.index) ?? (state.index === "" ? settings.indices[0] : null);
@@ -76,7 +76,7 @@ async function follow() {
   }
 }
 
-/** Show what there is to search in, and some queries to begin with. */
+/** Show the index to search, and some example queries. */
 async function showStartOf(state, index, field) {
   const { signal } = running;
   const ask = (query) => go({ ...state, query, index: index.name, field: field.name });
@@ -136,36 +136,36 @@ async function searchAll(state, index, field, signal) {
   await drawMap(asked, answers, signal);
 }
 
-/** Show what is searched for as the heading of the page; the text keeps its own direction, left to right or right to left. */
+/** Show the query as the heading of the page; the text keeps its own direction. */
 function headed(words, text) {
   byId("results-heading").replaceChildren(`${words} “`, element("bdi", {}, visible(beginning(text, 150))), "”");
   document.title = `${text} – ${TITLE}`;
 }
 
-/** Head the page with a document's title; with its id until the title is there, or where it may not be read. */
+/** Show a document's title as the heading; its id until the title is loaded, or if it may not be read. */
 async function headedByDocument(like, index, field, signal) {
   headed("Documents like", like.id);
   try {
     const { answer } = await search(index.name, titleBody(like, field), "off", signal);
     if (answer.hits.hits.length > 0) headed("Documents like", titleText(titleOf(answer.hits.hits[0], field)));
   } catch (error) {
-    // The column of hits asks the same engine, and says what is wrong.
+    // The column of hits sends a request to the same engine, and shows the error.
     if (!(error instanceof RequestFailed) && error.name !== "AbortError") throw error;
   }
 }
 
 const announced = (answer) => (answer === undefined ? "no answer" : `${totalText(answer)} found, ${countText(answer.hits.hits.length)} shown`);
 
-/** Search for something else, so that the browser's way back leads here. */
+/** Start another search; the browser's back button returns to this one. */
 function go(state) {
   remembered = document.activeElement?.dataset ?? null;
   history.pushState(null, "", writeState(state));
   void follow();
-  // What was pressed may be gone with the hits before: whoever goes on by keyboard then does so at the new ones.
+  // The pressed element may be gone with the previous hits, so the keyboard focus moves to the new ones.
   if (document.activeElement === document.body) byId("results").focus();
 }
 
-// A checkbox is made anew with every search: whoever walks through them by keyboard stays where they were.
+// Checkboxes are created again for every search; the keyboard focus stays at the same one.
 let remembered = null;
 function focusAgain() {
   if (remembered?.field === undefined) return;
@@ -230,7 +230,7 @@ document.addEventListener("keydown", (event) => {
   byId("query").focus();
   byId("query").select();
 });
-// Where the filters have a column of their own they are open; above the hits they would hide them.
+// Filters in a separate column are open; above the hits they would hide them.
 const hasRoom = matchMedia("(min-width: 75rem)");
 const unfold = () => { byId("facets-fold").open = hasRoom.matches; };
 hasRoom.addEventListener("change", unfold);

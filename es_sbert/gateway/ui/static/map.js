@@ -1,9 +1,9 @@
-// A map of the hits: points that the gateway computes, drawn as a list of options that arrow keys walk through.
+// A map of the hits: points from the gateway, drawn as a list of options that arrow keys move through.
 
 import { drawing, element } from "./dom.js";
 import { cosineText } from "./numbers.js";
 
-// About as many pixels as the drawing gets, so that its text has the size of the page's.
+// About the size of the drawing in pixels, so that its text is as large as the page's.
 const WIDTH = 360;
 const LEAST_HEIGHT = 240;
 const MARGIN = 24;
@@ -20,8 +20,8 @@ const KINDS = {
 /**
  * Draw the map.
  *
- * `points` are `{key, x, y, title, cosine, kind}` with x and y in [-1, 1]; `origin` is where the query stands. `show` is
- * called with a point whose hit is wanted, `tell` with the words for the one that is looked at.
+ * `points` are `{key, x, y, title, cosine, kind}` with x and y in [-1, 1]; `origin` is the position of the query. `show` is
+ * called with a point to show its hit, `tell` with the announcement for the current one.
  */
 export function mapOf(points, origin, originLabel, show, tell) {
   const height = Math.max(LEAST_HEIGHT, 2 * (UNIT * Math.max(...[origin, ...points].map(({ y }) => Math.abs(y))) + MARGIN));
@@ -52,7 +52,7 @@ export function mapOf(points, origin, originLabel, show, tell) {
     if (event.key === "Enter" || event.key === " ") show(points[current]);
     else if (event.key === "Home") look(0, true);
     else if (event.key === "End") look(points.length - 1, true);
-    else if (event.key in DIRECTIONS) look(neighbour(points, current, DIRECTIONS[event.key]), true);
+    else if (event.key in DIRECTIONS) look(neighbor(points, current, DIRECTIONS[event.key]), true);
     else return;
     event.preventDefault();
   });
@@ -62,8 +62,8 @@ export function mapOf(points, origin, originLabel, show, tell) {
 
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
-/** The number of the nearest point in a direction, sideways distance counting double; itself where there is none. */
-export function neighbour(points, current, [right, up]) {
+/** The number of the nearest point in a direction, sideways distance counting double; the same point if there is none. */
+export function neighbor(points, current, [right, up]) {
   const from = points[current];
   let best = current;
   let least = Infinity;
@@ -71,7 +71,7 @@ export function neighbour(points, current, [right, up]) {
     const [dx, dy] = [point.x - from.x, point.y - from.y];
     const ahead = dx * right + dy * up;
     const aside = Math.abs(dx * up) + Math.abs(dy * right);
-    // Points at one place are told apart by their order, or nobody could walk from one to the other.
+    // Points at the same position are ordered, so that the keyboard can move between them.
     const level = dx === 0 && dy === 0 && (right + up > 0 ? number > current : number < current);
     const distance = level ? 0 : ahead + 2 * aside;
     if ((ahead > 0 && aside <= 2 * ahead || level) && distance < least) [best, least] = [number, distance];
@@ -89,7 +89,7 @@ function shapeOf(point, [x, y]) {
   return outline(point.kind, x, y, RADIUS, attributes);
 }
 
-/** A shape of its own for each kind: nobody has to tell colours apart. */
+/** A different shape for each kind, so that colors need not be distinguished. */
 function outline(kind, x, y, r, attributes) {
   if (kind === "lexical") return drawing("rect", { ...attributes, x: x - r, y: y - r, width: 2 * r, height: 2 * r });
   if (kind === "semantic") return drawing("circle", { ...attributes, cx: x, cy: y, r });

@@ -8,7 +8,7 @@ const fractions = new Intl.NumberFormat(LANGUAGE, { maximumSignificantDigits: 8,
 const cosines = new Intl.NumberFormat(LANGUAGE, { minimumFractionDigits: 3, maximumFractionDigits: 3, signDisplay: "negative" });
 const scores = new Intl.NumberFormat(LANGUAGE, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
-/** How many there are: 1,234. */
+/** A count: 1,234. */
 export const countText = (number) => counts.format(number);
 
 /** A time in milliseconds: 1,234 ms. */
@@ -20,5 +20,5 @@ export const cosineText = (cosine) => cosines.format(cosine);
 /** A score that has no unit and no upper bound: 1,234.50. */
 export const scoreText = (score) => scores.format(score);
 
-/** A number out of a document: 1998, 12,500, 0.1. */
+/** A number from a document: 1998, 12,500, 0.1. */
 export const valueText = (number) => (Number.isInteger(number) ? whole : fractions).format(number);

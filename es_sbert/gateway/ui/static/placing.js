@@ -9,7 +9,7 @@ import { show as showColumn } from "./views.js";
 
 let latest = new AbortController();
 
-/** Hits as the gateway places them, in place of the map before; a map that fails leaves the hits alone. */
+/** Place the hits on a new map; if this fails, the hits are shown without a map. */
 export async function drawMap(asked, answers, searched) {
   latest.abort();
   latest = new AbortController();
@@ -30,7 +30,7 @@ export async function drawMap(asked, answers, searched) {
     const drawn = await askPage("map", { index: asked.index, field: asked.field.name, ...origin, hits: places }, signal);
     const placed = new Map(drawn.hits.map(({ index, id, x, y, cosine }) => [keyOf(index, id), { x, y, cosine }]));
     for (const list of document.querySelectorAll(".hits")) addCosines(list, placed);
-    // In the order of the hits; those deleted since the search have no place.
+    // In the order of the hits; documents deleted since the search have no point.
     const points = [...hits].filter(([key]) => placed.has(key)).map(([key, { hit, columns }]) => (
       { ...placed.get(key), key, title: titleText(titleOf(hit, asked.field)), kind: kindOf(columns) }
     ));

@@ -1,4 +1,4 @@
-// What each column asks, as any caller of the gateway would write it. No input or output.
+// The query of each column, in the form for any client of the gateway. No input or output.
 
 import { wordsToHighlight } from "./stopwords.js";
 import { FOUND, titleFields } from "./text.js";
@@ -6,7 +6,7 @@ import { FOUND, titleFields } from "./text.js";
 export const PAGE = 10;
 export const COSINE_MEANING = "Cosine similarity of the vectors: 1 is the closest, 0 unrelated. Comparable between searches.";
 
-// In the order of the page; `score` explains the engine's own score where it is another number than the cosine.
+// In the order of the page; `score` explains the engine's own score if it differs from the cosine.
 export const COLUMNS = [
   {
     name: "semantic", heading: "Semantic", mode: "on", score: null,
@@ -73,13 +73,13 @@ export function countBody(field) {
   return { size: 0, track_total_hits: true, aggs: { embedded: { filter: embedded(field) } } };
 }
 
-/** The body of a search for what may be the title of a document. */
+/** The body of a search for the possible titles of a document. */
 export function titleBody({ index, id }, field) {
   const filter = [{ ids: { values: [id] } }, ...(index === "" ? [] : [{ term: { _index: index } }])];
   return { size: 1, query: { bool: { filter } }, _source: { includes: titleFields(field) } };
 }
 
-// A random choice among so many documents of each shard: a large index is not read from end to end.
+// A random choice among this many documents per shard, so that a large index is not read completely.
 const MOST_CHOSEN_FROM = 10_000;
 
 /** The body of a search for random documents with a vector: their titles, and the beginnings of their texts. */
@@ -97,7 +97,7 @@ export function sampleBody(field, highlight, size) {
 /** Documents with a vector: passages keep theirs in nested documents, and all keep an object next to it. */
 const embedded = (field) => ({ exists: { field: field.meta } });
 
-/** A hit's cosine where its scores tell it, else null. */
+/** A hit's cosine if its scores contain it, else null. */
 export function cosineOf(column, hit, weight) {
   const cosine = (score) => Math.min(1, Math.max(-1, 2 * score - 1)); // the engines score (1 + cosine) / 2
   if (column.name === "semantic" || column.name === "like") return cosine(hit._score);
@@ -115,14 +115,14 @@ const BETWEEN = "..";
 const NUMBER = /^-?\d+(?:\.\d+)?(?:e[+-]?\d+)?$/i;
 const TIME = /^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z$/;
 
-/** Both ends of a facet's value `FROM..TO`, either of which may be null; null where the value is a single one. */
+/** Both ends of a facet's value `FROM..TO`, either of which may be null; null if it is a single value. */
 export function boundsOf(facet, value) {
   if (facet.kind === "terms" || !value.includes(BETWEEN)) return null;
   const [from, to] = value.split(BETWEEN, 2);
   return { from: from === "" ? null : from, to: to === "" ? null : to };
 }
 
-/** Whether a value, which may come from an address that somebody wrote, is one of this facet's kind. */
+/** Whether a value, which may come from a manually written address, is valid for this facet. */
 export function isValueOf(facet, value) {
   if (facet.kind === "terms") return true;
   const bounds = boundsOf(facet, value) ?? { from: value, to: value };
@@ -130,7 +130,7 @@ export function isValueOf(facet, value) {
   return ends.length > 0 && ends.every((end) => (facet.kind === "number" ? NUMBER.test(end) : TIME.test(end) && !Number.isNaN(Date.parse(end))));
 }
 
-// Numbers stay strings, as the engines take them too: JavaScript would round large ones.
+// Numbers stay strings, which engines accept, because JavaScript would round large ones.
 function valueFilter(facet, value) {
   const { field, kind } = facet;
   const bounds = boundsOf(facet, value) ?? (kind === "date" ? { from: value, to: nextMillisecond(value) } : null);

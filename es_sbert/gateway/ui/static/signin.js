@@ -1,9 +1,9 @@
-// Signing in, where the engine asks for it.
+// Signing in, if the engine requires it.
 
 import { byId } from "./dom.js";
 import { isSignedIn, signIn } from "./engine.js";
 
-/** Show the form; gives what it says, which a screen reader would not come by. */
+/** Show the form; returns its text, to announce it to screen readers. */
 export function askToSignIn() {
   const reason = isSignedIn() ? "The engine rejected this user name and password, or this API key." : "The engine requires authentication.";
   byId("sign-in-reason").textContent = reason;
@@ -14,13 +14,13 @@ export function askToSignIn() {
   return reason;
 }
 
-/** The engine has answered: put the form away. */
+/** Hide the form once the engine has answered. */
 export function signedIn() {
   byId("sign-in").hidden = true;
   byId("sign-out").hidden = !isSignedIn();
 }
 
-/** Have `begin` called whenever somebody has signed in or out, and `forget` before it when out. */
+/** Call `begin` after every sign-in or sign-out, and before it `forget` after a sign-out. */
 export function signingIn(begin, forget) {
   byId("sign-in").addEventListener("submit", (event) => {
     event.preventDefault();

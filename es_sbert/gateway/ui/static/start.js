@@ -1,6 +1,6 @@
-// The page before a search: what it does, how much there is to search, and queries to begin with.
+// The page before a search: its purpose, the size of the index, and example queries.
 //
-// All of it is asked with the reader's own credentials, anew each time.
+// Everything is requested with the reader's own credentials, each time.
 
 import { byId, element } from "./dom.js";
 import { search } from "./engine.js";
@@ -14,7 +14,7 @@ const SAMPLED = 24;
 /**
  * Show the start of an index; `ask` is called with a query that was chosen.
  *
- * Raises RequestFailed where the index cannot be searched.
+ * Raises RequestFailed if the index cannot be searched.
  */
 export async function showStart({ name, field, highlight }, ask, signal) {
   const body = byId("start-body");
@@ -44,7 +44,7 @@ function offered(examples, ask) {
   return [element("h3", { id: "examples-heading" }, "Try one of these"), element("ul", { class: "examples", "aria-labelledby": "examples-heading" }, buttons)];
 }
 
-/** What to do about an index with nothing to search in. */
+/** Advice for an index without documents to search. */
 function emptyIndex(name, documents) {
   const [state, remedy, command] = documents === 0
     ? ["has no documents yet.", "Load and embed some:", `es-sbert ingest --index ${name} articles.jsonl`]

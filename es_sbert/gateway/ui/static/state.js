@@ -1,4 +1,4 @@
-// What is searched for, kept in the page's address so that a search can be linked, and the way back works.
+// The search, kept in the page's address so that it can be linked and the back button works.
 
 /**
  * The search that an address asks for: `query`, `index`, `field`, `like` (a document's index and id, or null) and
@@ -35,7 +35,7 @@ export function writeState({ query, index, field, like, chosen }) {
   return `?${written}`;
 }
 
-/** The same search with a facet's value chosen, or no more. */
+/** The same search with a facet's value added or removed. */
 export function toggled(state, facet, value) {
   const values = state.chosen.get(facet) ?? [];
   const left = values.includes(value) ? values.filter((other) => other !== value) : [...values, value];

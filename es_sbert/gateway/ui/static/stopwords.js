@@ -1,8 +1,8 @@
-// Which words of a query are worth highlighting: not those that nearly every text holds. No input or output.
+// Words of a query to highlight, without those in nearly every text. No input or output.
 
 const listOf = (words) => new Set(words.trim().split(/\s+/));
 
-// Function words. Of languages that share a word the one is taken that knows the most words of the query.
+// Function words. If languages share a word, the language with the most words of the query is used.
 const LANGUAGES = [
   // English
   `a about above after again against all also am an and any are as at be because been before being below between both
@@ -49,7 +49,7 @@ const LANGUAGES = [
   wel welke werd wie wij wil worden wordt zal ze zich zij zijn zo zonder zou`,
 ].map(listOf);
 
-// As engines find words in a text, roughly: an apostrophe is part of a word, a hyphen ends it.
+// Roughly the words that engines find in a text: an apostrophe is part of a word, a hyphen ends it.
 const WORD = /[\p{L}\p{M}\p{N}]+(?:['’][\p{L}\p{M}\p{N}]+)*/gu;
 const SHORT_FORMS = [/$/u, /['’](?:s|d|m|t|re|ve|ll)$/u, /n['’]t$/u]; // what's, they're, can't, don't
 const ONE_LETTER = /^\p{L}\p{M}*$/u;

@@ -1,10 +1,10 @@
-// Texts of documents as people see them. Offsets count characters (code points), as Python does, not UTF-16 units.
+// Texts of documents for display. Offsets count characters (code points), as Python does, not UTF-16 units.
 
-// What Python's str.strip() takes away; JavaScript's own trim() knows a slightly different set.
+// Characters that Python's str.strip() removes; JavaScript's trim() removes a slightly different set.
 const SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]+";
 const AT_THE_ENDS = new RegExp(`^${SPACE}|${SPACE}$`, "g");
 const BLANK = new RegExp(`^(${SPACE})?$`);
-// Control characters draw nothing, or upset what stands around them; tabs and line ends may stay.
+// Control characters are invisible, or disturb the text around them; tabs and line ends are allowed.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 const TITLES = ["title", "name", "headline", "subject"];
 
@@ -12,7 +12,7 @@ const TITLES = ["title", "name", "headline", "subject"];
 export const FOUND = { before: "\ue000", after: "\ue001" };
 
 /**
- * The value at a dotted name: a key of that very name, or one inside an object. `undefined` where there is none.
+ * The value at a dotted name: a key with exactly that name, or one inside an object. `undefined` if there is none.
  *
  * A list of values without lists in it, if the name goes through a list or occurs more than once, as
  * es_sbert.index.text_template.find_field gives them.
@@ -64,7 +64,7 @@ export const withoutTags = (text) =>
     .replace(/[ \t]+/g, " ")
     .trim();
 
-/** Texts through the filter of a template; blank ones of several are left out. */
+/** Apply the filter of a template to texts; if there are several, blank ones are left out. */
 function filtered(values, filter) {
   if (!values?.length || (filter ?? null) === null) return values;
   const texts = values.map(withoutTags);
@@ -112,7 +112,7 @@ export function beginning(text, longest = 300) {
 export const visible = (text) => text.replace(CONTROLS, "\ufffd");
 
 /**
- * What a document is called, as `{text, field}`: the value of a field for titles, or of the first of several embedded
+ * The name of a document, as `{text, field}`: the value of a field for titles, or of the first of several embedded
  * fields, else its id (of which `field` is null).
  */
 export function titleOf(hit, field) {
@@ -131,9 +131,9 @@ export const titleText = (title) => visible(beginning(title.text, 150));
 
 /**
  * How much of a text's beginning only repeats the title, in UTF-16 units: the title and what separates it from the rest.
- * A title that the first sentence merely begins with ("Rain" in "Rain fell") is no repetition.
+ * A title that is only the beginning of the first sentence ("Rain" in "Rain fell") is not a repetition.
  *
- * `separator` is what follows the title in the template of the text, where it does so.
+ * `separator` is the text after the title in the template, if any.
  */
 export function repeatedTitle(text, title, separator = "") {
   const words = title.trim().split(/\s+/u).map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));

@@ -1,4 +1,4 @@
-// Before the page is drawn, so that it never flashes in the other colours: a classic script, not a module.
+// A classic script, not a module: it runs before the page is drawn, so the page never flashes in the other colors.
 "use strict";
 {
   const chosen = localStorage.getItem("es-sbert-theme");

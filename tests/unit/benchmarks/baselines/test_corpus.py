@@ -29,7 +29,7 @@ def test_reads_table_columns(tmp_path: Path) -> None:
     [
         ("empty.txt", b"\n  \n", "holds no texts"),
         ("latin.txt", "gut\ngröße\n".encode("latin-1"), "latin.txt, line 2: not UTF-8"),
-        ("cut.txt.gz", gzip.compress(b"some text\n", mtime=0)[:-5], "cut off"),
+        ("cut.txt.gz", gzip.compress(b"some text\n", mtime=0)[:-5], "truncated"),
         ("other.jsonl", b'{"body": "x"}\n', "no column text"),
         ("holes.jsonl", b'{"text": "x"}\n{"text": " "}\n', "line 2: text is empty"),
     ],

@@ -86,7 +86,7 @@ def test_non_utf8_word_is_skipped(tmp_path: Path) -> None:
         ("a 1 2\n 1 2\n", "line 2: values without a word"),
         ("3 2\na 1 2\nb 1 2\n", "has 2 words, its header says 3"),
         ("1 2\na 1 2\nb 1 2\n", "has 2 words, its header says 1"),
-        (gzip.compress(GLOVE.encode(), mtime=0)[:-9], "cut off"),
+        (gzip.compress(GLOVE.encode(), mtime=0)[:-9], "truncated"),
     ],
 )
 def test_broken_tables_are_refused(tmp_path: Path, content: str | bytes, message: str) -> None:

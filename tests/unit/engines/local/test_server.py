@@ -182,7 +182,7 @@ def test_purge_by_name_alone_removes_no_data_of_several_servers(home: Path) -> N
         (["up", "solr"], "there is no engine called 'solr'"),
         (["up", "--heap", "1"], "'1' is not a heap size"),
         (["down", "es7"], "there is no engine called 'es7'"),
-        (["down", "es9", "--all"], "NAME and --all contradict each other"),
+        (["down", "es9", "--all"], "NAME and --all cannot be combined"),
     ],
 )
 def test_command_errors_exit_with_code_2(home: Path, arguments: list[str], said: str) -> None:

@@ -68,7 +68,7 @@ def passed(
     """A bulk request through all pure steps, with a model whose vectors tell the length of the text."""
     items = read(body)
     changed = detect_vector_changes(parse_items(items, {"docs": Destination("docs", targets)}), found or {})
-    wanted = [one for item in changed for one in item.wanted]
+    wanted = [one for item in changed for one in item.to_embed]
     made: list[EmbeddedText | EsSbertError] = [
         error or EmbeddedText(ChunkedText(to, text), np.array([vector_of(text)], np.float32), [len(text)], 100)
         for to, text in wanted

@@ -170,10 +170,10 @@ def test_empty_target_column_is_reported(tmp_path: Path) -> None:
 
 def test_missing_column_and_empty_file_are_rejected(tmp_path: Path) -> None:
     write(tmp_path, "a\tc", "1\t2")
-    with pytest.raises(SourceError, match="has no column b\n  Name one of its columns: a, c"):
+    with pytest.raises(SourceError, match="has no column b\n  Choose one of its columns: a, c"):
         read_examples(spec(TEXT_COLUMNS), ExampleSchema(PAIRS), tmp_path)
     write(tmp_path, "a\tb")
-    with pytest.raises(SourceError, match="holds no rows"):
+    with pytest.raises(SourceError, match="has no rows"):
         read_examples(spec(TEXT_COLUMNS), ExampleSchema(PAIRS), tmp_path)
 
 

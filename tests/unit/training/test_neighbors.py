@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training import augmentation
-from es_sbert.training.augmentation import distinct_texts, mine_neighbour_pairs, nearest_pairs
-from es_sbert.training.recipe import NeighboursSpec, load_recipe
+from es_sbert.training.augmentation import distinct_texts, mine_neighbor_pairs, nearest_pairs
+from es_sbert.training.recipe import NeighborsSpec, load_recipe
 from es_sbert.training.training_examples import Examples
+from es_sbert.training.training_run import _neighbors_file
 from tests.unit.training.support import recipe, train_here, write_model, write_pairs, write_recipe
 
 PAIRS = Examples("pairs", Path("pairs.tsv"), (["a", "b", "a", "d"], ["b", "c", "a", "e"]), None, np.array([2, 3, 4, 5]))
@@ -30,7 +31,7 @@ def test_partners_are_among_the_nearest(count: int, among: int, seed: int, block
     vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
     known = {(0, 1)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(augmentation, "_NEIGHBOUR_BLOCK", block)
+        patch.setattr(augmentation, "_NEIGHBOR_BLOCK", block)
         pairs = nearest_pairs(vectors, known, among=among, seed=seed)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = unit @ unit.T
@@ -50,7 +51,7 @@ def test_pairs_depend_on_the_seed() -> None:
     assert not np.array_equal(one, other)
 
 
-def test_zero_vector_has_a_neighbour() -> None:
+def test_zero_vector_has_a_neighbor() -> None:
     assert len(nearest_pairs(np.zeros((3, 4), np.float32), set(), among=1, seed=1))
 
 
@@ -61,11 +62,11 @@ def test_single_text_has_no_pairs() -> None:
 def test_texts_whose_pairs_are_all_known_are_rejected(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     known = Examples("pairs", tmp_path / "pairs.tsv", (["a song"], ["the sea"]), None, np.array([2]))
-    with pytest.raises(SourceError, match="every neighbour pair is already a pair of the file"):
-        mine_neighbour_pairs(known, NeighboursSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
+    with pytest.raises(SourceError, match="every neighbor pair is already a pair of the file"):
+        mine_neighbor_pairs(known, NeighborsSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
 
 
-def test_neighbour_pairs_are_scored_by_the_teacher(tmp_path: Path) -> None:
+def test_neighbor_pairs_are_scored_by_the_teacher(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     write_pairs(tmp_path / "train.tsv", 60)
     write_pairs(tmp_path / "dev.tsv", 30, start=60)
@@ -75,7 +76,7 @@ def test_neighbour_pairs_are_scored_by_the_teacher(tmp_path: Path) -> None:
         "name": "near",
         "path": "train.tsv",
         "columns": {role: columns[role] for role in ("sentence1", "sentence2")},
-        "neighbours": {"model": str(model), "among": 3},
+        "neighbors": {"model": str(model), "among": 3},
         "objective": {"kind": "regression", "teacher": str(model)},
     }
     settings["stages"][0]["data"].append(near)
@@ -85,7 +86,7 @@ def test_neighbour_pairs_are_scored_by_the_teacher(tmp_path: Path) -> None:
 
     rows = [line.split("\t")[:2] for line in (tmp_path / "train.tsv").read_text().splitlines()[1:]]
     texts = list(dict.fromkeys(text for row in rows for text in row))
-    pairs = np.load(output / "training/pairs/neighbours-1.npy")
+    pairs = np.load(output / "training/pairs/neighbors-1.npy")
     labels = np.load(output / "training/pairs/teacher-1.npy")
     vectors = open_siamese_encoder(model).embed(texts)
     np.testing.assert_allclose(
@@ -96,8 +97,33 @@ def test_neighbour_pairs_are_scored_by_the_teacher(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("objective", [{"kind": "regression"}, {"kind": "in-batch"}])
-def test_neighbours_without_a_teacher_are_rejected(tmp_path: Path, objective: dict[str, str]) -> None:
+def test_neighbors_without_a_teacher_are_rejected(tmp_path: Path, objective: dict[str, str]) -> None:
     settings = recipe(tmp_path)
-    settings["stages"][0]["data"][0] |= {"neighbours": {}, "objective": objective}
+    settings["stages"][0]["data"][0] |= {"neighbors": {}, "objective": objective}
     with pytest.raises(RecipeInvalid, match="use objective regression with a teacher"):
         load_recipe(str(write_recipe(tmp_path, settings)))
+
+
+@pytest.mark.parametrize("key", ["neighbors", "neighbours"])
+def test_key_of_earlier_releases_is_still_read(tmp_path: Path, key: str) -> None:
+    settings = recipe(tmp_path)
+    objective = {"kind": "regression", "teacher": str(tmp_path)}
+    settings["stages"][0]["data"][0] |= {key: {"among": 7}, "objective": objective}
+    loaded = load_recipe(str(write_recipe(tmp_path, settings)))
+    assert loaded.stages[0].data[0].neighbors == NeighborsSpec(among=7)
+    written = loaded.model_dump(mode="json")["stages"][0]["data"][0]
+    assert written["neighbors"]["among"] == 7
+    assert "neighbours" not in written
+
+
+def test_both_keys_are_rejected(tmp_path: Path) -> None:
+    settings = recipe(tmp_path)
+    settings["stages"][0]["data"][0] |= {"neighbors": {}, "neighbours": {}}
+    with pytest.raises(RecipeInvalid, match="neighbours: no such setting"):
+        load_recipe(str(write_recipe(tmp_path, settings)))
+
+
+def test_resumed_run_reads_the_file_of_an_earlier_release(tmp_path: Path) -> None:
+    assert _neighbors_file(tmp_path, 1) == tmp_path / "neighbors-1.npy"
+    (tmp_path / "neighbours-1.npy").touch()
+    assert _neighbors_file(tmp_path, 1) == tmp_path / "neighbours-1.npy"

@@ -1,4 +1,4 @@
-// The switch between light and dark; theme.js puts the choice into effect before the page is drawn.
+// The switch between light and dark; theme.js applies the choice before the page is drawn.
 
 import { byId } from "./dom.js";
 
