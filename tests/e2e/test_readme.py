@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert.config import cache_folder
 from tests.e2e.cli_support import Cli
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +159,7 @@ def test_search_examples_show_what_their_options_change(
 
 @pytest.mark.timeout(1200)
 def test_install_and_more_extras_bring_one_runtime_without_cuda(repository: Path, tmp_path: Path) -> None:
-    """Into an environment of its own, from the package index."""
+    """Into an environment of its own, from the package index. The model is one that tests have exported already."""
     (block,) = (text for _, text in readme_blocks() if _INSTALL_BLOCK in text)
     assert _MORE_EXTRAS in (ROOT / "README.md").read_text()
     cache = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True)
@@ -175,7 +176,14 @@ def test_install_and_more_extras_bring_one_runtime_without_cuda(repository: Path
         text=True,
         check=False,
         # What is never imported need not be compiled.
-        env=_environment(tmp_path, REPOSITORY=str(repository), PIP_CACHE_DIR=cache.stdout.strip(), PIP_NO_COMPILE="1"),
+        env=_environment(
+            tmp_path,
+            REPOSITORY=str(repository),
+            PIP_CACHE_DIR=cache.stdout.strip(),
+            PIP_NO_COMPILE="1",
+            ES_SBERT_CACHE=str(cache_folder()),
+            ES_SBERT_TUNING="off",
+        ),
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     installed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}

@@ -48,11 +48,10 @@ def settings(model: Path, **stage: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        (ModelKind.CROSS_ENCODER, {}),
-        (ModelKind.POLY_ENCODER, {"gradient_checkpointing": True}),
+        (ModelKind.CROSS_ENCODER, {"gradient_checkpointing": True}),
         (ModelKind.BI_ENCODER, {"mini_batch": 3}),
     ],
-    ids=["cross-encoder", "poly-encoder, gradient checkpointing", "bi-encoder, mini-batches"],
+    ids=["cross-encoder, gradient checkpointing", "bi-encoder, mini-batches"],
 )
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 def test_compiled_run_equals_an_eager_run(
