@@ -125,6 +125,8 @@ _LONGEST_FILES = (
     "e2e/test_ingest_ray.py",
     "e2e/test_migrate_cli.py",
     "engine/test_production_session.py",
+    "e2e/test_image.py",
+    "unit/training/test_compiled.py",
 )
 
 
