@@ -36,7 +36,7 @@ CPU = Device("cpu")
 # Least times torch fp32, by kind of processor: about 60 % of what was seen. Others have not been met.
 LEAST = {"amx": 2.0, "avx512-bf16": 2.0, "avx512-vnni": 2.0}
 ANY = 0.6
-ROUNDS = 3
+ROUNDS = 5
 
 
 def cpu_seconds(encode: Callable[[list[str]], object], texts: list[str]) -> float:
