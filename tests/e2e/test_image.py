@@ -24,9 +24,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(disk_folder: Path) -> Run:
     """Run a command in the image `cpu`; the first one builds it, which downloads its packages."""
-    folder, cache, files = (tmp_path_factory.mktemp(name) for name in ("image", "cache", "files"))
+    folder, cache, files = (disk_folder / name for name in ("image", "cache", "files"))
+    for volume in (folder, cache, files):
+        volume.mkdir()
     exported = cache_folder() / "bundles"
     if exported.exists():  # by other tests: a model takes half a minute
         shutil.copytree(exported, cache / "es-sbert/bundles")

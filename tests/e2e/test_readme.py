@@ -89,7 +89,7 @@ def test_all_readme_blocks_are_covered() -> None:
 
 
 @pytest.mark.timeout(2400)
-def test_readme_blocks_run_in_empty_home(repository: Path, tmp_path: Path) -> None:
+def test_readme_blocks_run_in_empty_home(repository: Path, disk_folder: Path, tmp_path: Path) -> None:
     """What pip would download is found in this environment: the packages are installed from it, not the commands.
 
     Each machine exports the model once and measures which of its variants is fastest: a minute and a half, which other
@@ -97,7 +97,7 @@ def test_readme_blocks_run_in_empty_home(repository: Path, tmp_path: Path) -> No
     """
     if taken := [port for port in (9200, 9280) if not _is_free(port)]:
         pytest.skip(f"the README's servers need the ports {taken}, which are in use")
-    home = tmp_path / "home"
+    home = disk_folder / "home"
     home.mkdir()
     exported = cache_folder() / "bundles"
     if exported.exists():
