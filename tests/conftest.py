@@ -60,7 +60,6 @@ os.environ.setdefault("ES_SBERT_ENGINE_JAVA_OPTS", "-XX:TieredStopAtLevel=1 -XX:
 # A change is judged by the same examples on every machine, however slow; `--hypothesis-profile explore` looks for more.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-hypothesis.settings.register_profile("few", deadline=None, derandomize=True, max_examples=5)
 hypothesis.settings.load_profile("steady")
 
 # Of a server that all processes of a run share. Those of few tests have the smaller one.
