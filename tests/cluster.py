@@ -93,12 +93,9 @@ class Cluster:
 
     def node_of_primary(self, index: str, shard: int = 0) -> int:
         """The node that holds the primary of a shard."""
-        [node] = self._nodes_of_shard(index, shard, "p")
-        return node
-
-    def nodes_of_replicas(self, index: str, shard: int = 0) -> list[int]:
-        """The nodes that hold replicas of a shard."""
-        return self._nodes_of_shard(index, shard, "r")
+        rows = self.call(f"/_cat/shards/{index}?format=json")
+        [name] = [row["node"] for row in rows if (row["shard"], row["prirep"]) == (str(shard), "p") and row["node"]]
+        return self._number(name)
 
     def node_of_master(self) -> int:
         """The elected master, which OpenSearch calls cluster manager."""
@@ -108,11 +105,6 @@ class Cluster:
     def restored(self) -> AbstractContextManager[OwnCluster]:
         """For a test that breaks the cluster; skipped where the processes are not those of this test run."""
         pytest.skip("needs a cluster whose nodes the tests have started")
-
-    def _nodes_of_shard(self, index: str, shard: int, kind: str) -> list[int]:
-        rows = self.call(f"/_cat/shards/{index}?format=json")
-        names = [row["node"] for row in rows if (row["shard"], row["prirep"]) == (str(shard), kind) and row["node"]]
-        return [self._number(name) for name in names]
 
     def _number(self, name: str) -> int:
         """Of a node by its name, which ends with its HTTP port."""
@@ -172,11 +164,6 @@ class OwnCluster(Cluster):
         With several nodes down, the first start may wait for a majority: use `restore`.
         """
         self._cluster = start_node(self._cluster, self.nodes[number].port, timeout=_STARTED_WITHIN)
-
-    def restart(self, number: int) -> None:
-        """Stop a node as an operator does, and start it."""
-        self.stop(number)
-        self.start(number)
 
     def freeze(self, number: int) -> None:
         """A node keeps its connections, takes new ones, and answers none."""

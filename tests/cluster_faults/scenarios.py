@@ -23,7 +23,7 @@ from es_sbert.engines.retry import wait_for_engine
 from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
+from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load, resolve_sources
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
@@ -71,7 +71,7 @@ def ingest(stage: Stage, engine: Any, control: LoadControl | None = None, **opti
         retry_seconds=_RETRY_SECONDS,
         **options,
     )
-    plan = wait_for_engine(partial(plan_load, engine, settings), _RETRY_SECONDS)
+    plan = wait_for_engine(partial(plan_load, engine, settings, resolve_sources(settings)), _RETRY_SECONDS)
     return run_load(engine, stage.encoders[0], plan, control or LoadControl(), SilentMeter())
 
 

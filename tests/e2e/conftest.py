@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,13 @@ import pytest
 
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.tiny import write_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def disk_folder() -> Iterator[Path]:
+    """A folder for a gigabyte of installed packages; `tmp_path` is in memory where scripts/run-tests finds enough."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="es-sbert-test-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

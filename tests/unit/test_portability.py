@@ -1,4 +1,4 @@
-"""Nothing but `es-sbert engine` needs a Unix-like system. For imports, see `test_imports.py`."""
+"""Nothing but `es-sbert engine` needs a Unix-like system. For imports, see `test_imports.py`; CI runs on Windows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from es_sbert.bundle.local_registry import REGISTRY_VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -26,20 +24,6 @@ follow_imports = skip
 [mypy-es_sbert.*,numpy.*,pydantic.*]
 follow_imports = normal
 """
-
-
-def test_ingest_tests_pass_without_posix() -> None:
-    """The unit tests of ingest, in a process whose es-sbert finds none of these modules.
-
-    Each line is run, by few examples: what a line imports does not depend on its values.
-    """
-    arguments = ["-p", "tests.without_posix", "-p", "no:cacheprovider", "--hypothesis-profile", "few", "-q"]
-    arguments += ["-m", "not slow", "tests/unit/ingest"]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", REGISTRY_VARIABLE))}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ
-    )
-    assert done.returncode == 0, done.stdout
 
 
 def test_types_check_on_windows(tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ def _source(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-HOSTILE = st.text(st.characters() | st.sampled_from("</scripttitle><!--\u2028\x00&\"'{}"), max_size=30)
+# Without lone surrogates, which are replaced; Hypothesis takes them from the constants of any module that is loaded.
+HOSTILE = st.text(
+    st.characters(exclude_categories=("Cs",)) | st.sampled_from("</scripttitle><!--\u2028\x00&\"'{}"), max_size=30
+)
 
 
 @given(st.lists(HOSTILE, min_size=2))
