@@ -22,8 +22,7 @@ from tests.e2e.cli_support import Cli
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-# `test_image.py` runs this from the package index, and `test_wheel.py` installs the wheel.
-_INSTALL_COMMAND = "pip install --constraint constraints.txt '.[serve,cpu]'\n"
+_INSTALL_BLOCK, _MORE_EXTRAS = "'.[serve,cpu]'", "pip install --constraint constraints.txt '.[analysis]'"
 # The dev set of the recipe and a few examples: training on all of them takes minutes.
 _ALL_PAIRS, _FEW_PAIRS = "stdlib_pairs.py >", "stdlib_pairs.py | sed -n 1,500p >"
 # What is no part of a clone.
@@ -84,7 +83,7 @@ def _environment(home: Path, **more: str) -> dict[str, str]:
 
 def test_all_readme_blocks_are_covered() -> None:
     assert {language for language, _ in readme_blocks()} == {"sh", "python"}
-    for part in (_INSTALL_COMMAND, _ALL_PAIRS):
+    for part in (_INSTALL_BLOCK, _ALL_PAIRS):
         assert sum(part in text for _, text in readme_blocks()) == 1
 
 
@@ -161,3 +160,43 @@ def test_search_examples_show_what_their_options_change(
     assert "Living on board a space station" not in filtered
     sailors = "How people sailed without maps"
     assert (plain.index(sailors), hybrid.index(sailors)) == (2, 0)
+
+
+@pytest.mark.timeout(1200)
+def test_install_and_more_extras_bring_one_runtime_without_cuda(repository: Path, disk_folder: Path) -> None:
+    """Into a fresh environment, from the package index. The model is one that other tests have exported."""
+    (block,) = (text for _, text in readme_blocks() if _INSTALL_BLOCK in text)
+    assert _MORE_EXTRAS in (ROOT / "README.md").read_text()
+    cache = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True)
+    script = (
+        f"set -euo pipefail\n{block}\n"
+        "echo 'A man plays a guitar.' | es-sbert encode\nes-sbert serve --help\n"
+        "es-sbert encode --device cuda < /dev/null || echo exit code $?\n"
+        f"{_MORE_EXTRAS}\npip list\n"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=disk_folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        # What is never imported need not be compiled.
+        env=_environment(
+            disk_folder,
+            REPOSITORY=str(repository),
+            PIP_CACHE_DIR=cache.stdout.strip(),
+            PIP_NO_COMPILE="1",
+            ES_SBERT_CACHE=str(cache_folder()),
+            ES_SBERT_TUNING="off",
+        ),
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    installed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert {name for name in installed if name.startswith("onnxruntime")} == {"onnxruntime"}
+    assert ("scikit-learn" in installed, "torch" in installed) == (True, False)
+    assert '"embedding":[' in done.stdout
+    assert "exit code 2" in done.stdout
+    assert "NVIDIA" not in done.stderr
+    assert "pip uninstall --yes onnxruntime && pip install --constraint constraints.txt '.[cuda]'" in done.stderr, (
+        done.stderr
+    )

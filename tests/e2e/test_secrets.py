@@ -70,6 +70,11 @@ def by_password() -> Login:
     )
 
 
+def by_token() -> Login:
+    token = secret()
+    return Login(f"Bearer {token}", [token], arguments=["--token-file", "token"], files={"token": token})
+
+
 def by_url() -> Login:
     word = secret()
     header = basic("anna", word)
@@ -151,8 +156,8 @@ class Office:
                 yield path.read_bytes().decode(errors="replace")
 
 
-# The test of OpenSearch's client reads a password from a file. A token differs from an API key in a word of the header.
-@pytest.fixture(params=[by_api_key, by_url], ids=["api-key", "url"])
+# A password of a file is that of the OpenSearch client's test; in the header it looks as one of an address does.
+@pytest.fixture(params=[by_api_key, by_token, by_url], ids=["api-key", "token", "url"])
 def login(request: pytest.FixtureRequest) -> Login:
     made: Login = request.param()
     return made

@@ -12,6 +12,6 @@ pytestmark = pytest.mark.slow
 
 
 def test_every_job_gives_its_numbers(es9_url: str, tmp_path: Path) -> None:
-    checks = run_session(es9_url, tmp_path, tickets=120, products=100)
+    checks = run_session(es9_url, tmp_path, tickets=300, products=200)
     assert {check.job for check in checks} == set(JOBS)
     assert [check for check in checks if not check.met] == []

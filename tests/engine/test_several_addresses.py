@@ -227,6 +227,30 @@ def test_sniffed_nodes_that_cannot_be_reached_are_not_used(es9_url: str) -> None
             assert engine.info.url == proxy.url
 
 
+def test_a_cluster_is_loaded_and_searched_while_its_nodes_freeze_and_die(
+    es9_cluster: Cluster, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
+) -> None:
+    """The node that dies is the first address, the one that freezes the second; no copy of a document is lost."""
+    documents = sentences(200)
+    docs = write_jsonl(tmp_path / "docs.jsonl", documents)
+    with es9_cluster.restored() as cluster:
+        name = fresh_index(cluster.urls[2])
+        cluster.call(f"/{name}", "PUT", {"settings": {"number_of_replicas": 2}})
+        cluster.wait_until("green", index=name)
+        ends = {4: lambda: cluster.kill(0)}
+        summary = load(
+            cluster.url, Interposed(tiny, lambda window: ends.pop(window, lambda: None)()), name, docs,
+            dead=tmp_path / "dead", id_field="id", batch_window=8, bulk_bytes=20_000, retry_seconds=120,
+        )  # fmt: skip
+        assert (summary.indexed + summary.updated + summary.unchanged, summary.dead) == (200, 0)
+        cluster.restore()
+        with closing(connect(addresses(*cluster.urls))) as engine:
+            cluster.freeze(1)
+            cluster.wait_until("yellow", nodes=2)
+            for _ in range(6):
+                assert engine.count(name) == 200
+
+
 def test_sniffing_finds_the_other_nodes_of_a_cluster(es9_cluster: Cluster) -> None:
     settings = EngineSettings(url=es9_cluster.urls[0], sniff=True)
     with closing(connect(settings)) as engine:

@@ -14,7 +14,7 @@ from es_sbert.training import training_stage
 from es_sbert.training.recipe import ModelKind
 from es_sbert.training.torch_compiler import compile_transformer, eager_mode, translate_compiler_errors
 from tests.unit.checkpoints import write_checkpoint
-from tests.unit.training.support import STILL, recipe, train_here, write_recipe
+from tests.unit.training.support import STILL, cut_at, recipe, train_here, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pictures")]
 
@@ -68,7 +68,6 @@ def test_compiled_run_equals_an_eager_run(
     losses = [[row["loss"] for row in run.stages[0].course if "loss" in row] for run in (compiled, plain)]
     assert len(losses[0]) == 8
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    # So that a compiled run resumes like any other.
     for place in (".", "training/pairs/checkpoint-8"):
         names = [set(load_file(folder / run / place / "model.safetensors")) for run in ("compiled", "plain")]
         assert names[0] == names[1]
@@ -85,6 +84,17 @@ def test_lora_of_a_compiled_network_is_merged(folder: Path, model: Path, traced_
     assert before.keys() == after.keys()
     name = "encoder.layer.0.attention.self.query.weight"
     assert not torch.equal(before[name], after[name])
+
+
+def test_compiled_run_resumes(folder: Path, model: Path) -> None:
+    path = write_recipe(folder, settings(model, checkpoints_per_epoch=4))
+    train_here(path, folder / "whole")
+    with cut_at(6):
+        train_here(path, folder / "cut")
+    train_here(path, folder / "cut", resume=True)
+    whole, cut = (load_file(folder / name / "model.safetensors") for name in ("whole", "cut"))
+    for name, tensor in whole.items():
+        torch.testing.assert_close(cut[name], tensor, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
