@@ -52,6 +52,7 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "block_writes": lambda engine, index: engine.block_writes(index, 10.0),
     "flush": lambda engine, index: engine.flush(index),
     "refresh": lambda engine, index: engine.refresh(index),
+    "refresh_if_allowed": lambda engine, index: engine.refresh_if_allowed(index),
     "count_segments": lambda engine, index: engine.count_segments(index),
     "segments": lambda engine, index: engine.segments(index),
     "running_merges": lambda engine, index: engine.running_merges(index),

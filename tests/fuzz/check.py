@@ -152,7 +152,7 @@ def _may_be_dead(reason: str, document: dict[str, Any] | None, ended: dict[str, 
     if document is None or reason.startswith("refused by the engine"):
         return True
     if "was read before" in reason:
-        return str(document["id"]) in ended or "another content" in reason
+        return str(document["id"]) in ended or "different content" in reason
     # Numbers and depths that orjson does not take, and integers as ids that it reads as floats.
     return reason.startswith("malformed JSON") or "id field id is a JSON number" in reason or "nested" in reason
 
