@@ -299,7 +299,7 @@ def export_bundle(
     gold = read_gold_pairs(sts_file) if sts_file else None
     if gold is not None and not model.has_route(None):
         raise UsageError(
-            f"{model.name} has a Router without a route for texts of no kind, such as those of an STS file",
+            f"{model.name} has a Router without a route for texts without a kind, such as those of an STS file",
             "Leave `sts_file` out.",
         )
     _previous_manifest(model, output)  # refuses a folder of something else before the work

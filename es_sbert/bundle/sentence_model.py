@@ -204,8 +204,9 @@ class SentenceModel(BaseModel, frozen=True):
             return 0
         if not self.has_route(kind):
             kinds = [name for name in self.route_numbers if name != _ANY_KIND]
+            texts = "texts without a kind" if kind is None else f"a {kind}"
             raise UsageError(
-                f"{self.name} has a Router without a route for 'texts without a kind' if kind is None else f'a {kind}'",
+                f"{self.name} has a Router without a route for {texts}",
                 f"Embed texts as one of these kinds: {', '.join(kinds) or 'none'} (`kind`), or save the model with a "
                 "default_route.",
             )

@@ -37,7 +37,7 @@ class SeenStatus(Enum):
     NEW = auto()  # not seen in this run; documents of an earlier run are looked up in the index again
     ACKNOWLEDGED = auto()  # acknowledged in this run, and read again because the worker that read it first was lost
     REPEATED = auto()  # the same document was read before
-    CONTRADICTED = auto()  # a document with the same id but another content or routing was read before
+    CONTRADICTED = auto()  # a document with the same id but different content or routing was read before
 
 
 class SeenRecord(NamedTuple):

@@ -46,7 +46,7 @@ class ConcurrentChanges(BaseModel, frozen=True):
     Attributes:
         deleted: Documents that the load wrote, or found unchanged, and that were deleted since.
         changed: Documents that the load wrote, or found unchanged, and that were written since: they have no current
-            vector, or in a load of files another content than the source.
+            vector, or in a load of files different content than the source.
         unseen: In a load of the index's own documents: other documents that were written during the load and have no
             current vector.
     """

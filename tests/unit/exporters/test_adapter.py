@@ -139,7 +139,7 @@ def test_base_of_a_bare_name_is_that_repository_of_the_hub(tmp_path: Path, monke
 def test_adapter_without_its_base_says_what_to_fetch(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "adapted")
     config = json.loads((folder / "adapter_config.json").read_text())
-    for name, message in (("/no/such/folder", "/no/such/folder"), (None, "does not name the model")):
+    for name, message in (("/no/such/folder", "/no/such/folder"), (None, "does not name the base model")):
         (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": name}))
         with pytest.raises(ModelError, match=message) as raised:
             read_sentence_model(folder)

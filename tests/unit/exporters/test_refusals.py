@@ -107,5 +107,5 @@ def test_quantized_weights_are_rejected(weights: tuple[Path, dict[str, Any]]) ->
     name = "encoder.layer.0.output.dense.weight"
     tensors[name] = tensors[name].astype(np.int8)
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(BundleInvalid, match="of type I8"):
+    with pytest.raises(BundleInvalid, match="has the type I8"):
         read_transformer_weights(read_sentence_model(folder))
