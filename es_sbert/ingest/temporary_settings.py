@@ -35,6 +35,10 @@ class TemporarySettings:
         self._previous: Mapping[str, str | None] | None = None  # before this load changed them
         self.notes: list[str] = []
 
+    @property
+    def _must_restore(self) -> bool:
+        return self._change or self._left_by_earlier_load
+
     def apply(self) -> None:
         """Switch refreshes and replicas off, if the user may.
 
@@ -42,10 +46,9 @@ class TemporarySettings:
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine failed.
         """
-        if not self._change and not self._left_by_earlier_load:
-            return
         context = self._context
-        context.control.exit_warning = f"{self._unrestored_note()}."  # before the settings are changed
+        if self._must_restore:
+            context.control.exit_warning = f"{self._unrestored_note()}."  # before the settings are changed
         if not self._change:
             return
         try:
@@ -63,7 +66,7 @@ class TemporarySettings:
 
     def restore(self) -> None:
         """Restore the settings that this load, or one that was killed, has changed. A failure becomes a note."""
-        if not self._change and not self._left_by_earlier_load:
+        if not self._must_restore:
             return
         context = self._context
         try:
