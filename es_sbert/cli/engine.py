@@ -108,7 +108,7 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
     """Stop servers, and all nodes of clusters.
 
     Data and logs are kept unless --purge is given. Without --port, the only running server or cluster is stopped, or
-    the only one called NAME. The port of any node stands for its whole cluster. Only servers that `es-sbert engine up`
+    the only one called NAME. The port of any node selects its whole cluster. Only servers that `es-sbert engine up`
     started are stopped.
 
     If `engine up` found a server running, or started it with data of an earlier run, --purge asks before it removes the

@@ -361,7 +361,7 @@ def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def serving_modes(settings: GatewaySettings) -> dict[str, str]:
-    """The modes of a gateway and the addresses of its own pages, by name; for the operator."""
+    """Name → mode of the gateway or address of one of its pages, for the lines printed at the start."""
     listen, semantic, log, prefix = settings.listen, settings.semantic, settings.search_log, settings.listen.path_prefix
     field, models = semantic.virtual_field, ", ".join(settings.models.public_names)
     key = " (with a key)"

@@ -80,7 +80,7 @@ class LoadContext:
         """The result of a call; transient failures are retried.
 
         Raises:
-            EngineError: a failure that is not transient, or that outlasted `--retry-seconds`.
+            EngineError: a failure that is not transient, or that outlasted `retry_seconds`.
         """
 
         def record_retry(error: EngineError) -> None:

@@ -50,7 +50,7 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer, load_sentence_tokenize
 
 @dataclass(frozen=True)
 class TokenTypes:
-    """Token types of a single text: those of the special tokens around it, and the type of its own tokens.
+    """Token types of a single text: one for its tokens, and those of the special tokens around it.
 
     XLNet gives its last token the type 2, by which attention knows it.
     """

@@ -180,8 +180,8 @@ class PolyEncoderTask(TrainingTask):
     def forward(self, dataset: str, batch: Batch) -> Tensor:
         """The mean loss of the joint batch.
 
-        Each process compares its own contexts with the candidates of all processes. The gradients of its own candidates
-        from the losses of other processes come back through `gather`.
+        Each process compares its contexts with the candidates of all processes. Its candidates get the gradients of the
+        other processes' losses through `gather`.
         """
         objective, sizes = self.objectives[dataset], batch.get("sizes", ())
         first, *others = batch["columns"]

@@ -20,7 +20,7 @@ from tests.faults.servers import OwnServer, own_server
 
 # A load that is held until its fault has happened may be short; others must still run when it comes.
 COUNT, LONG = 1000, 3000
-# Beside the time of a stop and a start, and longer than the requests of `frozen` are waited for.
+# Seconds in addition to a stop and a start; longer than a request waits for a frozen engine.
 OUTAGE = 4.0
 KILLS = 3
 # A load that was over before the fault could happen says nothing: on a busy machine one of the two may come late.
