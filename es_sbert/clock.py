@@ -23,8 +23,8 @@ class Clock:
     """A wall clock that never returns an earlier time than it has returned or observed. Thread-safe.
 
     This is the physical part of a hybrid logical clock (Kulkarni et al. 2014): a write after an observed time gets a
-    later time, even if the machine's clock is behind. With these times, `--retry` recognizes whether the index has a
-    later version than a dead letter.
+    later time, even if the machine's clock is behind. With these times, a retry of dead letters recognizes whether the
+    index has a later version.
 
     Args:
         wall: The machine's clock, in UTC.

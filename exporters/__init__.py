@@ -46,7 +46,7 @@ def export(
         The manifest: the model's fingerprint, and each variant with its parity report.
 
     Raises:
-        UsageError: an option is invalid, or the output folder holds something else.
+        UsageError: an argument is invalid, or the output folder holds something else.
         ModelError: the model was not found, is broken, or has an architecture or a setting that is not supported.
         ParityFailed: a variant fails the parity check; nothing was written.
         SourceError: the STS file cannot be read.

@@ -78,21 +78,21 @@ from es_sbert.messages import setting_text
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.onnx_runtime import onnxruntime
 
-# What sentence-transformers reads of a model, and its card. Pickles and exports for other runtimes are not copied.
+# Files that sentence-transformers reads, and the model card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
 _LOG_SUFFIXES = {".csv", ".json", ".png"}
 _MANIFESTS = {EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME}
-# Files of a model folder that are not those of a module in it.
+# Files that describe the whole model and belong to none of its modules.
 _OF_WHOLE_MODEL = _MANIFESTS | {
     "modules.json", "config_sentence_transformers.json", "router_config.json", PairRecord.FILE_NAME, "README.md",
 }  # fmt: skip
 
 
 def is_previous_export(output: Path, manifest: str) -> bool:
-    """Whether an export's output is there already, known by its manifest; False for a folder that is new or empty.
+    """Whether the folder holds an earlier export, recognized by its manifest; False if it is new or empty.
 
     Raises:
-        UsageError: it is a file, or a folder of something else.
+        UsageError: it is a file, or a folder that holds something else.
     """
     if not output.exists():
         return False
@@ -102,13 +102,13 @@ def is_previous_export(output: Path, manifest: str) -> bool:
         return True
     if any(output.iterdir()):
         raise UsageError(
-            f"{output} is neither empty nor a bundle of es-sbert", "Name a folder that does not exist yet, or is empty."
+            f"{output} is neither empty nor an es-sbert bundle", "Name a folder that is empty or does not exist yet."
         )
     return False
 
 
 def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> None:
-    """Copy configurations, tokenizer, safetensors and card of a model folder and of its modules' folders.
+    """Copy the configurations, tokenizer, safetensors and model card from a model folder and its modules' folders.
 
     Args:
         ignored: Unknown settings that the model was opened with.
@@ -118,7 +118,7 @@ def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> Non
     for kind, place in modules:
         folders += read_router(source, place, ignored).module_folders if kind in ROUTER_CLASSES else ()
     kept = dict.fromkeys(["", *folders], _KEPT_SUFFIXES)
-    kept["training"] = _LOG_SUFFIXES  # of a model that es-sbert trained: without what was left of the run's weights
+    kept["training"] = _LOG_SUFFIXES  # of a model that es-sbert trained; leftover weights of the run are not copied
     for place, suffixes in kept.items():
         if not (source / place).is_dir():
             continue  # a Normalize module has no settings and often no folder
@@ -129,10 +129,10 @@ def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> Non
 
 
 def copy_model(model: SentenceModel, folder: Path) -> None:
-    """Write the files of a model to an empty folder, of which sentence-transformers makes the same vectors.
+    """Write a model's files to an empty folder, from which sentence-transformers computes the same vectors.
 
-    One model of a model with a Router becomes a model without a Router. What the model's own folder leaves to the
-    library is written too: its modules, its tokenizer.json, merged weights.
+    One route of a model with a Router becomes a model without a Router. Files that the model folder lacks because the
+    library can do without them are written too: the list of modules, tokenizer.json and merged weights.
     """
     if model.is_route:
         _copy_route(model, folder)
@@ -157,7 +157,7 @@ def copy_module(source: Path, place: str, target: Path) -> None:
 
     Args:
         source: The model folder.
-        place: The module's folder in it; one without settings, such as a Normalize, may not exist.
+        place: The module's folder in it. It may be missing if the module has no settings, as with Normalize.
         target: The module's new folder.
     """
     target.mkdir()
@@ -167,12 +167,12 @@ def copy_module(source: Path, place: str, target: Path) -> None:
 
 
 def own_folder(number: int, kind: str) -> str:
-    """The folder of a module, as sentence-transformers names it by its position; fingerprints have this name too."""
+    """The name that sentence-transformers gives to a module's folder by its position; fingerprints contain it too."""
     return f"{number}_{kind}"
 
 
 def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None:
-    """Carry ONNX files of an earlier export over."""
+    """Copy the ONNX files of an earlier export."""
     for graph in graphs:
         (target / graph.file).parent.mkdir(parents=True, exist_ok=True)
         for part in (graph.file, f"{graph.file}.data"):
@@ -181,7 +181,7 @@ def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None
 
 
 def _complete_files(model: SentenceModel, folder: Path) -> None:
-    """Write what the model's own folder leaves to the library: its modules, its tokenizer.json, merged weights."""
+    """Write the files that the model folder lacks: the list of modules, tokenizer.json and merged weights."""
     if not (folder / "modules.json").exists():
         write_module_entries(folder, [module_entry("Transformer", ""), module_entry("Pooling", "1_Pooling")])
         pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
@@ -196,7 +196,7 @@ def _complete_files(model: SentenceModel, folder: Path) -> None:
 
 
 def _merge_adapter(model: SentenceModel, folder: Path) -> None:
-    """Put merged weights in the place of an adapter, so that a bundle needs neither it nor its base."""
+    """Replace an adapter with merged weights, so that a bundle needs neither the adapter nor its base model."""
     adapter = read_adapter(model.transformer_folder, model.ignored_settings)
     assert adapter is not None, "the model has one"
     for file in [folder / CONFIG_FILE, *folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
@@ -211,13 +211,13 @@ BuildFunction = Callable[[Precision], onnx.ModelProto]
 
 
 def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWeights | None]:
-    """What makes the graphs of a model, and its weights; None for the weights if the graphs are traced.
+    """The function that builds a model's graphs, and the model's weights; None for the weights if graphs are traced.
 
-    Graphs of known architectures are built from the weights, which needs no torch.
+    Graphs of known architectures are built from the weights, without torch.
 
     Raises:
-        UnsupportedArchitecture: no graph can be built from the weights, and torch is not installed or the model
-            comes with code, which is never run.
+        UnsupportedArchitecture: graphs cannot be built from the weights, and either torch is not installed or the
+            model comes with code, which is never run.
         UnsupportedSetting: only transformers knows how the model's tokenizer reads texts, and it is not installed.
         BundleInvalid: weights are missing or of the wrong shape.
     """
@@ -227,20 +227,20 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
     if not model.tokenizer_is_known and importlib.util.find_spec("sentence_transformers") is None:
         raise UnsupportedSetting(
             f"{model.name} reads texts with {model.tokenizer_class}, and only transformers knows whether "
-            "tokenizer.json is all of it",
-            f"Install it for the export, which then compares the two: {install_extra_command('train')}",
+            "tokenizer.json does the same",
+            f"Install transformers; the export then compares the two: {install_extra_command('train')}",
         )
     try:
         if model.layers is not None:
             raise UnsupportedArchitecture(
-                f"{model.name} pools the mean of several layers (WeightedLayerPooling), for which no graph can be "
+                f"{model.name} pools the mean of several layers (WeightedLayerPooling), and such graphs cannot be "
                 "built from the weights",
                 f"The train extra can trace it: {install_extra_command('train')}",
             )
         if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
             raise UnsupportedArchitecture(
-                f"{model.name} pools hidden state {model.hidden_state} of a {model.architecture}, for which no graph "
-                "can be built from the weights",
+                f"{model.name} pools hidden state {model.hidden_state} of a {model.architecture}, and such graphs "
+                "cannot be built from the weights",
                 f"The train extra can trace it: {install_extra_command('train')}",
             )
         if model.architecture in ROTARY_ARCHITECTURES:
@@ -251,7 +251,7 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
         if "auto_map" in model.transformer_config:
             raise UnsupportedArchitecture(
                 error.message,
-                "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
+                "es-sbert does not run code that comes with a model. Choose an architecture that transformers has.",
             ) from error
         if any(importlib.util.find_spec(name) is None for name in _TRACERS):
             raise
@@ -274,24 +274,24 @@ def export_bundle(
 ) -> EncoderManifest:
     """Write a bundle: the model's own files, an ONNX graph for each variant, and `es_sbert.json`.
 
-    The folder appears complete, after every variant has passed the parity check, or not at all. An existing bundle of
+    The folder is written only if every variant passes the parity check, and then all at once. An existing bundle of
     the same model keeps the variants that are not exported again.
 
     Args:
         model: The model to export.
         output: Folder of the bundle; new, empty, or a bundle of the same model.
-        variants: Which variants: those of OpenVINO, fp32 and int8 for a CPU, fp16 for CUDA.
+        variants: Variants to export: those of OpenVINO, fp32 and int8 for a CPU, fp16 for CUDA.
         force: Write variants that fail the parity check too, marked as forced.
         sts_file: File of sentence pairs with gold scores, on which variants are compared as well.
-        reference: What to compare with. `numpy` needs nothing; `auto` takes sentence-transformers where it is
-            installed, which imports torch. Models that are traced are always compared with it.
+        reference: Implementation to compare with. `numpy` needs no other package. `auto` takes sentence-transformers
+            if it is installed, which imports torch. Traced models are always compared with sentence-transformers.
         on_progress: Called with a line before each step.
 
     Raises:
         UsageError: the output folder holds something else, or no variant is given.
         SourceError: the STS file cannot be read.
-        UnsupportedArchitecture: no graph can be built for this transformer from its weights, and none traced
-            (torch is missing, or it fails on it), or it has no such variant.
+        UnsupportedArchitecture: a graph can be neither built from the transformer's weights nor traced (torch is
+            missing or fails), or the model does not support a variant.
         BundleInvalid: weights are missing or of the wrong shape.
         ParityFailed: a variant fails the parity check; nothing was written.
     """
@@ -302,14 +302,14 @@ def export_bundle(
             f"{model.name} has a Router without a route for texts without a kind, such as those of an STS file",
             "Leave `sts_file` out.",
         )
-    _previous_manifest(model, output)  # refuses a folder of something else before the work
+    _previous_manifest(model, output)  # rejects a folder that holds something else before the work starts
     if not (model.folder / "modules.json").exists():
-        on_progress(f"{model.name} has no modules.json: {model.pooling[0]} pooling, as in sentence-transformers")
+        on_progress(f"{model.name} has no modules.json: using {model.pooling[0]} pooling like sentence-transformers")
     if not model.routes:
         writer = _encoder_writer(model, gold, reference, on_progress, force=force)
         if Variant.FP16 in variants and not writer.has_fp16:
             raise UnsupportedArchitecture(
-                f"{model.name} has no fp16 variant: it is a table of vectors without products",
+                f"{model.name} has no fp16 variant: it is a table of vectors without matrix products",
                 "Export fp32 or int8; fp32 runs on CUDA too.",
             )
         return _Export(EncoderManifest, model, output, {"": writer}).run(variants, {})
@@ -329,13 +329,13 @@ def _encoder_writer(
     *,
     force: bool,
 ) -> _GraphWriter:
-    """What writes the graphs of a sentence encoder, or of one route of a model with a Router."""
+    """The writer for the graphs of a sentence encoder, or of one route of a model with a Router."""
     route = f", for the route {model.route_name}" if model.is_route else ""
     on_progress(f"Reading the weights of {model.name} ({model.architecture}{route})")
     build, weights = choose_graph_source(model)
     is_traced = weights is None
     if is_traced:
-        on_progress(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
+        on_progress(f"Tracing it with torch: es-sbert cannot build a graph from the weights of {model.architecture}")
     return _GraphWriter(
         model.name,
         build,
@@ -359,14 +359,14 @@ def export_reranker(
     """Write the model's own files, an ONNX graph for each variant, and `es_sbert_reranker.json`.
 
     A graph takes `input_ids`, `attention_mask` and, if the model distinguishes the two texts of a pair by it,
-    `token_type_ids`, int64 (batch, tokens); it gives `score`, float32 (batch, labels), before the activation.
-    The folder appears complete, after every variant has passed the parity check, or not at all. A reranker of the same
-    model keeps the variants that are not exported again.
+    `token_type_ids`, int64 (batch, tokens). It returns `score`, float32 (batch, labels), before the activation.
+    The folder is written only if every variant passes the parity check, and then all at once. An exported reranker of
+    the same model keeps the variants that are not exported again.
 
     Args:
         model: The cross-encoder.
         output: Folder to write; new, empty, or an exported reranker of the same model.
-        variants: Those of OpenVINO, fp32 and int8 for a CPU, fp16 for CUDA.
+        variants: Variants to export: those of OpenVINO, fp32 and int8 for a CPU, fp16 for CUDA.
         force: Write variants that fail the parity check too, marked as forced.
         on_progress: Called with a line before each step.
 
@@ -381,7 +381,7 @@ def export_reranker(
     # Imported here: it imports torch.
     from es_sbert.exporters.tracing import TracedCrossEncoder
 
-    _previous_manifest(model, output)  # refuses a folder of something else before the work
+    _previous_manifest(model, output)  # rejects a folder that holds something else before the work starts
     on_progress(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
     writer = _GraphWriter(model.name, traced.build, traced.sample, traced.compare, on_progress, force=force)
@@ -390,7 +390,7 @@ def export_reranker(
 
 def _check_variants(variants: Sequence[Variant]) -> None:
     if not variants:
-        raise UsageError("no variant to export is given", f"Give at least one of {', '.join(Variant)}.")
+        raise UsageError("no variants to export were given", f"Give at least one of {', '.join(Variant)}.")
 
 
 @dataclass(frozen=True)
@@ -398,16 +398,16 @@ class _GraphWriter:
     """Builds the graphs of one network and compares each with the reference.
 
     Attributes:
-        name: Of the model.
-        build: Makes the graph of a precision.
-        sample: Makes inputs of sample texts for an fp32 graph.
-        compare: Compares a written graph with the reference; a DeviceError if this machine lacks its device.
+        name: Name of the model.
+        build: Builds the graph in a precision.
+        sample: Makes inputs from sample texts for an fp32 graph.
+        compare: Compares a written graph with the reference; raises DeviceError if this machine lacks the device.
         say: Called with a line before each step.
         force: Whether variants that fail the parity check are written too.
         cuda_attention: How attention is written in fp16 graphs that are built from the weights; None if torch writes
             the graphs.
-        has_fp16: Whether there are products to compute in fp16.
-        folder: Folder of its files in the bundle.
+        has_fp16: Whether the network has matrix products to compute in fp16.
+        folder: Folder of the graphs in the bundle.
     """
 
     name: str
@@ -421,11 +421,11 @@ class _GraphWriter:
     folder: str = "onnx"
 
     def write(self, bundle: Path, variants: Sequence[Variant]) -> dict[str, Any]:
-        """Write the graphs of variants; returns the manifest's entry for each."""
+        """Write the graphs of variants and return the manifest's entry for each."""
         return {variant.value: self.write_variant(bundle, variant, variants) for variant in variants}
 
     def write_variant(self, bundle: Path, variant: Variant, exported: Sequence[Variant]) -> dict[str, Any]:
-        """Write the graph of a variant, unless another one wrote it, and give the manifest's entry for it."""
+        """Write a variant's graph, unless another variant wrote it already, and return its entry in the manifest."""
         attention = "traced" if self.cuda_attention is None else "plain"
         if variant.precision is Precision.FP16 and self.cuda_attention is not None:
             attention = self.cuda_attention
@@ -459,14 +459,16 @@ class _GraphWriter:
         bundle: Path,
         entries: dict[str, Any],
     ) -> dict[str, Any]:
-        """Variants of the earlier export, followed by those that were written now.
+        """The entries of the earlier export's variants, followed by those of this one.
 
-        Variants share files: one whose file was written anew, by another release perhaps, is checked anew.
+        Variants share files. If the file of an earlier variant has changed, perhaps because another release wrote it,
+        the variant is checked again.
 
         Args:
             previous: The variants of the earlier export.
-            source: Its folder.
-            entries: What was written now.
+            source: Folder of the earlier export.
+            bundle: The new folder.
+            entries: The entries of this export.
         """
         files = {entry["file"]: entry["sha256"] for entry in entries.values()}
         kept: dict[str, Any] = {}
@@ -487,7 +489,7 @@ class _GraphWriter:
         return quantize_statically(exact, self.sample(exact))
 
     def _with_cause_of_fp32(self, path: Path, report: Any) -> Any:
-        """The report of a variant that failed; with the cause of fp32's failure, if that fails as well."""
+        """The report of a variant that failed; names the network as the cause if fp32 fails as well."""
         if not isinstance(report, ParityReport) or report.cause is not DifferenceCause.ROUNDING:
             return report
         exact = path.with_name("exact.onnx")
@@ -511,10 +513,10 @@ class _Export(Generic[ManifestT]):
     """The export of one model to a folder.
 
     Attributes:
-        kind: Class of its manifest.
+        kind: Class of the manifest.
         model: The model.
         output: Folder of the bundle.
-        writers: What writes its graphs; of a model with a Router, by the name of each route.
+        writers: Writers of the graphs by the name of the route; the only key is "" for a model without a Router.
     """
 
     kind: type[ManifestT]
@@ -523,10 +525,11 @@ class _Export(Generic[ManifestT]):
     writers: Mapping[str, _GraphWriter]
 
     def run(self, variants: Sequence[Variant], settings: Mapping[str, Any]) -> ManifestT:
-        """Export variants to a folder, which appears complete or not at all.
+        """Export variants to a folder, which is written completely or not at all, and return its manifest.
 
         Args:
-            settings: What the manifest has besides the model's settings.
+            variants: The variants to export.
+            settings: Further entries of the manifest.
         """
         variants = list(dict.fromkeys(map(Variant, variants)))
         with staged_folder(self.output) as folder:
@@ -546,7 +549,7 @@ class _Export(Generic[ManifestT]):
                     route: writer.carry_over(earlier.get(route, {}), self.output, folder, entries[route])
                     for route, writer in self.writers.items()
                 }
-            # Of the packages that decide what a graph is.
+            # Versions of the packages that determine the contents of a graph.
             versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
             written = {"variants": entries[""]} if "" in entries else {"variants": {}, "route_variants": entries}
             about = {**describe_model(self.model, self.kind), **settings, **written, "exporter": versions}
@@ -558,7 +561,7 @@ class _Export(Generic[ManifestT]):
 
 
 def _without_fp16(variants: Sequence[Variant]) -> Sequence[Variant]:
-    """The variants of a table of vectors next to a network that has fp16: fp32 runs on CUDA too."""
+    """The variants except fp16, or fp32 if none is left: a table of vectors has no fp16, and its fp32 runs on CUDA."""
     return [variant for variant in variants if variant is not Variant.FP16] or [Variant.FP32]
 
 
@@ -576,7 +579,7 @@ def _open_bundle(model: SentenceModel | CrossEncoderModel, folder: Path) -> Enco
 def _previous_manifest(
     model: SentenceModel | CrossEncoderModel, output: Path
 ) -> EncoderManifest | RerankerManifest | None:
-    """The manifest of the bundle that an export adds to; None for a new one.
+    """The manifest of the bundle that an export adds to; None if there is no bundle yet.
 
     Raises:
         UsageError: the folder holds something else, or a bundle of another model.
@@ -590,8 +593,8 @@ def _previous_manifest(
     if manifest.fingerprint != model.fingerprint or getattr(manifest, "route_fingerprints", {}) != routes:
         raise UsageError(
             f"{output} is a bundle of {manifest.name} (fingerprint {manifest.fingerprint}), "
-            f"not of this {model.name} ({model.fingerprint})",
-            "Export to another folder, or remove that one first.",
+            f"not of {model.name} ({model.fingerprint})",
+            "Export to another folder, or delete this one first.",
         )
     return manifest
 
@@ -604,8 +607,8 @@ def _parity_failed(
     if isinstance(report, ParityReport) and report.cause is not DifferenceCause.ROUNDING:
         return ParityFailed(
             message,
-            "es-sbert reads this model differently from sentence-transformers. Report it with the files "
-            "*.json of the folder, and serve the model with sentence-transformers until then.",
+            "es-sbert reads this model differently from sentence-transformers. Please report it, attaching the model's "
+            "*.json files, and serve the model with sentence-transformers until it is fixed.",
         )
     others = [str(other) for other in exported if other is not variant]
     leave = f"Leave it out ({setting_text('variants', others)}), or" if others else "Export another variant, or"

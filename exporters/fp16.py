@@ -1,4 +1,4 @@
-"""Convert traced graphs to fp16: fuse attention into one operator, halve weights, and emulate fp16 on the CPU."""
+"""Convert traced graphs to fp16: fuse attention into one operator, convert weights, and emulate fp16 on the CPU."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _KEYS_FIRST = [0, 2, 3, 1]
 
 
 def fuse_attention(model: onnx.ModelProto) -> int:
-    """Replace attention that is written out; nodes that nothing needs any more are left out.
+    """Replace attention that is written out in several operators by one, and drop nodes that become unused.
 
     Args:
-        model: Float32 graph; it is changed.
+        model: Float32 graph; modified in place.
 
     Returns:
-        How many were replaced.
+        The number of replacements.
     """
     matcher = _AttentionMatcher(model.graph)
     softmaxes = [node for node in model.graph.node if node.op_type == "Softmax"]
@@ -43,13 +43,13 @@ def fuse_attention(model: onnx.ModelProto) -> int:
 def _fused_nodes(
     inputs: Sequence[str], masks: Sequence[str], heads: int, scale: float, output: str
 ) -> list[onnx.NodeProto]:
-    """The operator, after the nodes that add up its masks.
+    """The nodes that add up the masks, followed by the attention operator.
 
     Args:
         inputs: Names of queries, keys and values, each (batch, tokens, hidden).
-        masks: Names of what is added to the scores, (batch or 1, heads or 1, tokens, tokens).
+        masks: Names of the values added to the scores, (batch or 1, heads or 1, tokens, tokens).
         heads: Number of heads.
-        scale: What scores are multiplied by.
+        scale: Factor of the scores.
         output: Name of the result, (batch, tokens, hidden).
     """
     nodes, mask = [], masks[0] if masks else ""
@@ -57,14 +57,14 @@ def _fused_nodes(
         total = f"{output}_mask_{number}"
         nodes.append(helper.make_node("Add", [mask, more], [total], name=total))
         mask = total
-    # Bias, padding mask: left out. Biases were added before; padding is in the mask.
+    # The inputs for bias and padding mask are left empty: biases were added before, and the mask covers padding.
     options: dict[str, Any] = {"name": f"{output}_attention", "domain": CONTRIB, "num_heads": heads, "scale": scale}
     nodes.append(helper.make_node("MultiHeadAttention", [*inputs, "", "", mask], [output], **options))
     return nodes
 
 
 def _reachable_nodes(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """The nodes that outputs depend on, in their order."""
+    """The nodes that outputs depend on, in their original order."""
     needed, kept = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.output):
@@ -74,7 +74,7 @@ def _reachable_nodes(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) ->
 
 
 class _AttentionMatcher:
-    """A graph, to be read against the direction of its edges."""
+    """Recognizes attention in a graph by following its edges backwards."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._nodes = list(graph.node)
@@ -86,7 +86,7 @@ class _AttentionMatcher:
                 self._users[name].append(node)
 
     def fuse(self, softmax: onnx.NodeProto) -> tuple[str, list[onnx.NodeProto]] | None:
-        """The output of a Softmax's attention, and nodes that compute it; None if the attention has another form."""
+        """The output of the attention around a Softmax, and nodes that compute it; None if it has another form."""
         scores, masks = softmax.input[0], []
         while (added := self._producer(scores, "Add")) is not None:
             scores = added.input[0]
@@ -126,7 +126,7 @@ class _AttentionMatcher:
         return None if tensor is None else np.asarray(numpy_helper.to_array(tensor))
 
     def _strip_scale(self, name: str) -> tuple[str, float]:
-        """A value before it was multiplied or divided by a number, and what it was multiplied by."""
+        """The value before it was multiplied or divided by a number, and the factor (1 without one)."""
         node = self._makers.get(name)
         if node is not None and node.op_type in ("Mul", "Div"):
             number = self._constant(node.input[1])
@@ -136,7 +136,10 @@ class _AttentionMatcher:
         return name, 1.0
 
     def _projection(self, name: str, perm: list[int]) -> tuple[str, int, int] | None:
-        """What (batch, heads, …) was made of: name of a value (batch, tokens, hidden), hidden, and size of a head."""
+        """The origin of a value (batch, heads, …): name of a value (batch, tokens, hidden), hidden, and head size.
+
+        None if the value was made in another way.
+        """
         turned = self._producer(name, "Transpose")
         split = None if turned is None or _perm(turned) != perm else self._producer(turned.input[0], "Reshape")
         if split is None:
@@ -156,18 +159,18 @@ def _perm(node: onnx.NodeProto) -> list[int]:
 
 
 # Operators that stay float32:
-# - squares, powers, exponentials, logarithms and sums over many values, of which a norm or a softmax consists where it
-#   is spelt out; a square passes fp16's 65,504 at 256. LayerNormalization and Softmax themselves may take float16:
-#   onnxruntime's kernels for CUDA compute in float32 inside (ONNX requires it for LayerNormalization: `stash_type`).
-# - Gemm, as torch writes products that run once a text: those of the classification head. They cost nothing, and
-#   scores keep all their digits, so that near ones do not tie.
+# - Powers, roots, exponentials, logarithms and sums over many values. A norm or a softmax that is written out consists
+#   of them, and the square of 256 exceeds fp16's maximum of 65,504. LayerNormalization and Softmax themselves may take
+#   float16: onnxruntime's CUDA kernels compute them in float32 (`stash_type` of LayerNormalization requires it).
+# - Gemm, which torch uses for products that run once per text, such as those of the classification head. They take
+#   hardly any time, and scores keep all their digits, so that close ones do not tie.
 FLOAT32_OPERATORS = frozenset(
     {"Pow", "Sqrt", "Exp", "Log", "CumSum", "Gemm"}
     | {f"Reduce{kind}" for kind in ("Mean", "Sum", "SumSquare", "L1", "L2", "LogSumExp", "Prod")}
 )
 
-# Bound of what is cast: a quarter of fp16's largest number, so that scores and another mask can be added to a mask.
-# Softmax gives exactly 0 for what is so far below.
+# Values are clipped to this before a cast: a quarter of fp16's largest number, so that scores and another mask can be
+# added to a mask. Softmax still gives exactly 0 for values so far below the others.
 CAST_BOUND = 16_376.0
 
 
@@ -175,22 +178,22 @@ def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
     """The graph with float16 weights and hidden states; inputs and outputs keep their types.
 
     Args:
-        model: Graph of ONNX's own operators; it is changed.
+        model: Graph of ONNX's own operators; modified in place.
 
     Raises:
-        UnsupportedArchitecture: it branches, has other operators, or computes nothing from a weight matrix.
+        UnsupportedArchitecture: it branches, has other operators, or does not use any weight matrix.
     """
     return _Fp16Converter(model).run()
 
 
 def emulate_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """What a graph of `to_fp16` computes, on a processor that has no kernels for float16.
+    """The graph of `to_fp16` with float32 operators, for processors that have no float16 kernels.
 
-    Every operator computes in float32, as CUDA's kernels sum, and every result that is stored as float16 is rounded to
-    it. onnxruntime's own execution of float16 on a CPU leaves most of these roundings out.
+    Every operator computes in float32, in which CUDA's kernels accumulate too, and every float16 result is rounded to
+    float16. When onnxruntime itself runs float16 on a CPU, it skips most of these roundings.
 
     Args:
-        model: It is changed.
+        model: Graph of `to_fp16`; modified in place.
     """
     types = _element_types(model, model.graph.node, model.graph.initializer)
     nodes: list[onnx.NodeProto] = []
@@ -217,7 +220,7 @@ def _element_types(
 ) -> dict[str, int]:
     """Element types of all values of a model's graph with these nodes and constants."""
     graph = model.graph
-    # Types follow from the operators alone, so weights are left out: protobuf ends at 2 GB.
+    # Types follow from the operators alone. Weights are left out because protobuf is limited to 2 GB.
     known = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in constants]
     skeleton = helper.make_graph(nodes, graph.name, [*graph.input, *known], graph.output)
     skeleton.value_info.extend(graph.value_info)  # those of contributed operators, which onnx does not know
@@ -227,21 +230,21 @@ def _element_types(
 
 
 class _Fp16Converter:
-    """One conversion. Values are known by their names; a copy of another type has a name with a suffix."""
+    """One conversion. Values are identified by name; a copy in another type has a suffix in its name."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
         self._nodes = list(self._without_constants())
         self._floats = self._float_values()
-        # Values in float16; the first of them are the weight matrices.
+        # Values in float16, at first only the weight matrices.
         self._halves = {name for name in self._floats & set(self._constants) if len(self._constants[name].dims) > 1}
         self._written: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._copies: set[str] = set()
 
     def run(self) -> onnx.ModelProto:
-        """Write the nodes again, in their order, each with inputs of its type."""
+        """Rewrite the nodes in their order, each with inputs of its type, and return the model."""
         weights = len(self._halves)
         for node in self._nodes:
             half = node.op_type not in FLOAT32_OPERATORS and any(name in self._halves for name in node.input)
@@ -254,7 +257,7 @@ class _Fp16Converter:
                 if node.op_type == "Cast":
                     next(entry for entry in node.attribute if entry.name == "to").i = FLOAT16
         if len(self._halves) == weights:
-            raise self._unsupported("computes nothing from a weight matrix")
+            raise self._unsupported("does not use any weight matrix")
         graph = self._model.graph
         for output in graph.output:
             if output.name in self._halves:
@@ -269,12 +272,12 @@ class _Fp16Converter:
 
     def _unsupported(self, what: str) -> UnsupportedArchitecture:
         return UnsupportedArchitecture(
-            f"the graph of {self._model.graph.name} {what}, and such graphs are not converted to fp16",
+            f"the graph of {self._model.graph.name} {what}, and such graphs cannot be converted to fp16",
             'Export another precision: `variants=["fp32"]`. It runs on CUDA too.',
         )
 
     def _without_constants(self) -> Iterator[onnx.NodeProto]:
-        """The nodes; values of Constant nodes join the constants."""
+        """The nodes except Constant nodes, whose values are added to the constants."""
         for node in self._model.graph.node:
             if any(entry.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for entry in node.attribute):
                 raise self._unsupported("branches")
@@ -294,7 +297,7 @@ class _Fp16Converter:
         return {name for name, kind in types.items() if kind == FLOAT}
 
     def _as_half(self, name: str) -> str:
-        """The name of a value for a node in float16; values of other types than float stay."""
+        """The name of a value as input of a float16 node; values that are not floats stay unchanged."""
         if name not in self._floats:
             return self._as_single(name)
         if name in self._constants:
@@ -307,7 +310,7 @@ class _Fp16Converter:
         return self._copy("Cast", [bounded], f"{name}_fp16", to=FLOAT16)
 
     def _as_single(self, name: str) -> str:
-        """The name of a value for a node in float32; values of other types than float stay."""
+        """The name of a value as input of a float32 node; values that are not floats stay unchanged."""
         if name in self._constants:
             self._initializers[name] = self._constants[name]
         elif name in self._halves:
@@ -315,20 +318,20 @@ class _Fp16Converter:
         return name
 
     def _initializer(self, name: str, values: NDArray[np.floating]) -> str:
-        """Add a constant, once."""
+        """Add a constant, unless it exists, and return its name."""
         if name not in self._initializers:
             self._initializers[name] = numpy_helper.from_array(values, name)
         return name
 
     def _copy(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        """Make a value of another type, once."""
+        """Add a node that converts a value, unless it exists, and return the name of its output."""
         if name not in self._copies:
             self._copies.add(name)
             self._written.append(helper.make_node(operator, inputs, [name], name=f"to_{name}", **attributes))
         return name
 
     def _restore(self, output: str) -> None:
-        """Give an output of the graph float32 again."""
+        """Convert an output of the graph back to float32."""
         inside = f"{output}_fp16"
         for node in self._written:
             for names in (node.input, node.output):

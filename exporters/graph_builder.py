@@ -1,4 +1,4 @@
-"""A small builder on top of onnx.helper: ordered nodes, named initializers, contributed operators."""
+"""A small graph builder on top of onnx.helper: ordered nodes, named initializers, contributed operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXTERNAL_DATA_FROM = 1_900_000_000
 
 
 class GraphBuilder:
-    """An ONNX graph under construction. Values are known by their names, as in ONNX itself."""
+    """An ONNX graph under construction. Values are identified by name, as in ONNX itself."""
 
     def __init__(self) -> None:
         self._nodes: list[Any] = []
@@ -44,7 +44,7 @@ class GraphBuilder:
         return name
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add an initializer; a second one of the same name must be equal and is shared."""
+        """Add an initializer and return its name; a second one of the same name must be equal and is shared."""
         known = self._constants.setdefault(name, value)
         if known is not value and not (known.dtype == value.dtype and np.array_equal(known, value)):
             raise ValueError(f"two different constants are called {name}")
@@ -67,7 +67,7 @@ class GraphBuilder:
         return self.constant(f"int32_{value}", np.array(value, dtype=np.int32))
 
     def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output and return that output's name. An input left out is the empty name."""
+        """Add a node with one output and return that output's name. The empty name omits an optional input."""
         return self.add_many(operator, *inputs, outputs=1, domain=domain, **attributes)[0]
 
     def add_many(
@@ -86,7 +86,7 @@ class GraphBuilder:
         self._domains.add(node.domain)
 
     def rename(self, value: str, name: str) -> None:
-        """Give a value the name it has as an output of the graph."""
+        """Rename a value to the name of an output of the graph."""
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
 
     def model(

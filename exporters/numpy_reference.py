@@ -41,12 +41,12 @@ EncodeFunction = Callable[[Sequence[str], PromptKind | None], Floats]
 
 @dataclass(frozen=True)
 class Reference:
-    """What exported graphs are compared with.
+    """An implementation that exported graphs are compared with.
 
     Attributes:
-        name: Its name with version.
+        name: Name and version.
         encode: Texts of a kind → their vectors; puts the prompt of the kind in front.
-        tokenize: A text of a kind → its token ids, if the reference has its own tokenizer.
+        tokenize: A text of a kind → its token ids; None if the reference has no tokenizer.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Reference:
     tokenize: Callable[[str, PromptKind | None], list[int]] | None = None
 
 
-# Name of an intermediate value and the value → the value to continue with. Names are those in `NumpyReference.forward`.
+# Name of an intermediate value, and the value → the value to continue with. `NumpyReference` passes the names.
 ValueHook = Callable[[str, Floats], Floats]
 
 # Small enough that a feed-forward block stays in a core's cache; the products use all cores.
@@ -68,8 +68,8 @@ def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, k
     Args:
         model: The model.
         transformer: Its weights, for the numpy pass; without them sentence-transformers is the reference.
-        kind: `auto` takes sentence-transformers where it is installed. Importing it takes longer than the
-            numpy pass over all parity sentences of a small model.
+        kind: The implementation. `auto` takes sentence-transformers if it is installed. Importing it takes longer than
+            the numpy pass over all parity sentences of a small model.
     """
     if kind == "auto":
         kind = "sentence-transformers" if importlib.util.find_spec("sentence_transformers") else "numpy"
@@ -79,9 +79,9 @@ def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, k
 
 
 def reference_batch_size(max_tokens: int) -> int:
-    """How many texts of up to so many tokens sentence-transformers runs together.
+    """The batch size for texts of up to `max_tokens` tokens in sentence-transformers.
 
-    Attention over a full batch of 8,192 tokens would need more memory than most machines have.
+    Attention over a full batch of texts of 8,192 tokens would need more memory than most machines have.
     """
     return max(1, min(32, _TORCH_BATCH_TOKENS // max_tokens))
 
@@ -91,9 +91,9 @@ def _torch_reference(model: SentenceModel) -> Reference:
 
     from es_sbert.networks.pair_scorer_folder import quiet_transformers
 
-    # Its bars and reports would go between the lines of a command's own log.
+    # Its progress bars and reports would mix with a command's own log.
     with quiet_transformers():
-        # Checkpoints kept in half precision are to be computed in float32, as the graph does.
+        # Checkpoints in half precision must compute in float32, as the graph does.
         network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
     batch_size = reference_batch_size(model.longest_input)
     stated = read_optional_json(model.folder / "config_sentence_transformers.json").get("prompts") or {}
@@ -101,8 +101,8 @@ def _torch_reference(model: SentenceModel) -> Reference:
     def prompt(kind: PromptKind | None) -> str | None:
         if kind is None:
             return network.prompts.get(network.default_prompt_name) if network.default_prompt_name else None
-        # As `encode_document` is documented: of 6.2, it takes the prompt called `document` even if the file has none,
-        # which is empty, before those called `passage` and `corpus`.
+        # This follows the documentation of `encode_document`. Version 6.2 itself prefers its default `document` prompt,
+        # which is empty, to a `passage` or `corpus` prompt in the file.
         names = PROMPT_NAMES[kind]
         return network.prompts.get(next((name for name in names if name in stated), names[0]))
 
@@ -128,8 +128,8 @@ class NumpyReference:
     Args:
         model: The model.
         transformer: Its weights.
-        observe: Is given every intermediate value and returns what takes its place: to measure a model, or to compute
-            as another number format would.
+        observe: Called with every intermediate value; returns the value that replaces it. Used to measure a model, or
+            to compute as another number format would.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class NumpyReference:
         return vectors
 
     def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
-        """One batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``.
+        """Sentence vectors of one batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``.
 
         Args:
             ids: Token ids; those that are not pooled are marked, see `mark_unpooled`.
@@ -170,7 +170,7 @@ class NumpyReference:
         return kept
 
     def token_vectors(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
-        """What the transformer, or a static table, makes of each token: *shape* ``(batch, tokens, hidden)``.
+        """Token vectors from the transformer or a static table, *shape* ``(batch, tokens, hidden)``.
 
         Args:
             ids: Token ids, *shape* ``(batch, tokens)``.
@@ -237,7 +237,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def erf(x: Floats) -> Floats:
-    """The error function to 5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26."""
+    """The error function, accurate to 5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26)."""
     t: Floats = np.reciprocal(1 + np.float32(0.3275911) * np.abs(x))
     series: Floats = np.full_like(t, 1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
@@ -308,7 +308,7 @@ _DENSE_ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
 
 
 def _vector_function(model: SentenceModel, module: VectorModule) -> Callable[[Floats], Floats]:
-    """A module that makes a vector of a vector: (…, width) → (…, its width)."""
+    """The function of a module from vectors to vectors: (…, width) → (…, the module's output width)."""
     match module:
         case Dense():
             weights = read_dense(model, module)
@@ -329,15 +329,15 @@ def _vector_function(model: SentenceModel, module: VectorModule) -> Callable[[Fl
 
 
 def _pool_tokens(mode: Pooling, x: Floats, mask: NDArray[np.int64]) -> Floats:
-    """(batch, tokens, hidden) → (batch, hidden), text by text, so that padding cannot enter."""
+    """(batch, tokens, hidden) → (batch, hidden). Pools text by text, so that padding cannot have an effect."""
     return np.stack([_pool_text(mode, row, np.flatnonzero(kept)) for row, kept in zip(x, mask, strict=True)])
 
 
 def _pool_text(mode: Pooling, tokens: Floats, places: NDArray[np.int64]) -> Floats:
-    """The vectors of a text's tokens, of which those at some places are pooled: (tokens, hidden) → (hidden,)."""
+    """Pool the token vectors at some positions of a text: (tokens, hidden) → (hidden,)."""
     text = tokens[places]  # (pooled tokens, hidden)
     if not len(places):
-        # sentence-transformers then takes the first vector, the least value, or divides nothing by a small number.
+        # In this case sentence-transformers takes the first vector, the least value, or zero over a small number.
         if mode is Pooling.CLS:
             first: Floats = tokens[0]
             return first

@@ -1,8 +1,8 @@
-"""Read the weights of a transformer out of an ONNX file that another program has exported.
+"""Read the weights of a transformer from an ONNX file that another program exported.
 
-Exporters of torch keep the names of embeddings, norms and biases. They transpose the matrices of products and call them
-`onnx::MatMul_123`. Such a matrix is named by the bias that is added to its product, or else by its node, whose name is
-the path of the module.
+Exporters for torch keep the names of embeddings, norms and biases. They transpose the matrices of products and rename
+them to `onnx::MatMul_123`. The name of such a matrix is recovered from the bias that is added to its product, or else
+from its node, whose name is the path of the module.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from es_sbert.runtime.onnx_session import open_session
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 _FLOAT_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
-# Operators of graphs whose weights were rounded to integers.
+# Operators that show that the weights of a graph are quantized.
 _QUANTIZED_OPERATORS = frozenset({
     "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulNBits",
     "QLinearMatMul",
 })  # fmt: skip
-# Where the names begin; anything in front of it belongs to the module around the transformer.
+# Anything in front of this in a name belongs to the module around the transformer.
 _FIRST_EMBEDDING = "embeddings.word_embeddings.weight"
-# What sentence-transformers and Optimum call the vectors of texts. (A `pooler_output` is something else.)
+# Name of the sentence vectors in exports of sentence-transformers and Optimum. (`pooler_output` is something else.)
 TEXT_OUTPUT = "sentence_embedding"
 
-# In float32, two ways to compute the same network differ by a few millionths; another network by far more.
+# In float32, two computations of the same network differ by a few millionths, and different networks by far more.
 _LARGEST_DIFFERENCE = 1e-3
 _SAMPLE_TEXTS = (
     "A shard holds a part of an index.",
@@ -48,13 +48,13 @@ _SAMPLE_TEXTS = (
 
 
 def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
-    """The tensors of a transformer, by the names that transformers gives them.
+    """The tensors of a transformer, keyed by the names that the transformers library gives them.
 
     Args:
         path: An ONNX file in float32 or float16, with its external data next to it.
 
     Raises:
-        BundleInvalid: the file cannot be read, is quantized, or a matrix of it has no name.
+        BundleInvalid: the file cannot be read or is quantized, or the name of a matrix cannot be recovered.
     """
     try:
         graph = onnx.load(path).graph
@@ -63,7 +63,7 @@ def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
     if quantized := sorted({node.op_type for node in graph.node} & _QUANTIZED_OPERATORS):
         raise BundleInvalid(
             f"the weights of {path} are quantized ({', '.join(quantized)})",
-            "Take the float32 file (often onnx/model.onnx); es-sbert quantizes it itself.",
+            "Use the float32 file (often onnx/model.onnx); es-sbert quantizes it itself.",
         )
     tensors = {one.name: numpy_helper.to_array(one) for one in graph.initializer if one.data_type in _FLOAT_TYPES}
     tensors |= _constants(graph.node)
@@ -73,7 +73,7 @@ def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
     if prefix is None:
         raise BundleInvalid(
             f"{path} has no {_FIRST_EMBEDDING}",
-            "Only transformers whose exporter kept the names of the weights can be read; take model.safetensors.",
+            "The exporter did not keep the names of the weights, so use model.safetensors instead.",
         )
     return {
         name.removeprefix(prefix): np.ascontiguousarray(tensor, dtype=np.float32) for name, tensor in weights.items()
@@ -85,7 +85,7 @@ def _is_module_name(name: str) -> bool:
 
 
 def _constants(nodes: Sequence[NodeProto]) -> dict[str, Floats]:
-    """Tensors that some exporters keep in Constant nodes."""
+    """Tensors in Constant nodes, where some exporters store them."""
     found = {}
     for node in nodes:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
@@ -96,7 +96,7 @@ def _constants(nodes: Sequence[NodeProto]) -> dict[str, Floats]:
 
 
 def _matrices(path: Path, nodes: Sequence[NodeProto], tensors: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The matrices of products that lost their names, as (outputs, inputs), by the names of their modules."""
+    """The matrices that lost their names, keyed by the names recovered from their modules, as (outputs, inputs)."""
     users = defaultdict(list)
     for node in nodes:
         for name in node.input:
@@ -108,8 +108,8 @@ def _matrices(path: Path, nodes: Sequence[NodeProto], tensors: Mapping[str, Floa
         module = _module_of(node, users)
         if not module:
             raise BundleInvalid(
-                f"{path}: nothing tells which weight the matrix {node.input[1]} is",
-                "Export the model again with the names of its modules, or take model.safetensors.",
+                f"{path}: the name of the matrix {node.input[1]} cannot be recovered",
+                "Export the model again with the names of its modules, or use model.safetensors.",
             )
         is_transposed = any(one.name == "transB" and one.i for one in node.attribute)
         matrix = tensors[node.input[1]]
@@ -118,7 +118,7 @@ def _matrices(path: Path, nodes: Sequence[NodeProto], tensors: Mapping[str, Floa
 
 
 def _module_of(product: NodeProto, users: Mapping[str, Sequence[NodeProto]]) -> str:
-    """The path of the module that a product belongs to: `encoder.layer.0.attention.self.query`."""
+    """The path of the module that a product belongs to, such as `encoder.layer.0.attention.self.query`."""
     added: list[str] = list(product.input[2:])
     for user in users[product.output[0]]:
         if user.op_type == "Add":
@@ -140,26 +140,26 @@ def write_onnx_weights(path: Path, folder: Path) -> None:
 
 
 def has_text_output(path: Path) -> bool:
-    """Whether an ONNX file computes the vectors of texts, not only those of tokens."""
+    """Whether an ONNX file computes sentence vectors, not only token vectors."""
     graph = onnx.load(path, load_external_data=False).graph
     has_tokens = any(len(one.type.tensor_type.shape.dim) == 3 for one in graph.output)
     return not has_tokens or any(one.name == TEXT_OUTPUT for one in graph.output)
 
 
 def check_against_onnx(model: SentenceModel, path: Path) -> float:
-    """Compare the weights that were read from an ONNX file with what the file itself computes.
+    """Compare a model whose weights were read from an ONNX file with the output of the file itself.
 
     Args:
-        model: The folder with the weights.
-        path: The ONNX file. An output of three dimensions holds the vectors of tokens. One of two dimensions holds
-            those of texts if it is called `sentence_embedding` or no output has three; they are compared too, by
-            direction, because some files leave the normalization to their reader.
+        model: The model with these weights.
+        path: The ONNX file. An output of three dimensions holds token vectors. An output of two dimensions holds
+            sentence vectors if it is called `sentence_embedding`, or if no output has three dimensions. Both are
+            compared; sentence vectors only by direction, because some files leave normalization to the caller.
 
     Returns:
         The largest difference, relative to the length of the vector.
 
     Raises:
-        ParityFailed: they differ.
+        ParityFailed: the vectors differ.
         BundleInvalid: the file has no such output, or cannot be run.
     """
     session = open_session(path, Device("cpu"))
@@ -171,7 +171,7 @@ def check_against_onnx(model: SentenceModel, path: Path) -> float:
     if of_tokens is None and of_texts is None:
         of_texts = next((one.name for one in session.get_outputs() if len(one.shape or ()) == 2), None)
     if of_tokens is None and of_texts is None:
-        raise BundleInvalid(f"{path} has no output of vectors", "Give the ONNX file of a sentence encoder.")
+        raise BundleInvalid(f"{path} does not output vectors", "Give the ONNX file of a sentence encoder.")
     names = [name for name in (of_tokens, of_texts) if name is not None]
     inputs = {one.name: given[one.name] for one in session.get_inputs()}
     outputs = dict(zip(names, session.run(names, inputs), strict=True))
@@ -183,11 +183,11 @@ def check_against_onnx(model: SentenceModel, path: Path) -> float:
         actual, expected = reference.forward(ids, mask), outputs[of_texts]
         differences["of texts"] = _relative_difference(_directions(actual), _directions(expected))
     for which, difference in differences.items():
-        if not difference <= _LARGEST_DIFFERENCE:  # which holds of NaN too
+        if not difference <= _LARGEST_DIFFERENCE:  # also true for NaN
             raise ParityFailed(
-                f"the weights read from {path} compute other vectors {which} than the file itself: they differ by "
+                f"the weights read from {path} give different vectors {which} than the file itself: they differ by "
                 f"{difference:.1%}",
-                "The settings in config.json, the tokenizer or the pooling are not those of this file.",
+                "Check that config.json, the tokenizer and the pooling belong to this file.",
             )
     return max(differences.values())
 

@@ -1,4 +1,4 @@
-"""Export a model for OpenSearch ml-commons: a zip of graph and tokenizer, and the register request.
+"""Export a model for OpenSearch ml-commons: a zip of graph and tokenizer, and the request that registers it.
 
 ml-commons (3.6.0, ONNXSentenceTransformerTextEmbeddingTranslator) tokenizes with tokenizer.json, runs `input_ids` and
 `attention_mask` of one text in onnxruntime 1.16.3, pools by `pooling_mode` and normalizes by `normalize_result`. The
@@ -34,17 +34,17 @@ from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 
 
 def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """The same graph in an older operator set: Gelu (20) in older operators, everything else unchanged.
+    """Convert a graph to an older operator set and return it. Gelu (opset 20) is written in older operators.
 
     onnx's own converter cannot convert Gelu back.
 
     Args:
-        graph: It is changed.
-        opset: From 17 on, which brought LayerNormalization.
+        graph: The graph; modified in place.
+        opset: The operator set, at least 17, which introduced LayerNormalization.
 
     Raises:
-        UnsupportedArchitecture: it uses an operator that the older set lacks or defines differently, or one of
-            onnxruntime's own, which older releases may lack.
+        UnsupportedArchitecture: the graph uses an operator that the older set lacks or defines differently, or one of
+            onnxruntime's own operators, which older releases may lack.
     """
     nodes: list[onnx.NodeProto] = []
     for node in graph.graph.node:
@@ -55,7 +55,7 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             raise UnsupportedArchitecture(
                 f"the graph of {graph.graph.name} uses {node.op_type}, which opset {opset} lacks or defines "
                 "differently",
-                "Let the gateway make the vectors of this model: `es-sbert serve`.",
+                "Compute this model's embeddings in the gateway instead: `es-sbert serve`.",
             )
     del graph.graph.node[:]
     graph.graph.node.extend(nodes)
@@ -68,7 +68,7 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 
 def _runs_in(node: onnx.NodeProto, current: int, older: int) -> bool:
-    """Whether a node means the same in an older operator set."""
+    """Whether a node has the same meaning in an older operator set."""
     if node.domain:
         return False
     try:
@@ -85,7 +85,7 @@ _GELU_CONSTANTS = [
 
 
 def _gelu_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """x Φ(x), by erf or by its approximation with tanh (Hendrycks and Gimpel 2016), as ONNX defines Gelu."""
+    """Nodes that compute Gelu as ONNX defines it: x Φ(x), with erf or the tanh approximation (arXiv 1606.08415)."""
     x, name = node.input[0], node.output[0]
     step = [f"{name}_gelu_{number}" for number in range(5)]
     make = helper.make_node
@@ -109,16 +109,16 @@ def _gelu_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     ]
 
 
-_REMEDY = "Let the gateway make its vectors: `es-sbert serve`."
+_REMEDY = "Compute its embeddings in the gateway instead: `es-sbert serve`."
 
 ML_COMMONS_OPSET = 19  # the newest that onnxruntime 1.16 reads
 ZIP_NAME = "model.zip"
 REQUEST_NAME = "register.json"
 
-# The graph has no token type ids, and ml-commons sends them to every model of type bert or albert.
+# The graph has no input for token type ids, which ml-commons sends to every model of type bert or albert.
 _MODEL_TYPE = "sentence-bert"
 
-# ml-commons takes letters, digits, spaces and little else in a name.
+# ml-commons accepts letters, digits, spaces and few other characters in a name.
 _DISALLOWED_CHARACTERS = re.compile(r"[^A-Za-z0-9 .,!?():@\-_'/]")
 
 
@@ -131,20 +131,20 @@ def export_opensearch_ml(
 ) -> Path:
     """Write the zip and the request that registers it.
 
-    The folder appears whole, after the graph has passed the parity gate of fp32, or not at all.
+    The folder is written only if the graph passes the fp32 parity check, and then all at once.
 
     Args:
         model: The model to export.
-        output: Folder; new, empty, or one that this wrote before.
-        reference: What to compare with, as in `export_bundle`.
-        on_progress: Told what is being done, a line at a time.
+        output: Folder to write; new, empty, or an earlier export of this kind.
+        reference: Implementation to compare with, as in `export_bundle`.
+        on_progress: Called with a line before each step.
 
     Returns:
-        The request's file.
+        The file of the request.
 
     Raises:
         UsageError: the output folder holds something else, or ml-commons cannot run such a model.
-        UnsupportedArchitecture: there is no graph, or it needs a newer runtime.
+        UnsupportedArchitecture: the graph cannot be built, or needs a newer runtime.
         ParityFailed: the graph fails the parity check.
     """
     is_previous_export(output, REQUEST_NAME)
@@ -155,14 +155,14 @@ def export_opensearch_ml(
         on_progress(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
         save_graph(lower_opset(build(Precision.FP32), ML_COMMONS_OPSET), graph)
         if graph.with_name(f"{graph.name}.data").exists():
-            raise UsageError(f"the weights of {model.name} do not fit into one file, and ml-commons takes one", _REMEDY)
+            raise UsageError(f"the weights of {model.name} do not fit into one file, as ml-commons requires", _REMEDY)
         on_progress("Comparing it with the reference")
         report = ParityCheck(model, transformer, reference, None).run(graph, Variant.FP32)
         if not report.passed:
             raise ParityFailed(
                 f"{model.name}: the graph of opset {ML_COMMONS_OPSET} fails the parity check: "
                 f"{describe_parity(report)}. Nothing was written",
-                "Report this: it is a bug of es-sbert.",
+                "Please report this as a bug in es-sbert.",
             )
         on_progress(f"fp32: {describe_parity(report)}")
         package = folder / ZIP_NAME
@@ -174,17 +174,17 @@ def export_opensearch_ml(
 
 
 def _check_model(model: SentenceModel) -> None:
-    """Refuse a model that ml-commons would run otherwise than its libraries do.
+    """Reject a model that ml-commons would run differently from sentence-transformers.
 
     Raises:
-        UsageError: see above.
+        UsageError: ml-commons would compute different vectors.
     """
     differences = {
-        "lower-cases texts before its tokenizer sees them, which ml-commons does not": model.lowercase,
-        "reads texts without special tokens, which ml-commons adds": not model.adds_special_tokens,
-        "cuts queries and documents at different lengths, which ml-commons does not": model.max_tokens_by_kind,
-        "embeds queries and documents by different networks (Router), which ml-commons does not": model.routes,
-        "leaves prompts out of its pooling, which ml-commons does not": not model.include_prompt,
+        "needs lower-cased texts, and ml-commons does not lower-case them": model.lowercase,
+        "reads texts without special tokens, and ml-commons adds them": not model.adds_special_tokens,
+        "truncates queries and documents at different lengths, and ml-commons does not": model.max_tokens_by_kind,
+        "embeds queries and documents with different networks (Router), and ml-commons does not": model.routes,
+        "leaves prompts out of its pooling, and ml-commons does not": not model.include_prompt,
     }
     for difference, is_there in differences.items():
         if is_there:
@@ -195,8 +195,8 @@ def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[st
     """The body of `POST /_plugins/_ml/models/_register`.
 
     Args:
-        sha256: Of the zip.
-        url: Where the nodes of the cluster read the zip.
+        sha256: SHA-256 of the zip.
+        url: Address from which the nodes of the cluster read the zip.
     """
     config: dict[str, Any] = {
         "model_type": _MODEL_TYPE,
@@ -211,7 +211,7 @@ def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[st
         config |= {"query_prefix": query, "passage_prefix": document}
     return {
         "name": _DISALLOWED_CHARACTERS.sub("-", model.name),
-        # ml-commons compares nothing by it, but people can: it is the beginning of the fingerprint.
+        # ml-commons does not use the version, but people can compare this beginning of the fingerprint.
         "version": model.fingerprint[:12],
         "description": f"Exported by es-sbert, fingerprint {model.fingerprint}",
         "function_name": "TEXT_EMBEDDING",
@@ -223,7 +223,7 @@ def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[st
 
 
 def _truncating_tokenizer(model: SentenceModel) -> str:
-    """tokenizer.json that cuts by itself at the model's maximum, which ml-commons is not told."""
+    """The tokenizer.json with truncation at the model's maximum, which ml-commons does not know."""
     tokenizer: Tokenizer = load_sentence_tokenizer(model)
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)
@@ -231,7 +231,7 @@ def _truncating_tokenizer(model: SentenceModel) -> str:
 
 
 def _write_zip(package: Path, files: dict[str, bytes]) -> None:
-    """A zip that depends on nothing but its files, so that the same model has the same hash."""
+    """Write a zip that depends only on the files' contents, so that the same model has the same hash."""
     with zipfile.ZipFile(package, "w") as archive:
         for name, content in files.items():
             member = zipfile.ZipInfo(name)

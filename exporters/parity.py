@@ -35,7 +35,11 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 
 
 def parity_pairs(max_tokens: int, count: int = 1024) -> tuple[list[str], list[str]]:
-    """Deterministic pairs: wordings of one statement, statements that share nothing, empty and very long texts."""
+    """Deterministic pairs: two wordings of a statement, unrelated statements, empty texts and very long texts.
+
+    Returns:
+        The first and the second texts.
+    """
     first = parity_sentences(max_tokens, count)
     return first, [*first[1:], first[0]]
 
@@ -43,7 +47,7 @@ def parity_pairs(max_tokens: int, count: int = 1024) -> tuple[list[str], list[st
 # Each of `subjects`, `actions` and `objects` is a pair of wordings; `probes` are texts that tokenizers disagree on.
 _TEXTS = json.loads(Path(__file__).with_name("parity_texts.json").read_text(encoding="utf-8"))
 
-# Longest inputs, as parts of the model's maximum: just inside, at and beyond it.
+# Lengths of long texts as shares of the model's maximum, up to and beyond it.
 _LONG_TEXT_RATIOS = (0.25, 0.4, 0.6, 0.85, 1.0, 1.3)
 
 
@@ -51,8 +55,8 @@ def parity_sentences(max_tokens: int, count: int = 1024) -> list[str]:
     """Deterministic sentences to compare two implementations on.
 
     Args:
-        max_tokens: Longest input of the model; some sentences reach and pass it.
-        count: How many, at least 256.
+        max_tokens: Longest input of the model; some sentences reach or exceed it.
+        count: Number of sentences, at least 256.
 
     Returns:
         Distinct texts, the same for the same arguments.
@@ -95,12 +99,12 @@ def _wording(parts: Sequence[Sequence[str]], wording: int, setting: str) -> str:
 
 @dataclass(frozen=True)
 class ParityThresholds:
-    """What a variant must reach.
+    """Thresholds that a variant of a sentence encoder must reach.
 
     Attributes:
-        min_cosine: Least cosine between reference and variant vector of one sentence.
-        rank_agreement: Least Spearman's ρ × 100 between their pairwise cosines.
-        sts_loss: Most points of Spearman's ρ × 100 that it may lose against gold scores, where they are given.
+        min_cosine: Minimum cosine between the reference's and the variant's vector of a sentence.
+        rank_agreement: Minimum Spearman's ρ × 100 between their pairwise cosines.
+        sts_loss: Maximum loss of Spearman's ρ × 100 with gold scores, if they are given.
     """
 
     min_cosine: float
@@ -116,10 +120,10 @@ class ParityThresholds:
 
 # fp32 differs from its reference by rounding only.
 #
-# Quantized vectors may move, but not past each other: search and STS see ranks. Gold scores hardly notice lost
-# bits, agreement with the reference's own ranks does, so the bar is on that: both models of benchmarks/parity.py
-# stay well above it, coarser weights (5 bits, or one scale a matrix) fell below. A single cosine says less: its bar
-# catches a single wrong vector.
+# Quantization may move vectors but must not reorder them, because search and STS depend on ranks. Lost bits hardly
+# change gold scores but do change agreement with the reference's ranks, so that is the main threshold. Both models of
+# benchmarks/parity.py stay well above it; coarser weights (5 bits, or one scale per matrix) fell below it. The
+# threshold of the minimum cosine only catches a single wrong vector.
 #
 # fp16 rounds activations to 11 bits; its thresholds allow for CUDA kernels that sum in fp16.
 PARITY_THRESHOLDS = {
@@ -145,7 +149,7 @@ class GoldPairs:
 
 
 def average_ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Ranks from 1, equal values sharing their mean rank. *Shape:* that of ``values``, one-dimensional."""
+    """Ranks from 1; equal values share their mean rank. *Shape:* that of ``values``, one-dimensional."""
     _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     mean: NDArray[np.float64] = (last - (counts - 1) / 2)[where]
@@ -153,7 +157,7 @@ def average_ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Spearman's ρ × 100 of two sequences of equal length; 0 where one of them is constant."""
+    """Spearman's ρ × 100 of two sequences of equal length; 0 if one of them is constant."""
     first, second = average_ranks(a), average_ranks(b)
     if first.std() == 0 or second.std() == 0:
         return 0.0
@@ -168,16 +172,16 @@ def normalize_rows(vectors: Floats) -> NDArray[np.float64]:
 
 
 def row_cosines(first: Floats, second: Floats) -> NDArray[np.float64]:
-    """Cosine of each row with the other's; 1 for two zero vectors. *Shape:* ``(texts,)``."""
+    """Cosine of each row of one array with the same row of the other; 1 for two zero vectors. *Shape:* ``(texts,)``."""
     cosines: NDArray[np.float64] = np.einsum("td,td->t", normalize_rows(first), normalize_rows(second))
-    # Of a text without tokens, such as the empty one where the tokenizer adds no special tokens.
+    # A text without tokens has a zero vector, such as the empty text if the tokenizer adds no special tokens.
     return np.where(~first.any(axis=1) & ~second.any(axis=1), 1.0, cosines)
 
 
 def pairwise_cosines(vectors: Floats) -> NDArray[np.float64]:
     """Cosines of all pairs of different texts: *shape* ``(texts · (texts − 1) / 2,)``, to 5 decimals.
 
-    Many pairs tie exactly where a model cuts texts short; rounding in float32 must not put them in an order.
+    Many pairs tie exactly if a model truncates texts; rounding errors of float32 must not put them in an order.
     """
     normed = normalize_rows(vectors)
     upper: NDArray[np.float64] = np.round((normed @ normed.T)[np.triu_indices(len(normed), k=1)], 5)
@@ -190,7 +194,7 @@ def sts_spearman(first: Floats, second: Floats, gold: GoldPairs) -> float:
 
 
 def max_padding_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Batches of two, the longest text with the shortest and so on: as much padding as possible.
+    """Batches of two texts with as much padding as possible: the longest with the shortest, and so on.
 
     Args:
         lengths: *Shape:* ``(texts,)``, tokens of each text.
@@ -217,9 +221,9 @@ def compare_vectors(
     """Compare a variant's vectors with the reference and check the thresholds of its precision.
 
     Args:
-        precision: Of the variant; decides the thresholds.
-        reference_name: What made the reference vectors, with version.
-        reference, variant: *Shape:* ``(sentences, dimensions)``, of the same sentences.
+        precision: Precision of the variant; determines the thresholds.
+        reference_name: Name and version of the reference.
+        reference, variant: Vectors of the same sentences. *Shape:* ``(sentences, dimensions)``.
         sts_reference, sts_variant: Spearman's ρ × 100 on gold pairs, both or none.
         emulated: Whether the variant's vectors come from a processor that only emulates its number format.
     """
@@ -270,12 +274,12 @@ def describe_parity(report: ParityReport | ScoreParityReport) -> str:
 
 @dataclass(frozen=True)
 class ScoreParityThresholds:
-    """What a variant must reach.
+    """Thresholds that a variant of a cross-encoder must reach.
 
     Attributes:
-        mean_difference, max_difference: Most that an output may differ on average and once, in standard deviations of
-            the reference's outputs.
-        rank_agreement: Least Spearman's ρ × 100 between the two orders of the pairs.
+        mean_difference, max_difference: Maximum of the mean and of the largest difference of outputs, in standard
+            deviations of the reference's outputs.
+        rank_agreement: Minimum Spearman's ρ × 100 between the two orders of the pairs.
     """
 
     mean_difference: float
@@ -289,11 +293,11 @@ class ScoreParityThresholds:
         )
 
 
-# fp32 differs from its reference by rounding only. Of int8 the differences are held, less so the ranks: training
-# drives most pairs to one of two ends, and an order within an end turns over with the smallest change.
+# fp32 differs from its reference by rounding only. For int8 the differences are limited more than the ranks: training
+# drives most scores to one of two extremes, and the order within an extreme changes with the smallest difference.
 #
-# fp16 rounds weights and activations to 11 bits. A MiniLM of real weights moved by 0.006 sd at most, networks
-# of random weights by 0.17.
+# fp16 rounds weights and activations to 11 bits. Outputs of a trained MiniLM moved by 0.006 sd at most, and those of
+# networks with random weights by 0.17.
 SCORE_PARITY_THRESHOLDS = {
     Precision.FP32: ScoreParityThresholds(mean_difference=0.0001, max_difference=0.001, rank_agreement=99.9),
     Precision.INT8: ScoreParityThresholds(mean_difference=0.1, max_difference=1.0, rank_agreement=95.0),
@@ -308,15 +312,15 @@ def compare_scores(
     """Compare a variant's outputs with the reference and check the thresholds of its precision.
 
     Args:
-        precision: Of the variant; decides the thresholds.
-        reference_name: What made the reference's outputs, with version.
-        reference, variant: *Shape:* ``(pairs, labels)``, of the same pairs, before any activation.
+        precision: Precision of the variant; determines the thresholds.
+        reference_name: Name and version of the reference.
+        reference, variant: Outputs for the same pairs, before any activation. *Shape:* ``(pairs, labels)``.
         emulated: Whether the variant's outputs come from a processor that only emulates the variant's number format.
     """
     thresholds = SCORE_PARITY_THRESHOLDS[precision]
     spread = np.maximum(reference.std(axis=0), 1e-12)  # (labels,)
     differences = np.abs(variant - reference) / spread  # (pairs, labels)
-    # Pairs that are cut to the same tokens tie; rounding in float32 must not put them in an order.
+    # Pairs that are truncated to the same tokens tie; rounding errors of float32 must not put them in an order.
     expected, actual = (np.round(scores.astype(np.float64) / spread, 5) for scores in (reference, variant))
     agreement = min(spearman(expected[:, label], actual[:, label]) for label in range(expected.shape[1]))
     finite = bool(np.isfinite(variant).all())
@@ -338,20 +342,20 @@ def compare_scores(
 _CHECK_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
 
-# Of a model that reads longer texts, in tokens: a StaticEmbedding reads any.
+# Longest parity sentences in tokens, even for a model that reads longer texts (a StaticEmbedding has no limit).
 _LONGEST_TEXT = 8_192
-# The parity sentences that are also embedded as queries and as documents: the probes, the long ones and some more.
+# Number of parity sentences that are also embedded as queries and as documents: probes, long texts and some others.
 _SENTENCES_OF_A_KIND = 96
 
 
 class ParityCheck:
-    """The parity gate of one model; reference vectors are made once, when the first variant needs them.
+    """The parity check of one model. Reference vectors are computed once, when the first variant needs them.
 
     Args:
-        model: The model, or one of those of a model with a Router.
-        transformer: Its weights; None for traced graphs; their reference is always sentence-transformers.
-        reference: Which reference implementation.
-        gold: Sentence pairs with scores, where given.
+        model: The model, or one route of a model with a Router.
+        transformer: The model's weights; None for traced graphs, whose reference is always sentence-transformers.
+        reference: The reference implementation.
+        gold: Sentence pairs with scores, if given.
     """
 
     def __init__(
@@ -365,21 +369,21 @@ class ParityCheck:
         self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
         self._texts: list[tuple[PromptKind | None, list[str]]] = []
-        # All of one kind, and some of the others.
+        # All sentences as texts of one kind, and some of them as texts of the others.
         for number, kind in enumerate(kind for kind in KINDS if model.has_route(kind)):
             sentences = self._sentences()
             self._texts.append((kind, sentences[:_SENTENCES_OF_A_KIND] if number else sentences))
 
     def _sentences(self) -> list[str]:
-        """The parity sentences that the tokenizer finds tokens in, all of them with vectors."""
+        """The parity sentences in which the tokenizer finds tokens."""
         tokenizer = self._tokenizer
         sentences = tokenizer.readable(parity_sentences(min(self._model.longest_input, _LONGEST_TEXT)))
-        # What becomes of a text without tokens depends on the batch in sentence-transformers.
+        # In sentence-transformers, the vector of a text without tokens depends on its batch.
         return [text for text, row in zip(sentences, tokenizer(sentences).ids, strict=True) if len(row)]
 
     @cached_property
     def _reference(self) -> tuple[Reference, Floats, float | None]:
-        """The reference, its vectors of the parity sentences, its ρ × 100 on the gold pairs."""
+        """The reference, its vectors of the parity sentences, and its ρ × 100 on the gold pairs."""
         try:
             return self._encode_by(self._kind)
         except EsSbertError:
@@ -389,7 +393,7 @@ class ParityCheck:
             if self._kind != "auto" or not self._model.tokenizer_is_known:
                 raise ModelError(
                     f"{self._model.folder} cannot be compared with its reference: {reason}",
-                    "Open the folder with SentenceTransformer(...) and fix what the error names.",
+                    "Open the folder with SentenceTransformer(...) and fix the cause of the error.",
                 ) from error
             reference, vectors, gold = self._encode_by("numpy")
             return replace(reference, name=f"{reference.name} ({reason})"), vectors, gold
@@ -406,14 +410,14 @@ class ParityCheck:
         )
 
     def run(self, path: Path, variant: Variant) -> ParityReport:
-        """Check one ONNX file as a variant runs it.
+        """Run an ONNX file as a variant does, and return the parity report.
 
-        A padded fp16 graph runs on CUDA, or emulated on the CPU where there is none.
+        A padded fp16 graph runs on CUDA, or is emulated on the CPU if CUDA is not available.
 
         Raises:
-            DeviceError: this machine lacks the device it is meant for, or it does not run there.
-            BundleInvalid: its runtime does not take the file.
-            UnsupportedArchitecture: a traced graph does not run on other lengths than it was traced with.
+            DeviceError: this machine lacks the variant's device, or the graph does not run on it.
+            BundleInvalid: the runtime rejects the file.
+            UnsupportedArchitecture: a traced graph only runs on texts of the lengths that it was traced with.
             ModelError: sentence-transformers cannot open the model.
         """
 
@@ -427,7 +431,7 @@ class ParityCheck:
                 raise UnsupportedArchitecture(
                     f"{self._model.name} ({self._model.architecture}): the traced graph does not run on texts of other "
                     f"lengths: {error.message}",
-                    "Choose a model of another architecture, or run this one with its own library.",
+                    "Choose a model with another architecture, or run this one with its own library.",
                 ) from error
 
         precision = variant.precision
@@ -449,7 +453,7 @@ class ParityCheck:
         return report if report.passed else self._explain(report, reference, precision, row_cosines(expected, vectors))
 
     def _runnable_graph(self, path: Path, precision: Precision) -> AbstractContextManager[tuple[Path, Device, bool]]:
-        """See `fp16_graph`. Graphs without padding have operators that only cards have."""
+        """See `fp16_graph`. Graphs without padding have operators that run only on GPUs, so they are not emulated."""
         if precision is Precision.FP16 and not isinstance(self._transformer, TransformerWeights):
             return fp16_graph(path)
         return nullcontext((path, choose_device(precision.device, available_providers(), cuda_devices()), False))
@@ -457,7 +461,7 @@ class ParityCheck:
     def _explain(
         self, report: ParityReport, reference: Reference, precision: Precision, cosines: NDArray[np.float64]
     ) -> ParityReport:
-        """Name the text with the least cosine, and the most likely cause."""
+        """The report with the text that has the lowest cosine, and the most likely cause."""
         texts = [(kind, text) for kind, texts in self._texts for text in texts]
         kind, text = texts[int(np.nan_to_num(cosines, nan=-2.0).argmin())]
         ids = token_ids(self._tokenizer([text], kind).ids[0]).tolist()
@@ -466,7 +470,7 @@ class ParityCheck:
         worst = repr(shown) if kind is None else f"{shown!r} as a {kind}"
         cause = _likely_cause(ids, theirs, kind)
         if cause is DifferenceCause.NETWORK and precision is not Precision.FP32:
-            # The network itself may differ too, which its fp32 variant shows.
+            # The network itself may differ as well; checking the fp32 variant shows that.
             cause = DifferenceCause.ROUNDING
         return report.model_copy(update={"worst": worst, "cause": cause})
 
@@ -474,7 +478,7 @@ class ParityCheck:
         """Sentence vectors by an exported graph, *shape* ``(texts, dimensions)``."""
         rows = tokenized.ids
         lengths = np.array([len(row) for row in rows])  # (texts,)
-        # A model's own code was not written for padding, so a traced graph has to show that padding changes nothing.
+        # The model's own code may not have been written for padding, so a traced graph is checked with a lot of it.
         is_traced = self._transformer is None
         batches = max_padding_batches(lengths) if is_traced else plan_batches(lengths, _CHECK_BATCH_TOKENS[device.kind])
         vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
@@ -483,7 +487,7 @@ class ParityCheck:
             inputs = InputBuilder(session.input_names, session.properties, padded_length)
         for batch in batches:
             output = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
-            # As in the encoder: short texts have a separate attention kernel.
+            # As in the encoder, short texts use a separate attention kernel.
             is_short = inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
             with pool.session(short=is_short) as session:
                 session.run(inputs([rows[number] for number in batch]), output)
@@ -493,10 +497,10 @@ class ParityCheck:
 
 @contextmanager
 def fp16_graph(path: Path) -> Iterator[tuple[Path, Device, bool]]:
-    """A file that computes what a padded fp16 graph does, the device to run it on, and whether it emulates fp16."""
+    """A file for a padded fp16 graph that runs on this machine, its device, and whether it emulates fp16."""
     try:
         device = choose_device("cuda", available_providers(), cuda_devices())
-        # A driver alone is not enough (CUDA, cuDNN): only opening a session shows what is there.
+        # A driver alone is not enough: CUDA and cuDNN are needed too, and only opening a session checks for them.
         open_session(path, device)
     except DeviceError:
         with tempfile.TemporaryDirectory() as folder:
@@ -515,7 +519,8 @@ def _likely_cause(ids: list[int], reference: list[int] | None, kind: PromptKind 
 
     Args:
         ids: Token ids of the text.
-        reference: Those of the reference; None if it has no tokenizer.
+        reference: The reference's token ids of the text; None if it has no tokenizer.
+        kind: The kind of the text.
     """
     if reference is None or ids == reference:
         return DifferenceCause.NETWORK

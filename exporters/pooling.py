@@ -1,6 +1,7 @@
 """Pool token vectors into the sentence vector as ONNX nodes, always in float32.
 
-Follows sentence-transformers' Pooling module, for padding on the right. Shapes in comments as in `sentence_graph`.
+Follows sentence-transformers' Pooling module for padding on the right. `sentence_graph` explains the shapes in
+comments.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from es_sbert.exporters.vector_modules import add_modules
 from es_sbert.runtime.batching import LENGTH_MULTIPLE, LENGTH_MULTIPLE_PROPERTY, POOLING_MASK
 
 PADDED_INPUTS = [(name, INT64, ("batch", "tokens")) for name in ("input_ids", "attention_mask")]
-# Output of a network without its pooling, (B, S, D).
+# Name of the output of a network without pooling, (B, S, D).
 TOKEN_VECTORS = "token_embeddings"
 
 _MIN_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
@@ -27,13 +28,13 @@ _MIN_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """What the last layer gives, to be pooled.
+    """The output of the last layer, to be pooled. Each function adds its nodes to the graph and returns a value's name.
 
     Attributes:
-        padded: The vectors with padding, (B, S, D) float32; padding is excluded.
+        padded: The vectors with padding, (B, S, D) float32; the mask excludes padding.
         first: The vector of each text's first token, (B, D) float32.
-        mask: 1 for tokens that are pooled, 0 for others and for padding: (B, S) float32.
-        is_whole: Whether all tokens are pooled, so that those of the mask begin at the first place.
+        mask: 1 for tokens that are pooled, 0 for others and for padding, (B, S) float32.
+        is_whole: Whether all tokens are pooled, so that the ones of the mask start at the first position.
     """
 
     padded: Callable[[], str]
@@ -43,7 +44,7 @@ class TokenVectors:
 
 
 def padded_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
-    """Of a graph whose hidden state is (B, S, D); `attention_mask` says what is padding."""
+    """The token vectors of a graph whose hidden state is (B, S, D); `attention_mask` marks padding."""
     tokens = graph.add("Cast", vectors, to=FLOAT)
     return TokenVectors(
         padded=lambda: tokens,
@@ -53,9 +54,10 @@ def padded_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
 
 
 def packed_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
-    """Of a graph whose hidden state is (T, D); `padded_rows`, (B, S), holds each token's row and -1 for padding.
+    """The token vectors of a graph whose hidden state is (T, D).
 
-    Row -1 is the last one: padding repeats a vector that is finite, and counts nothing.
+    `padded_rows`, (B, S), holds each token's row, and -1 for padding. Row -1 is the last row, so padding repeats a
+    finite vector, which the mask then excludes.
     """
     mask = cache(lambda: graph.add("Cast", graph.add("GreaterOrEqual", "padded_rows", graph.int32(0)), to=FLOAT))
     padded = cache(lambda: graph.add("Cast", graph.add("Gather", vectors, "padded_rows"), to=FLOAT))
@@ -89,19 +91,19 @@ def finish_padded_graph(
 
 
 def pool_fp16_network(model: SentenceModel, network: onnx.ModelProto) -> onnx.ModelProto:
-    """Pool the token vectors of a network in float16, whose output `TOKEN_VECTORS` is float32."""
-    # Not where a longer text than the longest would come out, for which a network may have no positions.
+    """Pool the token vectors of a float16 network, whose output `TOKEN_VECTORS` is float32, and return the model."""
+    # Lengths are not rounded up beyond the longest input, for which a network may have no positions.
     multiple = LENGTH_MULTIPLE if model.longest_input % LENGTH_MULTIPLE == 0 else 1
     pooled = finish_padded_graph(
         graph_from_trace(network, int8=False), model, TOKEN_VECTORS, {LENGTH_MULTIPLE_PROPERTY: str(multiple)}
     )
-    # Types of the results of operators that are not ONNX's own.
+    # The result types of operators that do not belong to ONNX.
     pooled.graph.value_info.extend(network.graph.value_info)
     return pooled
 
 
 def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> str:
-    """Apply the modules before the pooling to the vectors of tokens, pool them, apply the modules after it.
+    """Apply the modules before pooling to the token vectors, pool them, and apply the modules after pooling.
 
     Returns:
         Value of shape (B, dimensions), float32.
@@ -120,7 +122,7 @@ def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: Token
 
 
 def _without_prompt(graph: GraphBuilder, tokens: TokenVectors) -> TokenVectors:
-    """The vectors of tokens without those of the prompt, which are not pooled."""
+    """The token vectors with a mask that excludes those of the prompt from pooling."""
     mask = cache(lambda: graph.add("Cast", graph.input(POOLING_MASK, INT32, ("batch", "longest")), to=FLOAT))
 
     def first() -> str:
@@ -138,7 +140,7 @@ def _without_prompt(graph: GraphBuilder, tokens: TokenVectors) -> TokenVectors:
 
 
 def _apply_to_tokens(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> TokenVectors:
-    """The vectors of tokens after the modules that come before the pooling."""
+    """The token vectors after the modules that come before pooling."""
     padded = cache(lambda: add_modules(graph, tokens.padded(), model, model.token_modules))
     first = cache(lambda: add_modules(graph, tokens.first(), model, model.token_modules))
     return TokenVectors(padded, first, tokens.mask, tokens.is_whole)
@@ -163,7 +165,7 @@ def _add_pooling(graph: GraphBuilder, mode: Pooling, tokens: TokenVectors) -> st
             weights = graph.add("Mul", mask, _token_ranks(graph, mask))  # (B, S): 1, 2, 3, …, 0 for padding
             return graph.add("Div", _weighted_sum(graph, tokens, weights), _weight_sum(graph, weights))
         case Pooling.LASTTOKEN:
-            # The last token is the one whose rank among those that are pooled is their number.
+            # The last token is the one whose rank among the pooled tokens equals their number.
             mask = tokens.mask()
             ranks = _token_ranks(graph, mask) if tokens.is_whole else graph.add("CumSum", mask, graph.integer(1))
             count = graph.add("ReduceSum", mask, graph.integers(1), keepdims=1)  # (B, 1)

@@ -23,7 +23,7 @@ from es_sbert.exporters.transformer_weights import Floats
 _MAX_INT8 = 127  # -128 stays unused: the range is symmetric
 # Activations are uint8 around this zero point, since CPUs with VNNI multiply unsigned by signed.
 _ZERO_POINT = 128
-# Keeps a token of nothing but zeros from being divided by zero.
+# Prevents a division by zero for a token whose values are all zero.
 _MIN_MAGNITUDE = 1e-12
 
 
@@ -45,11 +45,11 @@ def add_quantized_product(graph: GraphBuilder, x: str, name: str, weight: Floats
     """x W with factors of 8 bits: (T, in_features) → (T, out_features) float32, T tokens.
 
     Args:
-        graph: Where nodes go.
+        graph: Graph that nodes are added to.
         x: The activations, float32; quantized here by the largest magnitude of each token.
-        name: Of the weight.
+        name: Name of the weight.
         weight: *Shape:* ``(in_features, out_features)``.
-        lower: What no value of x is below, where that is known; saves looking for the least.
+        lower: Lower bound of the values of x, if known; saves computing their minimum.
     """
     quantized, scale = quantize_columns(weight)
     last = graph.integers(1)
@@ -77,11 +77,11 @@ def add_quantized_product(graph: GraphBuilder, x: str, name: str, weight: Floats
 
 @dataclass(frozen=True)
 class WeightProduct:
-    """Activations times a weight: (…, in_features) → (…, *tail), however the graph spells it.
+    """Activations times a weight, (…, in_features) → (…, *tail), independent of how the graph writes it.
 
     Attributes:
         weight: *Shape:* ``(in_features, out_features)``.
-        leading: Where the activations' axes that are summed over begin; negative from the end.
+        leading: Index of the activations' first axis that is summed over; negative from the end.
         tail: Axes of the result after the leading ones; their product is out_features.
     """
 
@@ -91,15 +91,15 @@ class WeightProduct:
 
 
 def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
-    """The nodes and constants of a traced graph, ready to be built on.
+    """A builder that holds the nodes and constants of a traced graph, so that more can be added.
 
     Args:
         traced: Graph of `graph_builder.OPSET`.
-        int8: Quantize every MatMul with a weight, and every Einsum that is one (XLNet). What runs once a text, the
-            Gemm of a classification head, stays float32.
+        int8: Quantize every MatMul with a weight, and every equivalent Einsum (XLNet). The Gemm of a classification
+            head, which runs once per text, stays float32.
 
     Raises:
-        UnsupportedArchitecture: int8 is asked for and nothing can be quantized.
+        UnsupportedArchitecture: `int8` is set and nothing can be quantized.
     """
     constants = {tensor.name: tensor for tensor in traced.graph.initializer}
     graph = GraphBuilder()
@@ -125,7 +125,7 @@ def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
 
 
 def _as_weight_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> WeightProduct | None:
-    """The product that a node is; None where it is something else."""
+    """The product that a node computes; None if it is not a product with a weight."""
     if node.op_type not in ("MatMul", "Einsum") or len(node.input) != 2 or node.input[1] not in constants:
         return None
     weight = numpy_helper.to_array(constants[node.input[1]])
@@ -137,10 +137,10 @@ def _as_weight_product(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
 
 
 def einsum_product(equation: str, weight: np.ndarray[Any, Any]) -> WeightProduct | None:
-    """The product that `einsum(equation, x, weight)` is, as in `ibh,hnd->ibnd`; None where it is none.
+    """The product that is equivalent to `einsum(equation, x, weight)`, as in `ibh,hnd->ibnd`; None if there is none.
 
-    It is one where x ends in the axes that are summed over, all of them axes of the weight, and the result is x's
-    other axes followed by the weight's.
+    There is one if x ends in the axes that are summed over, the weight has all of them, and the result has the other
+    axes of x followed by those of the weight.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     x, _, factors = operands.partition(",")

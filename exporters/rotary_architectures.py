@@ -1,9 +1,9 @@
 """Architectures with rotary positions: the encoders after BERT.
 
-ModernBERT, Nomic Embed, GTE, EuroBERT, Qwen 3 Embedding and EmbeddingGemma turn queries and keys by an angle that grows
-with the position (RoFormer, arXiv 2104.09864) and multiply two products in the feed-forward block (arXiv 2002.05202).
-They differ in where they normalize, and in which tokens a token attends to. Settings are read as transformers 5.23
-does, defaults included.
+ModernBERT, Nomic Embed, GTE, EuroBERT, Qwen 3 Embedding and EmbeddingGemma rotate queries and keys by an angle that
+grows with the position (RoFormer, arXiv 2104.09864) and multiply two products in the feed-forward block
+(arXiv 2002.05202). They differ in the places of their norms and in the tokens that a token attends to. Settings and
+their defaults are read as in transformers 5.23.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_rotary_weights(model: SentenceModel) -> RotaryWeights:
     """Load the weights of a model's transformer.
 
     Raises:
-        UnsupportedArchitecture: no graph is built for the architecture, or for a setting of its config.json.
+        UnsupportedArchitecture: es-sbert cannot build a graph for the architecture or for a setting in config.json.
         BundleInvalid: a setting or tensor is missing or of the wrong shape.
     """
     config, path = model.transformer_config, model.transformer_folder / "config.json"
@@ -48,14 +48,14 @@ def read_rotary_weights(model: SentenceModel) -> RotaryWeights:
     for key in UNSUPPORTED_CONFIG_KEYS:
         if config.get(key):
             raise unsupported_architecture(model, f"a {model.architecture} with {key}")
-    # Only decoders read it.
+    # Only these architectures, which are decoders, read the setting.
     if not config.get("is_causal", True) and model.architecture in ("qwen3", "gemma3_text"):
         raise unsupported_architecture(model, f"a {model.architecture} that is not causal")
     return read(RotaryReader(model))
 
 
 def _read_modernbert(reader: RotaryReader) -> RotaryWeights:
-    """ModernBERT (arXiv 2412.13663): norms before blocks, windows of attention in two of three layers."""
+    """ModernBERT (arXiv 2412.13663): norms before blocks, and sliding-window attention in two of three layers."""
     config, size = reader.config, reader.head_size(None)
     epsilon, norm_bias = config.get("norm_eps", 1e-5), bool(config.get("norm_bias", False))
     attention_bias, mlp_bias = bool(config.get("attention_bias", False)), bool(config.get("mlp_bias", False))
@@ -84,7 +84,7 @@ def _read_modernbert(reader: RotaryReader) -> RotaryWeights:
             window=config.get("local_attention", 128) // 2 if kind == "sliding_attention" else None,
         )
         down = reader.tensors.linear(f"{name}.mlp.Wo", reader.intermediate, reader.hidden, bias=mlp_bias)
-        # The embeddings are normalized already.
+        # The first layer has no norm because the embeddings are already normalized.
         before = reader.layer_norm(f"{name}.attn_norm", epsilon, bias=norm_bias) if number else None
         return RotaryLayer(
             attention,
@@ -108,12 +108,14 @@ def _read_modernbert(reader: RotaryReader) -> RotaryWeights:
 
 @dataclass(frozen=True)
 class _PostNormNames:
-    """Names of an encoder with norms after each sum. A name of several is a joint product of theirs, in that order.
+    """Tensor names of an encoder with norms after each sum.
+
+    `qkv` and `up_gate` are either several names or the name of one joint product, with its parts in that order.
 
     Attributes:
         embedding_norm: Name of the norm of the embeddings.
-        layer: Name of a layer, `{}` standing for its number.
-        qkv, output, attention_norm, up_gate, down, feed_forward_norm: Names in a layer.
+        layer: Name of a layer, with `{}` in place of its number.
+        qkv, output, attention_norm, up_gate, down, feed_forward_norm: Names within a layer.
     """
 
     embedding_norm: str
@@ -126,7 +128,7 @@ class _PostNormNames:
     feed_forward_norm: str
 
 
-# Names in transformers' network. It also loads, and still writes, those of the models' first code.
+# Names in the network of transformers. It also loads, and still writes, the names in the models' original code.
 _NATIVE_NAMES = _PostNormNames(
     embedding_norm="embeddings.LayerNorm",
     layer="layers.{}",
@@ -162,7 +164,7 @@ _GTE_NAMES = _PostNormNames(
 def _read_post_norm(
     reader: RotaryReader, *, size: int, theta: float, activation: str, bias: bool, first_names: _PostNormNames
 ) -> RotaryWeights:
-    """An encoder with BERT's norms after each sum (Nomic, GTE)."""
+    """An encoder with norms after each sum, as in BERT (Nomic, GTE)."""
     reader.refuse_token_types()
     epsilon = reader.config.get("layer_norm_eps", 1e-12)
     frequencies = reader.frequencies(size, theta)
@@ -212,7 +214,7 @@ def _read_gte(reader: RotaryReader) -> RotaryWeights:
 
 
 def _read_eurobert(reader: RotaryReader) -> RotaryWeights:
-    """EuroBERT (arXiv 2503.05500): Llama's layers without its causal mask."""
+    """EuroBERT (arXiv 2503.05500): the layers of Llama without its causal mask."""
     return _read_llama(reader, size=reader.head_size(reader.config.get("head_dim")), epsilon=1e-5, is_causal=False)
 
 
@@ -223,9 +225,9 @@ def _read_qwen3(reader: RotaryReader) -> RotaryWeights:
     first = config.get("max_window_layers", 28)
     types = reader.layer_types(lambda number: not (is_sliding and number >= first))
     if "sliding_attention" in types and not is_sliding:
-        raise reader.invalid("layer_types with sliding_attention, and no window")
+        raise reader.invalid("layer_types with sliding_attention, but no window")
     size = reader.head_size(config.get("head_dim", 128))
-    # The window counts the token itself.
+    # The setting counts the token itself as well.
     windows = [config.get("sliding_window", 4096) - 1 if kind == "sliding_attention" else None for kind in types]
     return _read_llama(reader, size=size, epsilon=1e-6, is_causal=True, windows=windows, normalized_heads=True)
 
@@ -239,7 +241,7 @@ def _read_llama(
     windows: Sequence[int | None] | None = None,
     normalized_heads: bool = False,
 ) -> RotaryWeights:
-    """A model with Llama's layers: root-mean-square norms before blocks."""
+    """A model with the layers of Llama: root-mean-square norms before blocks."""
     config, key_heads = reader.config, reader.key_heads()
     epsilon, bias = config.get("rms_norm_eps", epsilon), bool(config.get("attention_bias", False))
     frequencies = reader.frequencies(size, 10_000.0)
@@ -281,14 +283,14 @@ def _read_gemma3(reader: RotaryReader) -> RotaryWeights:
     config, key_heads, size = reader.config, reader.key_heads(), reader.head_size(reader.config.get("head_dim", 256))
     epsilon, bias = config.get("rms_norm_eps", 1e-6), bool(config.get("attention_bias", False))
     is_causal = not config.get("use_bidirectional_attention", False)
-    # Of older files, as transformers reads them.
+    # A setting of older files, which transformers reads too.
     every = config.get("sliding_window_pattern", 6)
     if every < 1:
         raise reader.invalid(f"sliding_window_pattern {every!r}")
     types = reader.layer_types(lambda number: (number + 1) % every == 0)
     stated = config.get("sliding_window", 4096)
     if stated is None and "sliding_attention" in types:
-        raise reader.invalid("layers with sliding attention, and no window")
+        raise reader.invalid("layers with sliding attention, but no window")
     frequencies = {
         "full_attention": reader.frequencies(size, 1_000_000.0, "rope_theta", "full_attention"),
         "sliding_attention": reader.frequencies(size, 10_000.0, "rope_local_base_freq", "sliding_attention"),
@@ -296,12 +298,13 @@ def _read_gemma3(reader: RotaryReader) -> RotaryWeights:
     words = reader.open("embed_tokens.weight")
 
     def rms_norm(name: str, norm_size: int | None = None) -> NormWeights:
-        # Its weights are stored as differences to 1.
+        # The weights are stored as differences from 1.
         return reader.rms_norm(name, epsilon, size=norm_size, offset=1)
 
     def read_layer(number: int) -> RotaryLayer:
         name, kind = f"layers.{number}", types[number]
-        # In both directions the window is as wide in all; a causal one counts the token itself.
+        # For attention in both directions, the setting is the width of the whole window; a causal window counts the
+        # token itself.
         window = None if kind == "full_attention" else stated - 1 if is_causal else stated // 2
         attention = reader.attention(
             f"{name}.self_attn",

@@ -1,9 +1,9 @@
 """Build the ONNX graph of a sentence encoder with rotary positions from its weights.
 
-Shapes in comments: B texts in the batch, S tokens of the longest, T = S · B tokens with padding, D hidden, H query
-heads, K key heads, d coordinates of a head. A hidden state is (T, D): products need no shapes, and int8 scales are by
-token. For CPUs the first tokens of all texts are in front, then the second tokens, …, because attention takes heads out
-of that order by strides. For CUDA (fp16) the tokens of a text are together, as its kernels for attention need them.
+Shapes in comments: B texts in the batch, S tokens of the longest text, T = S · B tokens with padding, D hidden, H query
+heads, K key heads, d coordinates of a head. A hidden state is (T, D), so that products need no shapes and int8 scales
+are per token. Quantized graphs hold the first tokens of all texts, then the second tokens, and so on, because attention
+can then read the heads by strides. Other graphs keep the tokens of a text together.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from es_sbert.exporters.rotary_weights import BlockNorms, GatedFeedForward, Rota
 from es_sbert.exporters.sentence_graph import LayerWriter
 from es_sbert.exporters.transformer_weights import Floats, HiddenActivation, LinearWeights, NormWeights
 
-# Added to scores that do not count. Finite also where padding and a window add it twice, so that a row of nothing but
-# padding gives no NaN.
+# Added to scores that are masked. It stays finite if padding and a window both add it, so that a row with nothing but
+# padding does not become NaN.
 _MASK_VALUE = -1e30
 
 
@@ -35,7 +35,7 @@ def build_rotary_graph(model: SentenceModel, weights: RotaryWeights, precision: 
 
     Args:
         model: The model.
-        weights: Of its transformer.
+        weights: Weights of its transformer.
         precision: Number format of the network; pooling is always float32.
     """
     if precision is Precision.FP16:
@@ -47,7 +47,7 @@ def build_rotary_graph(model: SentenceModel, weights: RotaryWeights, precision: 
 
 
 def _fp16_network(model: SentenceModel, weights: RotaryWeights) -> onnx.ModelProto:
-    """The network alone, up to its token vectors, with float16 weights and hidden states."""
+    """The network up to its token vectors, without pooling, with float16 weights and hidden states."""
     graph = GraphBuilder()
     network = _RotaryGraph(LayerWriter(graph), weights, model.longest_input, for_cuda=True)
     graph.rename(network.token_vectors(), TOKEN_VECTORS)
@@ -68,11 +68,11 @@ class _Rotation(NamedTuple):
 class _RotaryGraph:
     """Writes one transformer to a graph.
 
-    Where products are quantized, rows are by token, as in `sentence_graph.strided_attention`: (S, B, …). Other graphs
-    keep the tokens of a text together, (B, S, …), and those for a CPU have operators of ONNX alone.
+    In quantized graphs, rows are in the order (S, B, …), as in `sentence_graph.strided_attention`. Other graphs keep
+    the tokens of a text together, (B, S, …), and use only ONNX operators if they are for a CPU.
 
     Args:
-        writer: Where nodes go.
+        writer: Writer that nodes are added to.
         weights: The transformer.
         max_tokens: Largest S.
         for_cuda: Use an operator of onnxruntime for attention.
@@ -128,7 +128,7 @@ class _RotaryGraph:
         return x if norm is None else self._writer.norm(x, name, norm)
 
     def _add_masks(self, windows: set[int | None]) -> Mapping[int | None, str]:
-        """What is added to attention's scores, for each window: (B, 1, 1 or S, S)."""
+        """The mask that is added to attention scores, for each window: (B, 1, 1 or S, S)."""
         graph = self._graph
         keep = graph.add("Cast", "attention_mask", to=FLOAT)
         masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
@@ -156,10 +156,10 @@ class _RotaryGraph:
         )
 
     def _add_rotations(self, frequencies: Mapping[bytes, Floats], max_tokens: int) -> dict[bytes, _Rotation]:
-        """The rotation for each list of frequencies, by its bytes."""
+        """The rotation for each list of frequencies, keyed by its bytes."""
         graph, rotations = self._graph, {}
         for number, (key, each) in enumerate(frequencies.items()):
-            # In float32, as the libraries compute angles: at far positions their rounding shows.
+            # Computed in float32, like the libraries do: at distant positions the rounding of angles matters.
             angles = np.arange(max_tokens, dtype=np.float32)[:, None] * each  # (max_tokens, d / 2)
             names = []
             for kind, values in (("cosine", np.cos(angles)), ("sine", np.sin(angles))):
@@ -171,7 +171,7 @@ class _RotaryGraph:
     def _attend(self, x: str, name: str, attention: RotaryAttention) -> str:
         """Attention, (T, D) → (T, D)."""
         graph, weights = self._graph, self._weights
-        # The scale of the scores goes into the weights of the queries, or of their norm.
+        # The scale of the scores is folded into the weights of the queries or of their norm.
         scale = np.float32(weights.score_scale)
         query, query_norm = attention.query, attention.query_norm
         if query_norm is None:
@@ -190,7 +190,7 @@ class _RotaryGraph:
         return self._product(flat, f"{name}.output", attention.output)
 
     def _mix(self, query: str, key: str, value: str, mask: str) -> str:
-        """Values mixed by attention: each argument and the result (B, S, H, d)."""
+        """Attention in ONNX operators: each argument and the result (B, S, H, d)."""
         graph = self._graph
         query, value = (graph.add("Transpose", part, perm=[0, 2, 1, 3]) for part in (query, value))  # (B, H, S, d)
         key = graph.add("Transpose", key, perm=[0, 2, 3, 1])  # (B, H, d, S)
@@ -199,7 +199,7 @@ class _RotaryGraph:
         return graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
 
     def _mix_by_token(self, query: str, key: str, value: str, mask: str) -> str:
-        """The same: each argument and the result (S, B H, d)."""
+        """Attention on rows by token: each argument and the result (S, B H, d)."""
         graph = self._graph
         scores = graph.add("FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
         scores = graph.add("Add", graph.add("Reshape", scores, self._square), mask)  # (B, H, S, S)
@@ -208,19 +208,19 @@ class _RotaryGraph:
         return graph.add("Transpose", mixed, perm=[1, 0, 2])
 
     def _mix_for_cuda(self, query: str, key: str, value: str, mask: str) -> str:
-        """The same by one operator: each argument (B, S, H, d), the result (B, S, H d)."""
+        """Attention as one operator: each argument (B, S, H, d), the result (B, S, H d)."""
         graph, weights = self._graph, self._weights
         width = graph.integers(weights.heads * weights.head_size)
         flat = graph.add("Concat", self._texts, self._tokens, width, axis=0)
         parts = [graph.add("Reshape", part, flat) for part in (query, key, value)]
         square = graph.add("Concat", self._texts, graph.integers(1), self._tokens, self._tokens, axis=0)
-        # Left out are biases, and a mask of another form.
+        # The inputs for biases and for a padding mask are left empty.
         inputs = [*parts, "", "", graph.add("Expand", mask, square)]
         options = {"num_heads": weights.heads, "scale": 1.0}
         return graph.add("MultiHeadAttention", *inputs, domain=CONTRIB, **options)
 
     def _rotate(self, x: str, rotation: _Rotation) -> str:
-        """Turn each pair of coordinates i and i + d / 2: (…, S, heads, d) → the same."""
+        """Rotate each pair of coordinates i and i + d / 2: (…, S, heads, d) → the same shape."""
         graph = self._graph
         first, second = graph.add_many("Split", x, outputs=2, axis=-1, num_outputs=2)
         turned = [
@@ -253,11 +253,11 @@ class _RotaryGraph:
             return graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
         if self._by_text:
             return graph.add("Gelu", x, approximate="none" if activation is HiddenActivation.GELU else "tanh")
-        # Where products are quantized, the approximation differs by less than they do.
+        # The approximation changes less than quantization does.
         return graph.add("FastGelu", x, domain=CONTRIB)
 
     def _joint_product(self, x: str, name: str, parts: list[LinearWeights]) -> tuple[str, ...]:
-        """Several products of the same rows as one."""
+        """Compute several products of the same rows as one, and split the result."""
         joint = LinearWeights(
             np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
         )

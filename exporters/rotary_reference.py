@@ -1,6 +1,6 @@
-"""The forward pass of a transformer with rotary positions in numpy, which built graphs are compared with.
+"""The forward pass of a transformer with rotary positions in numpy, as a reference for built graphs.
 
-It shares only the weights with `rotary_graph`. Texts are not padded, rotations are products of complex numbers, and
+It shares only the weights with `rotary_graph`: texts are not padded, rotations are products of complex numbers, and
 windows are slices of the keys.
 """
 
@@ -25,7 +25,7 @@ def rotary_hidden_states(
     Args:
         weights: The transformer.
         texts: Token ids of each text, without padding.
-        activations: What each activation computes.
+        activations: Activation → its function.
     """
     ends = np.cumsum([len(ids) for ids in texts])[:-1]
     x: Floats = weights.words[np.concatenate(texts)] * np.float32(weights.embedding_scale)  # (all tokens, hidden)
@@ -66,12 +66,12 @@ def _attend(weights: RotaryWeights, block: RotaryAttention, x: Floats, ends: NDA
     return apply_linear(block.output, mixed.swapaxes(0, 1).reshape(len(x), -1))
 
 
-# Rows of scores that are held at once, so that a long text does not need memory for all of them.
+# Rows of scores in memory at a time, so that a long text does not need memory for all of them.
 _SCORE_ROWS = 512
 
 
 def _mix(query: Floats, key: Floats, value: Floats, window: int | None, *, is_causal: bool) -> Floats:
-    """One head over one text, each argument (tokens, size)."""
+    """Attention of one head over one text: each argument and the result (tokens, size)."""
     tokens = len(query)
     reach = tokens if window is None else window
     mixed = np.empty_like(query)
@@ -92,7 +92,7 @@ def _mix(query: Floats, key: Floats, value: Floats, window: int | None, *, is_ca
 
 
 def _rotate(heads: Floats, frequencies: Floats) -> Floats:
-    """Turn the coordinates i and i + size / 2, as one complex number, by position times frequency."""
+    """Rotate the coordinates i and i + size / 2, as one complex number, by position times frequency."""
     half = len(frequencies)
     angles = np.arange(heads.shape[1], dtype=np.float32)[:, None] * frequencies  # (tokens, size / 2)
     turned = (heads[..., :half] + 1j * heads[..., half:]) * np.exp(1j * angles)
@@ -105,7 +105,7 @@ def _feed_forward(block: GatedFeedForward, x: Floats, activation: Callable[[Floa
 
 def apply_linear(linear: LinearWeights, x: Floats) -> Floats:
     """x W + b: (…, in_features) → (…, out_features)."""
-    # As one product of two matrices: numpy multiplies a stack of them one by one, seven times as slowly.
+    # One product of two matrices is seven times as fast as a stack of them, which numpy multiplies one by one.
     rows = x.reshape(-1, x.shape[-1])
     y: Floats = rows @ linear.weight + linear.bias
     return y.reshape(*x.shape[:-1], -1)

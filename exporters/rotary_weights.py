@@ -34,13 +34,13 @@ class RotaryAttention:
     """The attention of one layer.
 
     Attributes:
-        query, key, value: Products of a block's input; keys and values may have fewer heads than queries, each of which
-            serves several query heads in a row (arXiv 2305.13245).
+        query, key, value: Products of a block's input. Keys and values may have fewer heads than queries; each then
+            serves several consecutive query heads (arXiv 2305.13245).
         output: Product of the heads' results.
         query_norm, key_norm: Normalization of each head before its rotation, of *shape* ``(head_size,)``, or None.
         frequencies: *Shape:* ``(head_size / 2,)``: angle in radians from one position to the next, for the pair of
             coordinates i and i + head_size / 2.
-        window: Greatest distance in tokens that is attended to; None for no limit.
+        window: Greatest distance between tokens that attend to each other; None for no limit.
     """
 
     query: LinearWeights
@@ -87,15 +87,15 @@ class RotaryWeights:
 
     Attributes:
         words: *Shape:* ``(vocabulary, hidden)``.
-        layers: From the first to the last.
-        heads, key_heads: Heads of the queries, and of the keys and values.
+        layers: The layers in order.
+        heads, key_heads: Number of heads of the queries, and of the keys and values.
         head_size: Coordinates of a head, an even number.
-        score_scale: What products of queries and keys are multiplied by.
-        activation: Of the gate.
-        embedding_scale: What token embeddings are multiplied by.
+        score_scale: Factor of the products of queries and keys.
+        activation: Activation of the gate.
+        embedding_scale: Factor of the token embeddings.
         token_type: *Shape:* ``(hidden,)``, the row of type 0, or None. Sentence encoders read one segment.
         embedding_norm, final_norm: Normalizations before the first layer and after the last one, or None.
-        is_causal: Whether tokens attend only to themselves and those before them.
+        is_causal: Whether tokens attend only to themselves and earlier tokens.
     """
 
     words: Floats
@@ -120,9 +120,9 @@ class RotaryReader:
     """Reads the settings and tensors of one model.
 
     Attributes:
-        config: Its config.json.
-        hidden, heads, intermediate: Sizes.
-        layer_numbers: Of its layers.
+        config: The contents of config.json.
+        hidden, heads, intermediate: Hidden units, attention heads, and units of the feed-forward block.
+        layer_numbers: Numbers of the layers.
     """
 
     def __init__(self, model: SentenceModel) -> None:
@@ -137,7 +137,7 @@ class RotaryReader:
         self._tensors: ModuleWeights | None = None
 
     def open(self, words: str) -> Floats:
-        """The token embeddings, whose name also tells the prefix of all others."""
+        """Read the token embeddings, and find the prefix of all tensor names by theirs."""
         self._tensors = open_transformer_weights(self._model, words)
         return read_word_embeddings(self._model, self.tensors, words)
 
@@ -147,16 +147,16 @@ class RotaryReader:
         return self._tensors
 
     def head_size(self, stated: int | None) -> int:
-        """Size of a head: as stated, or the share of the hidden units."""
+        """Size of a head: the stated one, or the hidden units divided by the number of heads."""
         if stated is None and self.hidden % self.heads:
             raise self.invalid(f"{self.hidden} hidden units cannot be shared by {self.heads} heads")
         size = self.hidden // self.heads if stated is None else stated
         if size < 2 or size % 2:
-            raise self.invalid(f"a head of {size} values, which cannot be turned in pairs")
+            raise self.invalid(f"a head of {size} values, which cannot be rotated in pairs")
         return size
 
     def key_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of heads of keys and values."""
         stated = self.config.get("num_key_value_heads")
         heads = self.heads if stated is None else int(stated)
         if heads < 1 or self.heads % heads:
@@ -191,10 +191,10 @@ class RotaryReader:
         """Rotary frequencies of a head.
 
         Args:
-            size: Of the head.
-            default: Base of the angles if config.json states none.
-            key: Its name there, outside `rope_parameters`.
-            layer_type: Whose parameters to read, if kinds of layers have their own.
+            size: Size of the head.
+            default: Base of the angles if config.json does not state one.
+            key: Name of the base in config.json, outside `rope_parameters`.
+            layer_type: Type of layer whose parameters to read, if each type has its own.
         """
         config, theta = self.config, None
         parameters = config.get("rope_parameters")
@@ -231,7 +231,7 @@ class RotaryReader:
     def products(
         self, layer: str, names: Sequence[str], parts: int, in_features: int, out_features: int, *, bias: bool = False
     ) -> list[LinearWeights]:
-        """Several products of the same input, each under a name, or all joined under one."""
+        """Several products of the same input, stored separately or joined in one tensor."""
         linear = self.tensors.linear
         if len(names) == parts:
             return [linear(f"{layer}.{name}", in_features, out_features, bias=bias) for name in names]
@@ -250,16 +250,16 @@ class RotaryReader:
         window: int | None,
         norm: Callable[[str], NormWeights] | None,
     ) -> RotaryAttention:
-        """The attention of a layer with the names of Llama.
+        """The attention of a layer whose tensors are named as in Llama.
 
         Args:
-            name: Of the module.
-            frequencies: Of its rotation.
-            size: Of a head.
-            key_heads: Heads of keys and values.
+            name: Name of the module.
+            frequencies: Frequencies of its rotation.
+            size: Size of a head.
+            key_heads: Number of heads of keys and values.
             bias: Whether its products have a bias.
-            window: Greatest distance that is attended to.
-            norm: Reads the normalization of heads by its name, where there is one.
+            window: Greatest distance between tokens that attend to each other; None for no limit.
+            norm: Reads the normalization of heads by its name; None if there is none.
         """
         queries, keys = self.heads * size, key_heads * size
         linear = self.tensors.linear
@@ -275,7 +275,7 @@ class RotaryReader:
         )
 
     def feed_forward(self, name: str, *, bias: bool = False) -> GatedFeedForward:
-        """The feed-forward block of a layer with the names of Llama."""
+        """The feed-forward block of a layer whose tensors are named as in Llama."""
         linear = self.tensors.linear
         return GatedFeedForward(
             gate=linear(f"{name}.gate_proj", self.hidden, self.intermediate, bias=bias),
@@ -287,12 +287,12 @@ class RotaryReader:
         return BundleInvalid(f"{self._model.transformer_folder / 'config.json'} states {what}", COPY_AGAIN)
 
     def refuse_token_types(self) -> None:
-        """Refuse a tokenizer that gives tokens another type than 0."""
+        """Reject a tokenizer that gives tokens a type other than 0."""
         if self._model.uses_token_types:
             raise unsupported_architecture(
-                self._model, f"a {self._model.architecture} whose tokenizer gives texts another token type than 0"
+                self._model, f"a {self._model.architecture} whose tokenizer gives tokens a type other than 0"
             )
 
 
-# The weights of a network whose graph is built.
+# The weights of a network whose graph is built from them.
 EncoderWeights = TransformerWeights | RotaryWeights | StaticWeights

@@ -1,7 +1,7 @@
 """Build the ONNX graph of a sentence encoder from its weights, from token ids to the sentence vector.
 
-Shapes in comments: B texts in the batch, S tokens of the longest, T tokens of all texts without padding, D hidden, H
-heads, d = D / H. A hidden state `x` is (B, S, D), or (T, D) without padding.
+Shapes in comments: B texts in the batch, S tokens of the longest text, T tokens of all texts without padding, D hidden,
+H heads, d = D / H. A hidden state `x` is (B, S, D), or (T, D) without padding.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ _PACKED_INPUTS: list[tuple[str, int, Sequence[str | int]]] = [
 def build_sentence_graph(
     model: SentenceModel, transformer: TransformerWeights, precision: Precision, *, packed: bool | None = None
 ) -> onnx.ModelProto:
-    """Build a graph.
+    """Build the graph of a sentence encoder.
 
-    Its inputs are int64 `input_ids` and `attention_mask`, (batch, tokens), padded on the right; if packed, those of
-    `es_sbert.runtime.batching.PackedBatch`. Output `sentence_embedding`, float32, (batch, dimensions).
+    Its inputs are int64 `input_ids` and `attention_mask`, (batch, tokens), padded on the right. A packed graph has the
+    inputs of `es_sbert.runtime.batching.PackedBatch` instead. The output is `sentence_embedding`, float32,
+    (batch, dimensions).
 
     Args:
         model: The model.
         transformer: Its weights.
         precision: Number format of products with weights.
-        packed: Whether the graph takes tokens without padding, for CUDA; by default only fp16 does.
+        packed: Whether the graph takes tokens without padding, for CUDA. The default is true for fp16 only.
     """
     packed = precision is Precision.FP16 if packed is None else packed
     graph = GraphBuilder()
@@ -92,7 +93,7 @@ def build_static_graph(model: SentenceModel, weights: StaticWeights, precision: 
     Args:
         model: The model.
         weights: Its token vectors.
-        precision: fp32 or int8, which are the same: there is no product with a weight.
+        precision: fp32 or int8. Both give the same graph, because there is no product with a weight.
     """
     graph = GraphBuilder()
     vectors = graph.add("Gather", graph.constant("embedding", weights.table), "input_ids")  # (B, S, D)
@@ -101,13 +102,13 @@ def build_static_graph(model: SentenceModel, weights: StaticWeights, precision: 
 
 @dataclass(frozen=True)
 class LayerWriter:
-    """A graph and the form in which layers are written to it.
+    """Writes parts of layers to a graph, in one number format.
 
     Attributes:
-        graph: Where nodes go.
-        dtype: Of activations and floating-point weights.
+        graph: Graph that nodes are added to.
+        dtype: Type of activations and floating-point weights.
         int8: Whether products with weights are quantized.
-        fused: Whether operators that onnxruntime has for CUDA join several steps (bias, residual and norm).
+        fused: Whether to use onnxruntime's CUDA operators that combine several steps (bias, residual and norm).
     """
 
     graph: GraphBuilder
@@ -142,9 +143,9 @@ class LayerWriter:
         return self.graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.epsilon)
 
     def _rms_norm(self, x: str, name: str, norm: NormWeights) -> str:
-        """Root-mean-square normalization; ONNX has an operator for it from opset 23 on only."""
+        """Root-mean-square normalization, for which ONNX only has an operator since opset 23."""
         graph = self.graph
-        # `to_fp16` leaves Pow and the mean in float32: squares pass the largest number of float16.
+        # `to_fp16` leaves Pow and the mean in float32, because squares may exceed the largest float16 number.
         mean = graph.add("ReduceMean", graph.add("Pow", x, graph.scalar(2.0)), graph.integers(-1), keepdims=1)
         root = graph.add("Sqrt", graph.add("Add", mean, graph.scalar(norm.epsilon)))
         return graph.add("Mul", graph.add("Div", x, root), self.weight(f"{name}.weight", norm.weight))
@@ -152,7 +153,7 @@ class LayerWriter:
     def product_add_norm(
         self, x: str, residual: str, name: str, linear: LinearWeights, norm: NormWeights, *, lower: float | None = None
     ) -> str:
-        """norm(x W + b + residual), the end of both blocks of a layer; no value of x is less than `lower`."""
+        """norm(x W + b + residual), at the end of both blocks of a layer; no value of x is less than `lower`."""
         if not self.fused:
             product = self.product(x, name, linear, lower=lower)
             return self.norm(self.graph.add("Add", product, residual), f"{name}.norm", norm)
@@ -162,7 +163,7 @@ class LayerWriter:
 
 
 def add_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
-    """Token ids to the first hidden state, (B, S) → (B, S, D)."""
+    """Compute the first hidden state from token ids, (B, S) → (B, S, D)."""
     graph = writer.graph
     words, positions = _embedding_tables(writer, embeddings)
     vectors = graph.add("Gather", words, "input_ids")  # (B, S, D)
@@ -170,7 +171,7 @@ def add_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
         tokens = graph.add("Shape", "input_ids", start=1, end=2)
         rows = graph.add("Slice", positions, graph.integers(0), tokens, graph.integers(0))  # (S, D)
     else:
-        # The reference counts ids that are not padding, not the mask: a text may spell out "<pad>".
+        # Like the reference, count ids that are not padding and ignore the mask, because a text may contain "<pad>".
         real = graph.add("Cast", graph.add("Equal", "input_ids", graph.integer(embeddings.padding_id)), to=INT64)
         real = graph.add("Sub", graph.integer(1), real)  # (B, S), 1 where not padding
         rank = graph.add("Mul", graph.add("CumSum", real, graph.integer(1)), real)
@@ -179,7 +180,7 @@ def add_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
 
 
 def add_packed_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
-    """Token ids and their positions to the first hidden state, (T,) → (T, D)."""
+    """Compute the first hidden state from token ids and their positions, (T,) → (T, D)."""
     graph = writer.graph
     words, positions = _embedding_tables(writer, embeddings)
     vectors = [graph.add("Gather", words, "input_ids"), graph.add("Gather", positions, "position_ids")]
@@ -188,12 +189,12 @@ def add_packed_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> 
 
 
 def _embedding_tables(writer: LayerWriter, embeddings: EmbeddingWeights) -> tuple[str, str]:
-    """Vectors of words and of positions; every token is of type 0, whose vector is added to all positions."""
+    """The tables of words and of positions. Every token has type 0, whose vector is added to all positions."""
     positions = embeddings.positions + (0 if embeddings.token_type is None else embeddings.token_type)
     return writer.weight("embeddings.words", embeddings.words), writer.weight("embeddings.positions", positions)
 
 
-# What an activation never goes below, rounded down.
+# Lower bounds of the activations' values, rounded down.
 _LOWER_BOUNDS = {
     HiddenActivation.GELU: -0.1701,
     HiddenActivation.GELU_TANH: -0.1701,
@@ -205,8 +206,7 @@ _LOWER_BOUNDS = {
 def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenActivation) -> str:
     """The activation of x + bias, elementwise."""
     graph = writer.graph
-    # Where products are quantized, the tanh approximation of Gelu differs by less than they do,
-    # and one operator adds the bias as well.
+    # The tanh approximation of Gelu changes less than quantization does, and its operator adds the bias as well.
     is_gelu = activation in (HiddenActivation.GELU, HiddenActivation.GELU_TANH)
     if is_gelu and (writer.int8 or (writer.fused and activation is HiddenActivation.GELU_TANH)):
         return graph.add("FastGelu", x, bias, domain=CONTRIB)
@@ -233,7 +233,7 @@ def add_feed_forward(writer: LayerWriter, x: str, name: str, layer: LayerWeights
     return writer.product_add_norm(inner, x, f"{name}.output", layer.output, layer.output_norm, lower=lower)
 
 
-# MPNet's code passes these, not relative_attention_num_buckets of config.json.
+# MPNet's code uses these numbers and ignores relative_attention_num_buckets in config.json.
 BUCKET_COUNT = 32
 _MAX_DISTANCE = 128
 
@@ -241,19 +241,19 @@ _MAX_DISTANCE = 128
 def relative_position_buckets(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """The bucket of each offset (key position − query position).
 
-    Half of the buckets are for keys before the query, half for those after it; of each half, half are for one
-    distance each and the rest grow logarithmically up to the largest distance told apart.
+    Half of the buckets are for keys before the query, half for keys after it. Of each half, the first half holds one
+    distance per bucket. The others grow logarithmically, and the last one holds all larger distances.
 
     Args:
         offsets: Any shape.
 
     Returns:
-        The same shape, values in [0, BUCKETS).
+        The same shape, values in [0, BUCKET_COUNT).
     """
     side = BUCKET_COUNT // 2
     exact = side // 2
     distance = np.abs(offsets)
-    # In float32, as the reference computes it: a bucket's border may fall on a whole number.
+    # Computed in float32, like the reference, because the boundary of a bucket may be a whole number.
     ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(
         math.log(_MAX_DISTANCE / exact)
     )
@@ -261,19 +261,19 @@ def relative_position_buckets(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(offsets > 0, side, 0) + np.where(distance < exact, distance, far)
 
 
-# Added to the scores of padding. Finite, so that a row of nothing but padding gives no NaN.
+# Added to the scores of padding. Finite, so that a row with nothing but padding does not become NaN.
 _MASK_VALUE = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
 class AttentionForm:
-    """How attention is written, and what goes around the layers for it.
+    """A way to write attention, with the matching steps before the first layer and after the last.
 
     Attributes:
         embed: Adds the hidden state before the first layer.
-        attend: (hidden state, name, layer) → attention's output before its last product, of the hidden state's shape.
-            The layer has no biases on keys and values (`fold_key_and_value_bias`).
-        token_vectors: What the hidden state after the last layer gives to the pooling.
+        attend: (hidden state, name, layer) → attention's output before its last product, in the shape of the hidden
+            state. The layer must not have biases on keys and values (`fold_key_and_value_bias`).
+        token_vectors: Hidden state after the last layer → token vectors to be pooled.
     """
 
     embed: Callable[[], str]
@@ -295,10 +295,10 @@ def merge_qkv(layer: LayerWeights, query_scale: float = 1.0) -> LinearWeights:
 
 
 def fold_key_and_value_bias(layer: LayerWeights) -> LayerWeights:
-    """The same layer without biases on keys and values: two additions less for every token.
+    """The same layer without biases on keys and values, which saves two additions per token.
 
-    A bias on the keys adds the same to all scores of a query, which softmax does not see. Attention's weights sum
-    to 1, so a bias on the values comes through unchanged and joins the bias of the next product.
+    A bias on the keys adds the same number to all scores of a query, and softmax ignores it. Attention weights sum to
+    1, so a bias on the values passes through unchanged and can be added to the bias of the next product.
     """
     output = layer.attention_output
     moved = layer.value.bias.astype(np.float64) @ output.weight + output.bias
@@ -331,9 +331,9 @@ def add_relative_bias(writer: LayerWriter, table: Floats, max_tokens: int, longe
 
 
 def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
-    """MatMul, Softmax, MatMul with operators of ONNX alone.
+    """Attention as MatMul, Softmax and MatMul, with ONNX operators only.
 
-    OpenVINO joins these steps into one. onnxruntime joins the transpositions with the products.
+    OpenVINO fuses these steps into one. onnxruntime fuses the transpositions with the products.
     """
     graph = writer.graph
     bias = _score_bias(writer, transformer, max_tokens)
@@ -359,7 +359,7 @@ def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_to
 
 
 def _score_bias(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> str:
-    """What is added to attention scores, for padding and by relative position: (B, 1 or H, 1 or S, S)."""
+    """The bias on attention scores for padding and relative positions: (B, 1 or H, 1 or S, S)."""
     graph = writer.graph
     keep = graph.add("Cast", "attention_mask", to=1)
     masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
@@ -371,13 +371,13 @@ def _score_bias(writer: LayerWriter, transformer: TransformerWeights, max_tokens
 
 
 def strided_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
-    """MatMul, Softmax, MatMul on rows by token: fastest on a CPU where products are quantized."""
+    """Attention as MatMul, Softmax and MatMul on rows by token, the fastest form on a CPU with quantized products."""
     graph = writer.graph
     hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
     bias = _score_bias(writer, transformer, max_tokens)
 
-    # One row a token, (T, D), the first tokens of all texts in front, then the second tokens, …: products need no
-    # shapes, int8 scales are by token, and attention takes heads out of that order by strides, without copying.
+    # A hidden state has one row per token, (T, D): the first tokens of all texts, then the second tokens, and so on.
+    # Products then need no shapes, int8 scales are per token, and attention reads the heads by strides without a copy.
     texts = graph.add("Shape", "input_ids", start=0, end=1)
     tokens = graph.add("Shape", "input_ids", start=1, end=2)
     by_token = graph.add("Concat", tokens, texts, graph.integers(hidden), axis=0)
@@ -410,16 +410,17 @@ def strided_attention(writer: LayerWriter, transformer: TransformerWeights, max_
 
 
 def packed_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
-    """com.microsoft::PackedMultiHeadAttention over tokens without padding.
+    """Attention as com.microsoft::PackedMultiHeadAttention over tokens without padding.
 
-    Padding is left out on the host, so that everything runs on (T, D) and the GPU never waits. With query, key
-    and value apart, onnxruntime's FlashAttention-2 and its CUTLASS kernel both read them where they are: neither needs
-    the transposed copy that the joint product of PackedAttention needs.
+    The host removes padding, so that everything runs on (T, D) and the GPU never waits. Query, key and value are
+    separate products, which onnxruntime's FlashAttention-2 and CUTLASS kernels read in place. The joint product of
+    PackedAttention would need a transposed copy.
     """
     graph = writer.graph
     bias: list[str] = []
     if transformer.relative_bias is not None:
-        # S is a multiple of LENGTH_MULTIPLE, with which the CUTLASS kernel takes a bias; FlashAttention-2 takes none.
+        # S is a multiple of LENGTH_MULTIPLE because the CUTLASS kernel requires that for a bias. FlashAttention-2 does
+        # not support a bias.
         longest = graph.add("Shape", "token_offset", start=1, end=2)
         bias = [add_relative_bias(writer, transformer.relative_bias, round_up(max_tokens), longest)]
 

@@ -1,9 +1,9 @@
 """Static int8 quantization of products with weights, for OpenVINO: ranges of activations come from sample texts.
 
 OpenVINO multiplies in int8 only if the range of the activations is known when it compiles the graph. A few channels of
-a transformer's activations are far larger than the others, and one range for all would leave the others a few levels.
-So each channel is first divided by a factor that its weights are multiplied by (SmoothQuant, Xiao et al. 2023, arXiv
-2211.10438, equation 4). Ranges do not depend on the batch, so that the vector of a text hardly does.
+a transformer's activations are far larger than the others, and one range for all would leave the others only a few
+levels. So each channel is first divided by a factor, and its weights are multiplied by the same factor (SmoothQuant,
+Xiao et al. 2023, arXiv 2211.10438, equation 4). Ranges do not depend on the batch, so a text's vector hardly does.
 """
 
 from __future__ import annotations
@@ -33,25 +33,24 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer, load_tokenizer
 _SENTENCES, _WORD_LISTS = 256, 64
 _LONGEST = 512  # tokens; activations of longer texts are not larger
 _BATCH_TOKENS = 1024
-# Marks of the beginning or the inside of a word, in vocabularies of WordPiece, SentencePiece and byte-level BPE.
+# Prefixes that mark the start or the inside of a word in vocabularies of WordPiece, SentencePiece and byte-level BPE.
 _MARKS = "#▁Ġ"
-# α of SmoothQuant: 1 would leave the activations equal ranges in all channels, 0 the weights.
+# α of SmoothQuant: 1 would give all channels of the activations equal ranges, 0 those of the weights.
 _MIGRATION = 0.75
 _LEVELS = 255  # of uint8
-# Keeps channels that are always zero from being divided by zero.
+# Prevents a division by zero for channels that are always zero.
 _LEAST = 1e-5
 
 
 @dataclass
 class _Activations:
-    """The factors on the left of some products, and the range that each channel had in the sample texts.
+    """A value that is the left factor of some products, and the range of each channel in the sample texts.
 
     Attributes:
-        name: Of the value.
-        products: The MatMul nodes that take it.
-        lowest, highest: *Shape:* ``(channels,)``, of the texts that were seen.
-        is_by_text: Whether it has one row for each text, not for each token; None while texts of one token were seen
-            only.
+        name: Name of the value.
+        products: The MatMul nodes that use it.
+        lowest, highest: Range of each channel in the texts so far. *Shape:* ``(channels,)``.
+        is_by_text: Whether the value has one row per text, not per token; None as long as all texts had one token.
     """
 
     name: str
@@ -61,11 +60,11 @@ class _Activations:
     is_by_text: bool | None = None
 
     def see(self, values: Floats, shape: tuple[int, int]) -> None:
-        """Widen the ranges by the values of a batch.
+        """Extend the ranges to the values of a batch.
 
         Args:
             values: *Shape:* ``(…, channels)``.
-            shape: Of the token ids, (texts, tokens).
+            shape: Shape of the token ids, (texts, tokens).
         """
         texts, tokens = shape
         if tokens > 1:
@@ -76,9 +75,9 @@ class _Activations:
 
 
 def quantize_statically(model: onnx.ModelProto, batches: Iterable[ModelInputs]) -> onnx.ModelProto:
-    """A graph whose products with weights are quantized, as operators of ONNX alone.
+    """A graph whose products with weights are quantized, with ONNX operators only.
 
-    What runs once a text, such as a Dense module after the pooling, stays float32.
+    Products that run once per text, such as a Dense module after pooling, stay float32.
 
     Args:
         model: A float32 graph; unchanged.
@@ -110,7 +109,7 @@ def _is_weight(tensor: onnx.TensorProto | None) -> bool:
 
 
 def _calibrate(model: onnx.ModelProto, activations: Sequence[_Activations], batches: Iterable[ModelInputs]) -> None:
-    """Run sample texts and note the ranges of the activations."""
+    """Run sample texts and record the ranges of the activations."""
     observed = onnx.ModelProto()
     observed.CopyFrom(model)
     known = {output.name for output in observed.graph.output}
@@ -174,7 +173,7 @@ def _rewrite(
 
 
 def _inputs(node: onnx.NodeProto) -> Iterable[str]:
-    """What a node reads, also in graphs inside it."""
+    """Names of all values that a node reads, including those in its subgraphs."""
     yield from node.input
     for inner in inner_graphs(node):
         for each in inner.node:
@@ -182,14 +181,14 @@ def _inputs(node: onnx.NodeProto) -> Iterable[str]:
 
 
 def smoothing_factors(lowest: Floats, highest: Floats, weights: Iterable[Floats]) -> Floats:
-    """What to divide each channel by, so that activations and weights share the difficulty.
+    """Divisors of the channels that split the difficulty of quantization between activations and weights.
 
     Args:
-        lowest, highest: *Shape:* ``(channels,)``, of the activations.
-        weights: Those that they are multiplied with, each of *shape* ``(channels, out_features)``.
+        lowest, highest: Ranges of the activations. *Shape:* ``(channels,)``.
+        weights: Weights that the activations are multiplied by, each of *shape* ``(channels, out_features)``.
 
     Returns:
-        *Shape:* ``(channels,)``, of geometric mean 1.
+        The divisors, with geometric mean 1. *Shape:* ``(channels,)``.
     """
     activations = np.maximum(np.maximum(-lowest, highest), _LEAST)
     rows = np.maximum(np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0), _LEAST)
@@ -213,10 +212,10 @@ def quantization_range(lowest: Floats, highest: Floats) -> tuple[NDArray[np.floa
 
 
 def sample_texts(tokenizer_file: Path, longest: int) -> list[str]:
-    """Sentences, and lists of words drawn from a tokenizer's vocabulary: rare words reach the largest activations.
+    """Sentences, and lists of random words from a tokenizer's vocabulary, because rare words have large activations.
 
     Args:
-        tokenizer_file: The tokenizer.json.
+        tokenizer_file: Path of tokenizer.json.
         longest: Longest input of the model, in tokens.
     """
     longest = min(longest, _LONGEST)
@@ -239,7 +238,7 @@ def sample_batches(model: SentenceModel, graph: onnx.ModelProto) -> Iterator[Mod
 
 
 def equal_length_batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Batches of texts of one length each, so that nothing is padded.
+    """Batches of texts with equal lengths, so that nothing is padded.
 
     Args:
         lengths: *Shape:* ``(texts,)``, tokens of each text.

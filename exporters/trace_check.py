@@ -1,4 +1,4 @@
-"""Compare a traced graph with its network on texts and lengths other than those that it was traced with."""
+"""Compare a traced graph with its network on texts and lengths other than the traced ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_runtime import onnxruntime
 from es_sbert.runtime.onnx_session import open_session
 
-USE_ANOTHER_LIBRARY = "Choose a model of another architecture, or run this one with its own library."
+USE_ANOTHER_LIBRARY = "Choose a model with another architecture, or run this one with its own library."
 
-# Lengths of texts that a traced graph is tried with, and the longest of them: parts of some networks differ only above
-# a window of several hundred tokens.
+# Lengths of texts to try a traced graph with, and the longest one. Some networks only behave differently beyond a
+# window of several hundred tokens.
 _TRIED_LENGTHS = (2, 7, 40, 130)
 LONGEST_TRIED = 1_024
-# Relative differences, far above what rounding makes. The parity check decides about smaller ones.
+# Relative differences far above rounding errors. The parity check judges smaller ones.
 OTHER_RESULT = 0.01
 _OTHER_BY_PADDING = 0.001
 
@@ -31,20 +31,20 @@ _OTHER_BY_PADDING = 0.001
 def check_trace(
     traced: onnx.ModelProto, module: nn.Module, example: tuple[Tensor, Tensor], vocabulary: int, longest: int
 ) -> None:
-    """Make sure that a traced graph computes what its module does for texts and lengths other than the traced ones.
+    """Make sure that a traced graph agrees with its module on texts and lengths other than the traced ones.
 
-    Tracing keeps what a network computed for one input: its length, or which of its parts were used. The parity check
-    would find that as well, without the reason.
+    Tracing may record properties of the one input that was traced, such as its length, or the parts of the network
+    that it used. The parity check would notice the difference, but not the reason.
 
     Args:
-        traced: Graph from ids and mask to token vectors, as `trace_module` gives it.
-        module: What was traced.
+        traced: Graph from ids and mask to token vectors, made by `trace_module`.
+        module: The module that was traced.
         example: Ids and mask that it was traced with.
         vocabulary: Number of token ids.
-        longest: Most tokens of a text.
+        longest: Maximum length of a text in tokens.
 
     Raises:
-        UnsupportedArchitecture: it does not.
+        UnsupportedArchitecture: they disagree, or the vector of a text depends on padding.
     """
     with tempfile.TemporaryDirectory() as folder:
         save_graph(traced, Path(folder) / "traced.onnx")
@@ -71,14 +71,14 @@ class _TraceCheck:
 
     def run(self, example: tuple[Tensor, Tensor], longest: int) -> None:
         mask = example[1]
-        self._compare(*example, "the graph that torch writes does not compute what the network does")
-        other = "the graph that torch writes holds only for the texts that it was traced with"
-        self._compare(self._ids(*mask.shape), mask, f"{other}: for other texts, the network uses other parts of itself")
-        self._compare(self._ids(*mask.shape), torch.ones_like(mask), f"{other}, with as much padding")
+        self._compare(*example, "the graph that torch exports gives other results than the network")
+        other = "the graph that torch exports is only valid for the texts that it was traced with"
+        self._compare(self._ids(*mask.shape), mask, f"{other}, because other texts use other parts of the network")
+        self._compare(self._ids(*mask.shape), torch.ones_like(mask), f"{other}, and only with their padding")
         for length in [*(length for length in _TRIED_LENGTHS if length < longest), longest]:
             ids = self._ids(1, length)
-            traced = f"the graph that torch writes holds for texts of {mask.shape[1]} tokens, not of {length}"
-            self._compare(ids, torch.ones_like(ids), f"{traced}: for other lengths, the network computes otherwise")
+            traced = f"the graph that torch exports is valid for texts of {mask.shape[1]} tokens, not of {length}"
+            self._compare(ids, torch.ones_like(ids), f"{traced}, because the network treats other lengths differently")
         ids = self._ids(2, longest)
         mask, short = torch.ones_like(ids), max(2, longest // 3)
         mask[0, short:] = 0
@@ -86,8 +86,8 @@ class _TraceCheck:
         alone = run_network(self._name, self._module, ids[:1, :short], mask[:1, :short])
         if relative_difference(padded, alone) > _OTHER_BY_PADDING:
             raise self._refusal(
-                "the network computes another vector for a text that is padded: it would depend on the other texts of "
-                "its batch"
+                "the network computes a different vector for a padded text, so a text's vector would depend on its "
+                "batch"
             )
 
     def _ids(self, texts: int, tokens: int) -> Tensor:
@@ -112,7 +112,7 @@ def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floa
     """Token vectors of a batch, *shape* ``(batch, tokens, hidden)``.
 
     Raises:
-        UnsupportedArchitecture: the network does not take texts of this length.
+        UnsupportedArchitecture: the network does not run on texts of this length.
     """
     try:
         with torch.no_grad():
@@ -125,7 +125,11 @@ def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floa
 
 
 def relative_difference(actual: Floats, expected: Floats) -> float:
-    """Of token vectors of *shape* ``(batch, tokens, hidden)``; infinite if they differ in shape or are not finite."""
+    """The relative difference of token vectors; infinite if they differ in shape or are not finite.
+
+    Args:
+        actual, expected: *Shape:* ``(batch, tokens, hidden)``.
+    """
     if actual.shape != expected.shape or not (np.isfinite(actual).all() and np.isfinite(expected).all()):
         return float("inf")
     return float(np.linalg.norm(actual - expected) / max(1e-12, float(np.linalg.norm(expected))))

@@ -1,8 +1,8 @@
 """Trace sentence encoders and cross-encoders to ONNX with torch. Requires the `train` extra.
 
-Uses torch's TorchScript exporter (`dynamo=False`): with eager attention its graphs of XLNet and ModernBERT hold for
-every batch size and length, and it needs no onnxscript. The parity check runs every traced graph on shapes other than
-those it was traced with.
+Uses torch's TorchScript exporter (`dynamo=False`). With eager attention, its graphs of XLNet and ModernBERT are valid
+for every batch size and length, and it does not need onnxscript. The parity check runs every traced graph on shapes
+other than the traced ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from es_sbert.runtime.onnx_session import OnnxCudaModel
 from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import PairTokenizer, load_sentence_tokenizer
 
-# What the exporter says of every graph. That values became constants is what the parity gate looks for.
+# Warnings that the exporter gives for every graph. The parity check finds out whether values wrongly became constants.
 _EXPECTED_WARNINGS = (
     ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
     ("The feature will be removed. Please remove usage of this function", DeprecationWarning),
@@ -63,13 +63,13 @@ _EXPECTED_WARNINGS = (
 
 
 def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *, name: str) -> onnx.ModelProto:
-    """Trace one run of a module.
+    """Trace one run of a module and return the graph.
 
     Args:
-        module: Takes the inputs in their order; gives one tensor with the batch as first axis.
+        module: Takes the inputs in their order and returns one tensor with the batch as first axis.
         inputs: Name → example, int64 of *shape* ``(batch, tokens)``, both more than 1, with some padding.
-        output: Name of the result; its second axis is dynamic where it has three (token vectors).
-        name: Of the graph, and of the model in messages.
+        output: Name of the result. If the result has three axes (token vectors), the second is dynamic.
+        name: Name of the graph, and of the model in messages.
 
     Raises:
         UnsupportedArchitecture: the module does not run on these inputs, or torch cannot write one of its operators.
@@ -86,7 +86,7 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
             dynamic = {**dict.fromkeys(inputs, axes), output: axes if ndim == 3 else {0: "batch"}}
             names: dict[str, Any] = {"input_names": list(inputs), "output_names": [output], "dynamic_axes": dynamic}
             torch.onnx.export(module, arguments, str(path), opset_version=OPSET, dynamo=False, **names)
-        except Exception as error:  # networks that want other inputs, and translations of operators: of every type
+        except Exception as error:  # inputs that do not fit and operators without a translation raise any type
             raise UnsupportedArchitecture(
                 f"{name}: torch cannot export this network to ONNX: {error_summary(error)}", USE_ANOTHER_LIBRARY
             ) from error
@@ -97,16 +97,16 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
 
 @contextmanager
 def _traceable_network() -> Iterator[None]:
-    """Let networks compute by operators of which torch writes right graphs."""
+    """Let networks use only operators that torch exports correctly."""
     with _traceable_masks(), _traceable_repeats():
         yield
 
 
 @contextmanager
 def _traceable_masks() -> Iterator[None]:
-    """Let transformers build masks of special patterns by broadcasting, not by `vmap`, which has no ONNX form.
+    """Let transformers build special mask patterns by broadcasting instead of `vmap`, which cannot be exported to ONNX.
 
-    Patterns of encoders compare positions, which gives the same mask; the parity check shows it.
+    The patterns of encoders compare positions, so broadcasting gives the same mask. The parity check verifies it.
     """
     original: Any = AttentionMaskInterface()["eager"]
 
@@ -122,9 +122,9 @@ def _traceable_masks() -> Iterator[None]:
 
 @contextmanager
 def _traceable_repeats() -> Iterator[None]:
-    """Let networks repeat values by broadcasting: torch's translation of `repeat_interleave` gives wrong graphs.
+    """Let networks repeat values by broadcasting, because torch exports `repeat_interleave` incorrectly.
 
-    The rotary embeddings of Cohere, ERNIE 4.5, GLM and Helium use it.
+    The rotary embeddings of Cohere, ERNIE 4.5, GLM and Helium use `repeat_interleave`.
     """
     library: Any = torch
     original, method = library.repeat_interleave, library.Tensor.repeat_interleave
@@ -157,9 +157,9 @@ def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0)
 
 
 class _TokenVectorModule(nn.Module):
-    """A transformer from ids and mask to token vectors; token types are made from the mask.
+    """A transformer from ids and mask to token vectors. Token types are computed from the mask.
 
-    Padding gets the library's own id: some networks count positions or shift texts by it.
+    Padding gets the library's padding id, because some networks use it to count positions or to shift texts.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class _TokenVectorModule(nn.Module):
 
 
 class TracedSentenceModel:
-    """The graphs of one sentence model; it is traced once, for the first of them."""
+    """Builds the graphs of one sentence model. The model is traced once, for the first graph."""
 
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
@@ -231,7 +231,7 @@ class TracedSentenceModel:
         traced = trace_module(module, inputs, TOKEN_VECTORS, name=model.name)
         if relative_difference(run_network(model.name, module, *text), before) > OTHER_RESULT:
             raise UnsupportedArchitecture(
-                f"{model.name}: the network computes another vector for a text after it has read other texts",
+                f"{model.name}: the network computes a different vector for a text after it has read other texts",
                 USE_ANOTHER_LIBRARY,
             )
         check_trace(traced, module, (ids, mask), vocabulary, model.longest_input)
@@ -249,7 +249,7 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
         raise UnsupportedArchitecture(
             f"{model.name}: sentence-transformers cannot open the architecture {model.architecture!r}: "
             f"{type(error).__name__}: {error_summary(error)}",
-            "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
+            "es-sbert does not run code that comes with a model. Choose an architecture that transformers itself has.",
         ) from error
     # The first module, or that of the model's route in a Router.
     routes: Any = getattr(network[0], "sub_modules", None)
@@ -263,7 +263,7 @@ _CPU = Device("cpu")
 
 
 class _LogitsModule(nn.Module):
-    """A network from its inputs, in the order of `names`, to one value a label."""
+    """A network from its inputs, in the order of `names`, to one value per label."""
 
     def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -284,10 +284,10 @@ class TracedCrossEncoder:
 
     Raises:
         UnsupportedArchitecture: transformers cannot open it without running code that comes with it.
-        BundleInvalid: it lacks weights that its network has, the head's for instance.
+        BundleInvalid: it lacks weights of its network, such as those of the head.
 
     Attributes:
-        pairs: How its tokenizer hands pairs to the network.
+        pairs: The form in which the tokenizer passes pairs to the network.
     """
 
     def __init__(self, model: CrossEncoderModel) -> None:
@@ -319,20 +319,20 @@ class TracedCrossEncoder:
         return model
 
     def sample(self, graph: onnx.ModelProto) -> Iterator[ModelInputs]:
-        """Inputs of sample pairs, without padding, to quantize a graph by."""
+        """Inputs from sample pairs, without padding, for the quantization of a graph."""
         texts = sample_texts(self._model.tokenizer_file, self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
         tokenized = tokenizer(texts, [*texts[1:], texts[0]])
         return (tokenizer.feed(tokenized, batch) for batch in equal_length_batches(tokenized.lengths))
 
     def compare(self, path: Path, variant: Variant) -> ScoreParityReport:
-        """The parity report of a written graph as a variant runs it, with as much padding as there can be.
+        """Run a written graph as a variant does, with as much padding as possible, and return the parity report.
 
-        An fp16 graph runs on CUDA, or emulated on the CPU where there is none; the others run on the CPU.
+        An fp16 graph runs on CUDA, or is emulated on the CPU if CUDA is not available. Other graphs run on the CPU.
 
         Raises:
-            DeviceError: this machine lacks what the variant needs.
-            BundleInvalid: its runtime does not take the file.
+            DeviceError: this machine cannot run the variant.
+            BundleInvalid: the runtime rejects the file.
         """
         first, second = parity_pairs(self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
@@ -342,7 +342,7 @@ class TracedCrossEncoder:
         scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
         with fp16_graph(path) if half else nullcontext((path, _CPU, False)) as (file, device, emulated):
             compiled = compile_model(file, variant.runtime, precision, device, threads=1)
-            # Padded as on a GPU even where one is emulated.
+            # Padded as on a GPU, even if fp16 is emulated.
             padding = OnnxCudaModel if half else compiled
             padded_length = partial(padding.padded_length, most=self._model.max_tokens)
             session = compiled.open_session()
@@ -366,7 +366,7 @@ class TracedCrossEncoder:
             raise ModelError(
                 f"{self._model.folder} cannot be compared with its reference: sentence-transformers fails on it: "
                 f"{type(error).__name__}: {error_summary(error)}",
-                "Open the folder with CrossEncoder(...) and fix what the error names.",
+                "Open the folder with CrossEncoder(...) and fix the cause of the error.",
             ) from error
         return np.asarray(scores, dtype=np.float32).reshape(len(pairs), len(self._model.labels))
 
@@ -392,14 +392,14 @@ def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
         raise UnsupportedArchitecture(
             f"{model.name}: transformers cannot open this {model.architecture} as a cross-encoder: "
             f"{type(error).__name__}: {error_summary(error)}",
-            "Open it with AutoModelForSequenceClassification and fix what the error names. es-sbert runs no code that "
-            "comes with a model.",
+            "Open it with AutoModelForSequenceClassification and fix the cause of the error. es-sbert does not run "
+            "code that comes with a model.",
         ) from error
-    # transformers makes up at random what a checkpoint lacks.
+    # transformers would fill missing weights with random values.
     if loaded["missing_keys"]:
         raise BundleInvalid(
             f"the weights in {model.folder} lack {', '.join(sorted(loaded['missing_keys']))}",
-            "Give a cross-encoder that was trained as one; the head of an encoder without one would be random.",
+            "Give a model that was trained as a cross-encoder; any other would get a random head.",
         )
-    # Checkpoints kept in half precision are to be computed in float32.
+    # Checkpoints in half precision must compute in float32.
     return network.float(), tokenizer

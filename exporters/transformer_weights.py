@@ -1,8 +1,8 @@
 """Weights of a transformer under one set of names, read from safetensors as float32.
 
 The graph builder and the numpy reference both use them. Every supported architecture is a post-norm encoder (Vaswani
-et al. 2017, arXiv 1706.03762; BERT, arXiv 1810.04805); architectures differ in tensor names and in how positions
-enter.
+et al. 2017, arXiv 1706.03762; BERT, arXiv 1810.04805). They differ in their tensor names and in their position
+embeddings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Floats = NDArray[np.float32]
 
 
 class HiddenActivation(StrEnum):
-    """Activation between the two products of a feed-forward block, by what it computes."""
+    """Activation between the two products of a feed-forward block."""
 
     GELU = "gelu"  # x Φ(x), with the error function
     GELU_TANH = "gelu_tanh"  # the tanh approximation that BERT's first code used
@@ -67,15 +67,15 @@ class NormWeights:
 
 @dataclass(frozen=True)
 class EmbeddingWeights:
-    """What a token's vector starts from.
+    """The embeddings, from which the vector of a token starts.
 
     Attributes:
         words: *Shape:* ``(vocabulary, hidden)``.
         positions: *Shape:* ``(positions, hidden)``.
         token_type: *Shape:* ``(hidden,)``, the row of type 0, or None. Sentence encoders read one segment.
         norm: Normalization of the sum.
-        padding_id: None where positions count from 0. Otherwise the padding token's id, and the position of a
-            token is `padding_id` plus its rank (from 1) among the tokens that are not padding, as in RoBERTa.
+        padding_id: None if positions count from 0. Otherwise the id of the padding token; the position of a token is
+            then `padding_id` plus its rank (from 1) among the tokens that are not padding, as in RoBERTa.
     """
 
     words: Floats
@@ -104,10 +104,10 @@ class TransformerWeights:
     """An encoder with its weights.
 
     Attributes:
-        heads: Attention heads; `hidden` is a multiple of it.
-        activation: Between the feed-forward products.
-        embeddings: See there.
-        layers: From the first to the last.
+        heads: Number of attention heads; `hidden` is a multiple of it.
+        activation: Activation between the feed-forward products.
+        embeddings: The embeddings.
+        layers: The layers in order.
         relative_bias: *Shape:* ``(buckets, heads)``: bias on attention scores by relative position, shared by
             all layers (MPNet), or None.
     """
@@ -128,12 +128,12 @@ class TransformerWeights:
 
 
 class ModuleWeights:
-    """The tensors of a module's folder, spread over one or several safetensors files.
+    """The tensors of a module's folder, in one or several safetensors files.
 
     Args:
         folder: Folder with `model.safetensors` or its shards.
-        prefix: Put in front of every name asked for (`bert.`, `model.`, …).
-        merged: Tensors that take the place of those in the files, by their full names.
+        prefix: Prepended to every requested name (`bert.`, `model.`, …).
+        merged: Tensors that replace those in the files, by their full names.
 
     Raises:
         BundleInvalid: there are no weights, or only pickled ones.
@@ -148,12 +148,12 @@ class ModuleWeights:
         }
 
     def with_prefix_of(self, suffix: str) -> ModuleWeights:
-        """The same tensors, asked for relative to the one name that ends in `suffix`.
+        """The same tensors, with the prefix of the only name that ends in `suffix`.
 
-        Which prefix a checkpoint carries depends on the class that saved it: none, `bert.`, `model.`, ….
+        The prefix in a checkpoint depends on the class that saved it: none, `bert.`, `model.` or others.
 
         Raises:
-            BundleInvalid: no name ends so, or several do.
+            BundleInvalid: no name ends in `suffix`, or several do.
         """
         found = [name for name in self._places if name == suffix or name.endswith("." + suffix)]
         if len(found) != 1:
@@ -167,7 +167,7 @@ class ModuleWeights:
         return self._prefix + name in self._places
 
     def integers(self, name: str) -> NDArray[np.int64]:
-        """One tensor of 32 or 64-bit integers.
+        """One tensor of 32-bit or 64-bit integers.
 
         Raises:
             BundleInvalid: it is of another type.
@@ -184,7 +184,7 @@ class ModuleWeights:
 
         Args:
             name: Its name without the prefix.
-            shape: The shape it must have, where that is known.
+            shape: The shape it must have; None accepts any.
 
         Raises:
             BundleInvalid: it is missing, of another shape, or not of a floating-point type.
@@ -205,14 +205,14 @@ class ModuleWeights:
         return self._merged[full] if full in self._merged else read_tensor(file, full, entry)
 
     def round_to_type(self, name: str, value: float) -> float:
-        """A number rounded to the type that a tensor is stored in, as a constant that is loaded with it."""
+        """A number rounded to the type in which a tensor is stored, as if it were a constant in the same file."""
         _, entry = self._places[self._prefix + name]
         if entry["dtype"] == "F16":
             return float(np.float16(value))
         if entry["dtype"] != "BF16":
             return float(np.float32(value))
         bits = int(np.array(value, np.float32).view(np.uint32))
-        # To the nearest, and to an even last bit between two.
+        # Round to nearest, ties to even.
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         return float(np.array(rounded, np.uint32).view(np.float32))
 
@@ -224,7 +224,7 @@ class ModuleWeights:
 
     def norm(self, name: str, size: int, epsilon: float) -> NormWeights:
         """`name.weight` and `name.bias` of a layer normalization, or `gamma` and `beta` in old checkpoints."""
-        # Checkpoints converted from BERT's first, TensorFlow, release have other names.
+        # Checkpoints converted from the original TensorFlow release of BERT use the old names.
         old = f"{self._prefix}{name}.gamma" in self._places
         weight, bias = ("gamma", "beta") if old else ("weight", "bias")
         return NormWeights(self.get(f"{name}.{weight}", (size,)), self.get(f"{name}.{bias}", (size,)), epsilon)
@@ -245,7 +245,7 @@ class StaticWeights:
 
 
 def read_static_weights(model: SentenceModel) -> StaticWeights:
-    """The token vectors of a StaticEmbedding, also in model2vec's form: rows that tokens share, with weights.
+    """The token vectors of a StaticEmbedding. In model2vec's format, tokens may share rows and have weights.
 
     Raises:
         BundleInvalid: they are missing or not of a floating-point type.
@@ -261,7 +261,7 @@ def read_static_weights(model: SentenceModel) -> StaticWeights:
     return StaticWeights(np.ascontiguousarray(table, dtype=np.float32))
 
 
-# hidden_act as config.json writes it → what it computes.
+# `hidden_act` in config.json → the activation.
 ACTIVATIONS = {
     "gelu": HiddenActivation.GELU,
     "gelu_python": HiddenActivation.GELU,
@@ -276,20 +276,20 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class ArchitectureSpec:
-    """Names of tensors and settings of one architecture, and what is peculiar to it.
+    """The names of an architecture's tensors and settings, and its other properties.
 
     Attributes:
-        layer: Name of a layer, `{}` standing for its number.
-        query, key, value, attention_output, attention_norm, intermediate, output, output_norm: Names in a layer.
-        relative_bias: Name of the table of relative position biases, where there is one.
+        layer: Name of a layer, with `{}` in place of its number.
+        query, key, value, attention_output, attention_norm, intermediate, output, output_norm: Names within a layer.
+        relative_bias: Name of the table of relative position biases, or None.
         token_types: Whether there are token type embeddings.
-        padding_id: Padding token if positions count from the id after it: the default of config.json's
-            `pad_token_id`. None where positions count from 0.
-        padding_id_fixed: The architecture's code does not read `pad_token_id`.
-        epsilon: Of the norms, where config.json does not say.
+        padding_id: Default of `pad_token_id` in config.json, if positions count from the id after it. None if positions
+            count from 0.
+        padding_id_fixed: Whether the architecture's code ignores `pad_token_id`.
+        epsilon: Epsilon of the norms, if it is not in config.json.
         size_keys: Names in config.json of the number of layers, heads, hidden units and units between the products of a
             feed-forward block.
-        activation_key: Name in config.json of the activation between them.
+        activation_key: Name in config.json of the activation between these products.
     """
 
     layer: str = "encoder.layer.{}"
@@ -349,8 +349,8 @@ ARCHITECTURES = {
 def unsupported_architecture(model: SentenceModel, what: str) -> UnsupportedArchitecture:
     known = ", ".join([*CONFIGS, *ROTARY_CONFIGS])
     return UnsupportedArchitecture(
-        f"{model.name}: no graph can be built from the weights of {what}",
-        f"Known are {known}. The train extra can trace others: {install_extra_command('train')}",
+        f"{model.name}: es-sbert cannot build a graph from the weights of {what}",
+        f"Supported are {known}. The train extra can trace others: {install_extra_command('train')}",
     )
 
 
@@ -358,7 +358,7 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
     """Load the weights of a model's transformer.
 
     Raises:
-        UnsupportedArchitecture: the architecture, or a setting of its config.json, is none that the builder knows.
+        UnsupportedArchitecture: the builder does not support the architecture or a setting in config.json.
         BundleInvalid: a setting or tensor is missing or of the wrong shape.
     """
     config = model.transformer_config
@@ -383,11 +383,11 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
 
 
 def open_transformer_weights(model: SentenceModel, words: str) -> ModuleWeights:
-    """The tensors of a model's transformer, those of an adapter merged.
+    """The tensors of a model's transformer, with an adapter merged into them.
 
     Args:
         model: The model.
-        words: Name of the token embeddings, which tells the prefix of all names.
+        words: Name of the token embeddings, by which the prefix of all names is found.
 
     Raises:
         BundleInvalid: there are no weights, or no token embeddings of that name.
@@ -401,7 +401,7 @@ def read_word_embeddings(model: SentenceModel, tensors: ModuleWeights, name: str
     """The token embeddings, *shape* ``(vocabulary, hidden)``.
 
     Raises:
-        BundleInvalid: they are missing, or not as many as config.json states.
+        BundleInvalid: they are missing, or their number differs from the one in config.json.
     """
     words, stated = tensors.get(name), model.transformer_config.get("vocab_size")
     if stated is not None and stated != len(words):
@@ -422,7 +422,7 @@ def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
         raise unsupported_architecture(model, f"a {model.architecture} whose code comes with the model (auto_map)")
     if model.uses_token_types and architecture.token_types:
         raise unsupported_architecture(
-            model, f"a {model.architecture} whose tokenizer gives texts another token type than 0"
+            model, f"a {model.architecture} whose tokenizer gives tokens a type other than 0"
         )
     position = config.get("position_embedding_type") or "absolute"
     if position != "absolute":
@@ -470,7 +470,7 @@ def _read_embeddings(
 def _stated_padding(model: SentenceModel, default: int) -> int:
     value = model.transformer_config.get("pad_token_id", default)
     if not isinstance(value, int):
-        raise BundleInvalid(f"{model.name} has no pad_token_id, which its positions are counted from", COPY_AGAIN)
+        raise BundleInvalid(f"{model.name} has no pad_token_id, from which its positions are counted", COPY_AGAIN)
     return value
 
 

@@ -1,6 +1,6 @@
 """Dense, LayerNorm and Normalize modules as ONNX nodes, always in float32, and their weights.
 
-A module takes vectors of one text each, (B, D), or of one token each, (B, S, D); shapes in comments are (…, D).
+A module takes sentence vectors, (B, D), or token vectors, (B, S, D). Shapes in comments are (…, D).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
 from es_sbert.exporters.transformer_weights import Floats, LinearWeights, ModuleWeights, NormWeights
 
 _MIN_NORM = 1e-12  # torch's guard against the zero vector
-_NORM_EPSILON = 1e-5  # torch's default, which the module does not change
+_NORM_EPSILON = 1e-5  # torch's default, which the module keeps
 
-# Slope of torch's RReLU outside training: the middle of the range that it is drawn from.
+# Slope of torch's RReLU outside training, the middle of the range of its random slopes.
 RRELU_SLOPE = (1 / 8 + 1 / 3) / 2
 
 
@@ -25,9 +25,9 @@ class DenseWeights:
     """The weights of a Dense module.
 
     Attributes:
-        linear: Its product.
-        residual: *Shape:* ``(in_features, out_features)``: what the input is multiplied by before it is added; None if
-            it is added unchanged, or not at all.
+        linear: The product.
+        residual: Matrix that the input is multiplied by before it is added, of *shape* ``(in_features, out_features)``.
+            None if the input is added unchanged, or not at all.
     """
 
     linear: LinearWeights
@@ -57,7 +57,7 @@ def read_layer_norm(model: SentenceModel, layer: LayerNorm) -> NormWeights:
 
 
 def read_layer_weights(model: SentenceModel, layers: WeightedLayers) -> Floats:
-    """The weights of hidden states in their mean, *shape* ``(layers.count,)``.
+    """The weights of the hidden states in a weighted mean, *shape* ``(layers.count,)``.
 
     Raises:
         BundleInvalid: as `read_dense`.
@@ -81,7 +81,7 @@ def add_modules(graph: GraphBuilder, vector: str, model: SentenceModel, modules:
 
 
 def _add_normalize(graph: GraphBuilder, vector: str) -> str:
-    # Not by ReduceL2, for which onnxruntime's CUDA provider would need cuDNN.
+    # ReduceL2 would need cuDNN in onnxruntime's CUDA provider.
     squares = graph.add("ReduceSum", graph.add("Mul", vector, vector), graph.integers(-1), keepdims=1)  # (…, 1)
     length = graph.add("Max", graph.add("Sqrt", squares), graph.scalar(_MIN_NORM))
     return graph.add("Div", vector, length)

@@ -1,7 +1,7 @@
 """Analysis of a text collection by its embeddings: similar pairs, near-duplicates, clusters and translation pairs.
 
-Embeddings come from files, from an index that already stores them, or from arrays. Names are imported when they are
-first used: each command needs only some of the modules.
+Embeddings come from files, from an index that already stores them, or from arrays. Names are imported on first use,
+because each command needs only some of the modules.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -4,9 +4,9 @@ All methods use the cosine: vectors are normalized first. A text with several ve
 normalized mean of its normalized vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
 result does not depend on the number of threads.
 
-A cluster is named by its most distinctive words, by class-based TF-IDF (Grootendorst 2022, arXiv 2203.05794). A word
-scores its frequency in the cluster times log(1 + A / f): f is its frequency in all texts, A the mean number of words in
-a cluster. Noise counts as one more cluster, which gets no name.
+The name of a cluster is made of its most distinctive words by class-based TF-IDF (Grootendorst 2022, arXiv 2203.05794).
+The score of a word is its frequency in the cluster times log(1 + A / f), where f is its frequency in all texts and A
+the mean number of words in a cluster. Noise counts as one more cluster, which gets no name.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from es_sbert.vectors import Vectors
 DEFAULT_MIN_COSINE = 0.75
 DEFAULT_MIN_SIZE = 5
 
-# Texts up to which k-means looks at all of them in each step; of more, at one batch.
+# Up to this number of texts, each step of k-means uses all of them; above it, one batch.
 KMEANS_TEXTS = 50_000
-# Most texts of the methods that hold all distances: 8 n² and 16 n² bytes, 3 to 4 GB.
+# Maximum number of texts for methods that hold all distances in memory: 8 n² and 16 n² bytes, 3 to 4 GB.
 AGGLOMERATIVE_TEXTS = 20_000
 HDBSCAN_TEXTS = 15_000
 
@@ -50,20 +50,20 @@ AUTO_CANDIDATES = (
     2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 25, 30, 35, 40, 45, 50, 60, 70, 80, 90, 100, 120, 140, 160, 180,
     200,
 )  # fmt: skip
-# Texts on which k-means tries them.
+# Number of texts on which k-means tries them.
 AUTO_TEXTS = 5_000
 
-# Starts of k-means, of which the best is kept.
+# Number of starts of k-means; the best result is kept.
 _KMEANS_STARTS = 4
 _KMEANS_BATCH = 4096
-# Texts whose cosines with all others are held at a time.
+# Texts whose cosines with all others are in memory at a time.
 _ROWS = 256
 _BLOCK = 2048
 ClusterCount = int | Literal["auto"]
 
 
 class ClusterMethod(StrEnum):
-    """How texts are clustered."""
+    """A clustering method."""
 
     KMEANS = "kmeans"
     AGGLOMERATIVE = "agglomerative"
@@ -71,7 +71,7 @@ class ClusterMethod(StrEnum):
     COMMUNITIES = "communities"
 
 
-# What k, min_cosine and min_size are called in messages, and the methods that take them.
+# Descriptions of k, min_cosine and min_size in messages, and the methods that accept them.
 _OPTION_METHODS = (
     ("a number of clusters (k)", (ClusterMethod.KMEANS, ClusterMethod.AGGLOMERATIVE)),
     ("a minimum cosine", (ClusterMethod.COMMUNITIES,)),
@@ -83,9 +83,9 @@ class TextCluster(NamedTuple):
     """Texts that belong together.
 
     Attributes:
-        members: Positions of the texts, the most central first; of equal cosines the lower position.
-        cosines: Of each member with the center: the mean of the members, or of a community its central text. Rounded
-            to `DECIMALS` decimals.
+        members: Positions of the texts, the most central first; ties are in the order of the positions.
+        cosines: Cosine of each member with the center, which is the mean of the members, or the central text of a
+            community. Rounded to `DECIMALS` decimals.
     """
 
     members: tuple[int, ...]
@@ -97,9 +97,9 @@ class Clustering:
     """Clusters of a collection.
 
     Attributes:
-        clusters: The largest first; of equal sizes the one with the lowest member.
+        clusters: The clusters, the largest first; clusters of equal size are in the order of their lowest members.
         noise: Positions of the texts in no cluster, ascending.
-        method: How they were found.
+        method: The method that found them.
         silhouette: Mean silhouette by cosine of all texts in clusters, -1 to 1; None with fewer than two clusters.
     """
 
@@ -141,17 +141,17 @@ def cluster_texts(
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         method: A `ClusterMethod` or its name; see the table.
-        k: Number of clusters, for `kmeans` and `agglomerative`. `auto`, also where it is not given: the one of
-            `AUTO_CANDIDATES` with the greatest mean silhouette by cosine, of several the smallest. `kmeans` tries them
-            on `AUTO_TEXTS` texts at most.
-        min_cosine: For `communities`: minimum cosine with the central text. Not given: `DEFAULT_MIN_COSINE`.
-        min_size: For `hdbscan` and `communities`: least number of texts. Not given: `DEFAULT_MIN_SIZE`.
-        starts: For texts with several vectors: the row of each text's first, ascending from 0. *Shape:* ``(texts,)``.
-        seed: Of the random choices of `kmeans`.
+        k: Number of clusters, for `kmeans` and `agglomerative`. `auto`, the default, is the smallest of
+            `AUTO_CANDIDATES` with the greatest mean silhouette by cosine. `kmeans` tries them on `AUTO_TEXTS` texts at
+            most.
+        min_cosine: Minimum cosine with the central text, for `communities`. The default is `DEFAULT_MIN_COSINE`.
+        min_size: Minimum number of texts, for `hdbscan` and `communities`. The default is `DEFAULT_MIN_SIZE`.
+        starts: Row of each text's first vector, ascending from 0, if texts have several vectors. *Shape:* ``(texts,)``.
+        seed: Seed of the random choices of `kmeans`.
 
     Raises:
-        UsageError: an option is out of range or does not go with the method, there are more texts than the method
-            takes or fewer different ones than k, a vector is zero or not finite, or scikit-learn is not installed.
+        UsageError: an argument is out of range or does not apply to the method, there are more texts than the method
+            supports or fewer distinct ones than k, a vector is zero or not finite, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
     method = check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
@@ -177,13 +177,13 @@ def cluster_texts(
 def check_options(
     method: str, *, k: ClusterCount | None = None, min_cosine: float | None = None, min_size: int | None = None
 ) -> ClusterMethod:
-    """Make sure that options of `cluster_texts` go with the method and are in range.
+    """Check that arguments of `cluster_texts` apply to the method and are in range.
 
     Returns:
         The method.
 
     Raises:
-        UsageError: they are not.
+        UsageError: an argument does not apply to the method or is out of range.
     """
     if method not in list(ClusterMethod):
         raise UsageError(f"{method} is not a method", f"Use one of {', '.join(ClusterMethod)}.")
@@ -201,13 +201,13 @@ def check_options(
 
 
 def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
-    """One vector of length 1 a text: its vector, or the mean of its vectors, all of which count the same.
+    """One vector of length 1 per text: its vector, or the mean of its vectors with equal weights.
 
     Args:
         vectors, starts: See `cluster_texts`.
 
     Returns:
-        *Shape:* ``(texts, dimensions)``.
+        The vectors. *Shape:* ``(texts, dimensions)``.
 
     Raises:
         UsageError: a vector is zero or not finite, the vectors of a text cancel out, or `starts` do not ascend.
@@ -217,10 +217,11 @@ def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
 
 
 def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tuple[Vectors, Float64Array | None]:
-    """The vectors with length 1, and the sum of those of each text.
+    """The vectors with length 1, and the sum of each text's vectors.
 
     Returns:
-        *Shape:* ``(vectors, dimensions)`` and ``(texts, dimensions)``; no sums where each text has one vector.
+        The vectors and the sums, of *shape* ``(vectors, dimensions)`` and ``(texts, dimensions)``. The sums are None if
+        each text has one vector.
 
     Raises:
         UsageError: a vector is zero or not finite, or `starts` do not ascend.
@@ -233,15 +234,15 @@ def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tup
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
     """Mean silhouette by cosine (Rousseeuw 1987) of all texts in clusters, rounded to `DECIMALS` decimals.
 
-    The mean cosine distance to a cluster follows from the sum of its vectors, so that all texts count and no n²
-    distances are computed. A text that is alone in its cluster has a silhouette of 0.
+    The mean cosine distance to a cluster follows from the sum of its vectors, so all texts can be used without
+    computing n² distances. A text that is alone in its cluster has a silhouette of 0.
 
     Args:
         texts: Vectors of length 1. *Shape:* ``(texts, dimensions)``.
         labels: Cluster of each text; -1 for noise. *Shape:* ``(texts,)``.
 
     Returns:
-        None where there are fewer than two clusters.
+        The mean; None if there are fewer than two clusters.
     """
     texts, labels = texts[labels >= 0], labels[labels >= 0]
     names, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -259,7 +260,7 @@ def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
         cosines = products / sizes
         cosines[each, own] = -np.inf
         outside = 1 - cosines.max(axis=1)  # (rows,): to the nearest other cluster
-        # Rounding errors of identical texts are not distances.
+        # Distances of identical texts are rounding errors.
         inside, outside = (np.maximum(distance, 0).round(2 * DECIMALS) for distance in (inside, outside))
         greater = np.maximum(inside, outside)
         silhouettes = np.divide(outside - inside, greater, out=np.zeros(len(block)), where=(greater > 0) & (size > 1))
@@ -276,7 +277,7 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 
 
 def _kmeans(texts: Vectors, k: ClusterCount, seed: int) -> Int64Array:
-    """Clusters around means."""
+    """The cluster of each text by k-means. *Shape:* ``(texts,)``."""
     if k == "auto":
         sample = texts
         if len(texts) > AUTO_TEXTS:
@@ -299,7 +300,7 @@ def _kmeans_labels(texts: Vectors, k: int, seed: int, *, starts: int) -> Int64Ar
 
 
 def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
-    """Clusters of Ward's linkage."""
+    """The cluster of each text by Ward's linkage. *Shape:* ``(texts,)``."""
     from sklearn.cluster import AgglomerativeClustering
 
     _check_count(texts, AGGLOMERATIVE_TEXTS, ClusterMethod.AGGLOMERATIVE)
@@ -307,7 +308,7 @@ def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
         _check_distinct(texts, k)
     if len(texts) == 1:
         return np.zeros(1, np.int64)
-    # The whole tree, which is cut for each candidate.
+    # Build the whole tree once and cut it for each candidate.
     tree = AgglomerativeClustering(n_clusters=None, distance_threshold=0, linkage="ward")
     merges = tree.fit(texts.astype(np.float64)).children_
     if k == "auto":
@@ -316,17 +317,17 @@ def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
 
 
 def _cut_tree(merges: Int64Array, k: int) -> Int64Array:
-    """The k clusters of a tree.
+    """Cut a tree into k clusters.
 
     Args:
         merges: The two nodes of each merge, the nearest first; the i-th merge makes node `texts + i`.
             *Shape:* ``(texts - 1, 2)``.
 
     Returns:
-        *Shape:* ``(texts,)``.
+        The cluster of each text. *Shape:* ``(texts,)``.
     """
     count = len(merges) + 1
-    above = np.arange(2 * count - 1)  # (nodes,): what each was merged into
+    above = np.arange(2 * count - 1)  # (nodes,): the node that each was merged into
     made = np.arange(count, 2 * count - k)
     above[merges[: len(made)]] = made[:, None]
     while (above != above[above]).any():
@@ -335,12 +336,12 @@ def _cut_tree(merges: Int64Array, k: int) -> Int64Array:
 
 
 def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) -> int:
-    """The candidate with the greatest mean silhouette, of several the smallest; 1 where no two texts differ.
+    """The smallest candidate with the greatest mean silhouette; 1 if all texts are equal.
 
     Args:
         texts: Texts on which candidates are tried.
-        count: Texts of the collection.
-        labels_of: Finds so many clusters of them.
+        count: Number of texts in the collection.
+        labels_of: Finds a given number of clusters in `texts`.
     """
     most = min(max(10, int(count**0.5)), len(texts) - 1)
     most = _count_distinct(texts, most) if most > 0 else 0
@@ -349,7 +350,7 @@ def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) 
 
 
 def _count_distinct(texts: Vectors, most: int) -> int:
-    """How many different vectors there are, counted up to `most`. Those that differ by rounding errors are the same."""
+    """Number of distinct vectors, counted up to `most`. Vectors that differ by rounding errors count as equal."""
     found: set[bytes] = set()
     for rows in _blocks(len(texts), _BLOCK):
         for row in texts[rows].round(DECIMALS) + np.float32(0):  # 0 turns -0.0 into 0.0
@@ -382,7 +383,7 @@ def _check_count(texts: Vectors, most: int, method: ClusterMethod) -> None:
 
 
 def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
-    """Dense regions."""
+    """The cluster of each text by HDBSCAN; -1 for noise. *Shape:* ``(texts,)``."""
     from sklearn.cluster import HDBSCAN
 
     _check_count(texts, HDBSCAN_TEXTS, ClusterMethod.HDBSCAN)
@@ -391,17 +392,17 @@ def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
     if _count_distinct(texts, 2) == 1:
         # HDBSCAN never takes the whole collection as one cluster.
         return np.zeros(len(texts), np.int64)
-    # scikit-learn's trees take ten times as long with some hundred dimensions. Distances of unit vectors order pairs as
-    # cosines do, and take less memory.
+    # scikit-learn's trees are ten times as slow with several hundred dimensions. Euclidean distances of unit vectors
+    # order pairs as cosines do, and take less memory.
     model = HDBSCAN(min_cluster_size=min_size, algorithm="brute", copy=True)
     return np.asarray(model.fit(texts).labels_, np.int64)
 
 
 def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int64Array, list[int]]:
-    """Texts near a central text, as sentence-transformers' `community_detection` finds them.
+    """Communities of texts near a central text, as in sentence-transformers' `community_detection`.
 
-    Every text is the center of those that are near it. The text with the most comes first, of several the first, and
-    takes those that are in no community yet. It makes a community where these are enough.
+    Every text is a candidate center. The candidate with the most near texts comes first, and ties are in the order of
+    the texts. Its near texts that are in no community yet form a community if there are enough of them.
 
     Returns:
         Community of each text, -1 for none, and the center of each community.
@@ -413,7 +414,7 @@ def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int6
     order = order[sizes[order] >= min_size]
     labels = np.full(len(texts), -1, np.int64)
     centers: list[int] = []
-    # All pairs above the threshold may be n², so those of a few possible centers are computed again.
+    # There may be n² pairs above the threshold, so they are computed again for a few possible centers at a time.
     for rows in _blocks(len(order), _ROWS):
         possible = order[rows][labels[order[rows]] < 0]
         for center, near in zip(possible.tolist(), _neighbor_mask(texts, possible, min_cosine), strict=True):
@@ -425,7 +426,7 @@ def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int6
 
 
 def _neighbor_mask(texts: Vectors, some: Int64Array, min_cosine: float) -> NDArray[np.bool_]:
-    """Which texts have at least a cosine with some of them. *Shape:* ``(some, texts)``."""
+    """Whether texts reach a minimum cosine with some of them. *Shape:* ``(some, texts)``."""
     near = np.empty((len(some), len(texts)), bool)
     wide = texts[some].astype(np.float64)
     for columns in _blocks(len(texts), _BLOCK):
@@ -437,7 +438,7 @@ def _neighbor_mask(texts: Vectors, some: Int64Array, min_cosine: float) -> NDArr
 def _build_clustering(
     texts: Vectors, labels: Int64Array, method: ClusterMethod, centers: Sequence[int] | None = None
 ) -> Clustering:
-    """The result from the cluster of each text, and the central text of each cluster where it has one."""
+    """Build the result from the cluster of each text, and from the central texts of clusters that have them."""
     order = np.argsort(labels, kind="stable")
     numbers, first = np.unique(labels[order], return_index=True)
     groups = dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
@@ -462,13 +463,13 @@ def _build_cluster(texts: Vectors, members: Int64Array, central: int | None) -> 
 
 DEFAULT_WORDS = 4
 
-# A word must be so much more frequent in its cluster than outside, or it comes after all that are.
+# Words that are not this many times more frequent in their cluster than outside come after those that are.
 _MIN_FREQUENCY_RATIO = 2
 
-# Beyond it there are only ideographs and characters for private use.
+# Above this there are only ideographs and private-use characters.
 _LAST_CODE_POINT = 0x20000
 
-# Missing in scikit-learn's list, with the parts of don't, we'll and the like.
+# Words that scikit-learn's list lacks, including the parts of don't, we'll and similar words.
 _EXTRA_STOP_WORDS = frozenset([
     "did", "does", "doing", "having", "just", "ain", "aren", "couldn", "didn", "doesn", "don", "hadn", "hasn", "haven",
     "isn", "ll", "shouldn", "ve", "wasn", "weren", "won", "wouldn",
@@ -484,30 +485,30 @@ def cluster_names(
 ) -> list[tuple[str, ...]]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
-    Words are in lower case. They may hold hyphens; an apostrophe separates words. Numbers and single letters are left
-    out. A word that is not twice as frequent in its cluster as outside only fills up a name: function words of any
-    language are about as frequent everywhere.
+    Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
+    left out. Words that are not twice as frequent in the cluster as outside are used only if there are too few others,
+    because function words of any language are about as frequent everywhere.
 
     Args:
-        texts: Texts of the collection; empty where they are not known.
-        clustering: Its clusters.
-        words: Words of a name, at most.
-        stop_words: Words that are left out, or `english`: the list of scikit-learn with some additions.
+        texts: Texts of the collection; empty strings if they are not known.
+        clustering: The clusters of the collection.
+        words: Maximum number of words in a name.
+        stop_words: Words to leave out, or `english` for the list of scikit-learn with some additions.
 
     Returns:
-        The words of each cluster; none where its texts have none.
+        The words of each cluster; an empty tuple if its texts have no words.
 
     Raises:
-        UsageError: there is not one text for each position, words is below 1, or scikit-learn is not installed.
+        UsageError: there is not one text for each position, `words` is below 1, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
     if words < 1:
-        raise UsageError(f"names of {words} words", "Ask for one word at least.")
+        raise UsageError(f"names of {words} words", "Ask for at least one word.")
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)) + len(clustering.noise):
-        raise UsageError(f"{len(texts):,} texts are given, and others were clustered", "Give the texts of the vectors.")
+        raise UsageError(f"{len(texts):,} texts are given, but others were clustered", "Give the clustered texts.")
     is_english = stop_words == "english"
     stopped = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS if is_english else frozenset(map(_lower_case, stop_words))
 
@@ -528,7 +529,7 @@ def cluster_names(
 
 
 def display_names(names: Iterable[Sequence[str]]) -> list[str]:
-    """What to call clusters: their words, or `cluster N` by the position from 0; no two are called the same."""
+    """Distinct display names of clusters: their words, or `cluster N` by the position from 0."""
     shown: dict[str, None] = {}
     for number, words in enumerate(names):
         name = wanted = ", ".join(words) or f"cluster {number}"
@@ -541,7 +542,7 @@ def display_names(names: Iterable[Sequence[str]]) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, normalized: letters and digits of any script with the marks that they carry."""
+    """The normalized words of a text: letters and digits of any script with their combining marks."""
     # A single character is a word in scripts without upper and lower case, such as Chinese.
     words = [word for word in _word_pattern().findall(_lower_case(text)) if len(word) > 1 or word == word.upper()]
     return [word for word in words if any(map(str.isalpha, word))]
@@ -553,7 +554,7 @@ def _lower_case(text: str) -> str:
 
 @cache
 def _word_pattern() -> re.Pattern[str]:
-    # \w leaves out the combining marks without which Hindi or Thai falls to pieces, and the joiners of Persian.
+    # \w does not match combining marks, without which words of Hindi or Thai break apart, and joiners of Persian.
     marks = "".join(chr(code) for code in range(_LAST_CODE_POINT) if unicodedata.category(chr(code))[0] == "M")
     character = rf"[\w{marks}\u200c\u200d]"
     return re.compile(rf"{character}+(?:[-\u2010\u2011]{character}+)*")
@@ -562,12 +563,12 @@ def _word_pattern() -> re.Pattern[str]:
 def _rank_words(
     counts: Any, of_all: NDArray[np.int64], of_clusters: NDArray[np.int64], number: int
 ) -> NDArray[np.int64]:
-    """Words of a cluster, the best first.
+    """Indices of a cluster's words, the best first.
 
     Args:
-        counts: How often each word is in each cluster, sparse. *Shape:* ``(clusters, words)``.
-        of_all: How often it is in all of them. *Shape:* ``(words,)``.
-        of_clusters: Words of each cluster, repeated ones counted. *Shape:* ``(clusters,)``.
+        counts: Frequency of each word in each cluster, sparse. *Shape:* ``(clusters, words)``.
+        of_all: Frequency of each word in all clusters. *Shape:* ``(words,)``.
+        of_clusters: Number of words in each cluster, with repetitions. *Shape:* ``(clusters,)``.
     """
     row = counts[[number]]
     own, here = row.indices, row.data  # (words of the cluster,)

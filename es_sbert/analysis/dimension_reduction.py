@@ -1,8 +1,8 @@
-"""Rotate the vectors of a model so that their first dimensions hold the most (principal component analysis).
+"""Rotate the vectors of a model so that the first dimensions hold most of the information (principal components).
 
-A rotation changes no cosine of whole vectors. The axes are the eigenvectors of the mean outer product of unit vectors,
-in the order of their eigenvalues: of all linear maps, their first N lose the least of the dot products (Eckart and
-Young 1936). The mean is not subtracted, because cosines are measured from the origin.
+A rotation does not change the cosines of whole vectors. The axes are the eigenvectors of the mean outer product of unit
+vectors, in the order of their eigenvalues. Of all linear maps to N dimensions, the first N axes preserve dot products
+best (Eckart and Young 1936). The mean is not subtracted, because cosines are measured from the origin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from es_sbert.vectors import Vectors
 
 # Lengths that vectors are often cut to.
 _USUAL_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-# Texts that are compared with each other, and how many of them are queries: a matrix of 20 million cosines.
+# Number of texts that are compared, and of queries among them: a matrix of 20 million cosines.
 _MAX_HELD_OUT, _MAX_QUERIES = 20_000, 1_000
 _HELD_OUT_SHARE = 0.25
 _K = 10
@@ -29,10 +29,10 @@ _K = 10
 
 @dataclass(frozen=True)
 class ShortVectorQuality:
-    """What the first dimensions of vectors keep.
+    """The recall of the first dimensions of vectors.
 
     Attributes:
-        dimensions: How many.
+        dimensions: Number of dimensions.
         recall: Share of a text's ten nearest texts by whole vectors that are also its ten nearest by the cut ones.
         rotated_recall: The same after the rotation.
     """
@@ -44,13 +44,13 @@ class ShortVectorQuality:
 
 @dataclass(frozen=True)
 class Rotation:
-    """A rotation of a model's vectors, and what it was measured to do.
+    """A rotation of a model's vectors, and its measured quality.
 
     Attributes:
-        axes: Orthonormal rows, found in all texts. *Shape:* ``(dimensions, dimensions)``.
-        texts: All texts.
-        held_out: Of these, the texts that axes of the others were measured on.
-        quality: What these axes keep of the held-out texts, for some lengths, the shortest first.
+        axes: Orthonormal rows, computed from all texts. *Shape:* ``(dimensions, dimensions)``.
+        texts: Number of texts.
+        held_out: Number of texts that were held out for the measurement.
+        quality: Quality on the held-out texts of axes computed from the others, by length, the shortest first.
     """
 
     axes: NDArray[np.float32]
@@ -64,12 +64,14 @@ class Rotation:
 
 
 def fit_rotation(vectors: Vectors, seed: int = 0, lengths: Sequence[int] = ()) -> Rotation:
-    """The rotation for vectors like these, measured by axes of three quarters of them on the random rest.
+    """Compute the rotation for vectors like these, and measure its quality.
+
+    The quality is measured on a random quarter of the vectors, with axes computed from the others.
 
     Args:
         vectors: Embeddings of distinct texts, of any length. *Shape:* ``(texts, dimensions)``.
-        seed: Decides which are held out.
-        lengths: Numbers of dimensions to measure; by default some usual ones.
+        seed: Seed of the random choice.
+        lengths: Numbers of dimensions to measure; by default some common ones.
 
     Raises:
         SourceError: too few texts for the number of dimensions.
@@ -80,7 +82,7 @@ def fit_rotation(vectors: Vectors, seed: int = 0, lengths: Sequence[int] = ()) -
         needed = int(np.ceil(dimensions / (1 - _HELD_OUT_SHARE))) + 1
         raise SourceError(
             f"{count:,} distinct texts are too few to find {dimensions} axes",
-            f"Give at least {pluralize(needed, 'text')} like those that will be searched; ten thousand are better.",
+            f"Give at least {pluralize(needed, 'text')} similar to those to be searched; ten thousand are better.",
         )
     order = np.random.default_rng(seed).permutation(count)
     measured = vectors[order[:held_out]]
@@ -88,7 +90,7 @@ def fit_rotation(vectors: Vectors, seed: int = 0, lengths: Sequence[int] = ()) -
     chosen = [length for length in lengths or _USUAL_LENGTHS if length < dimensions]
     plain, turned = cut_recall(measured, chosen), cut_recall(rotated, chosen)
     quality = tuple(map(ShortVectorQuality, chosen, plain, turned))
-    # More texts give better axes, so those to use are of all.
+    # More texts give better axes, so the returned ones are computed from all.
     return Rotation(principal_axes(vectors), count, held_out, quality)
 
 
@@ -109,12 +111,12 @@ def principal_axes(vectors: Vectors) -> NDArray[np.float32]:
 
 
 def cut_recall(vectors: Vectors, lengths: Sequence[int], k: int = _K) -> list[float]:
-    """Share of each text's nearest texts that are found with the first values of the vectors.
+    """Mean share of the queries' nearest texts that are found with the first values of the vectors, for each length.
 
     Args:
-        vectors: Of texts, the first of which are the queries. *Shape:* ``(texts, dimensions)``.
-        lengths: How many values to keep.
-        k: Neighbours.
+        vectors: Vectors of texts; the first ones are the queries. *Shape:* ``(texts, dimensions)``.
+        lengths: Numbers of values to keep.
+        k: Number of neighbors.
     """
     k = min(k, len(vectors) - 1)
     expected = _neighbors(vectors, k)

@@ -1,11 +1,11 @@
-"""Near-duplicates in an index that is too large to compare all pairs: kNN search proposes candidates.
+"""Find near-duplicates in an index that is too large to compare all pairs, with candidates from kNN search.
 
-Each document's vector is searched for. Every proposed pair is compared again with the float32 vectors, so each
-reported pair is a real one. The recall is estimated on a random sample that is compared with all documents.
+The index is searched for each document's vector. Every candidate pair is compared again with the float32 vectors, so
+all reported pairs are near-duplicates. The recall is estimated on a random sample that is compared with all documents.
 
-Documents are read in the order of their last writes. So an interrupted search resumes, and documents written during
-the search are read at the end. Documents with equal vectors are searched for once: exact copies cost no searches and
-do not crowd out other near-duplicates.
+Documents are read in the order of their last writes. Therefore an interrupted search can resume, and documents written
+during the search are read at the end. Documents with equal vectors share one search, so exact copies cost no searches
+and do not crowd out other near-duplicates.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ from es_sbert.index.vector_field import read_vector_field, require_index, vector
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
-# Vectors up to this size are compared in memory, which takes three times as much: 700,000 of 384 dimensions.
+# Vectors up to this total size (700,000 of 384 dimensions) are compared in memory, which takes three times as much.
 EXACT_BYTES = 1 << 30
 
 _PAGE = 500
-_SEARCHES_PER_REQUEST = 100  # of one request
-# By how much the engine's cosine may lie below that of the float32 vectors.
+_SEARCHES_PER_REQUEST = 100
+# The engine's cosine may be lower than that of the float32 vectors by this much.
 _SLACK = 1e-3
-# A document all of whose neighbors are near-duplicates is searched for again with so many times more.
+# If all neighbors of a document are near-duplicates, the search is repeated with this many times more neighbors.
 _GROWTH = 4
-# Rounds over what was written while the round before ran, the first one included.
+# Maximum number of rounds. Each one after the first covers the writes during the round before.
 _ROUNDS = 4
-# Writes that are read once more by the next round: one may become visible after another with a later number.
+# Writes that the next round reads again, because a write may become visible after one with a higher number.
 _OVERLAP = 2000
 Priority = Callable[[TextCollection], Sequence[float] | None]
 
@@ -91,8 +91,11 @@ def search_duplicates(
 
     Args:
         engine, index, vector_field, settings, fields, priority: See `DuplicateSearch` and its `run`.
-        state: File of the state; deleted at the end.
+        state: Checkpoint file; deleted at the end.
         retry_seconds: How long to wait for an engine that is overloaded or does not answer.
+
+    Returns:
+        The groups, and the measured recall.
 
     Raises:
         IndexMissing, IndexMismatch, EngineError: see `DuplicateSearch`.
@@ -109,8 +112,8 @@ def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | No
     """Whether all pairs of an index can be compared in memory: its vectors take `EXACT_BYTES` at most.
 
     Raises:
-        IndexMissing: no such index.
-        IndexMismatch: no such vector field.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the vector field does not exist.
         EngineError: the engine failed.
     """
     vector = read_vector_field(engine, index, vector_field)
@@ -124,14 +127,14 @@ class DuplicateSearch:
         engine: The engine to use.
         index: Index or alias.
         vector_field: Field that holds the vectors.
-        settings: What is searched for.
+        settings: The settings of the search.
         policy: How long transient failures are retried.
         on_wait: Called with the reason when a request is retried.
 
     Raises:
-        IndexMissing: no such index.
-        IndexMismatch: no such vector field.
-        EngineError: the engine failed. So do all methods.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the vector field does not exist.
+        EngineError: the engine failed. All methods may raise this.
     """
 
     def __init__(
@@ -149,23 +152,23 @@ class DuplicateSearch:
         self._on_progress: OnProgress = lambda done, total: None
         self._retrying = make_retrier(policy, on_wait)
         self._state = state = self._retrying(partial(require_index, engine, index))
-        # Not the alias: it may be moved during the search, and OpenSearch applies its filter after the search by kNN.
+        # Search the index, not the alias: the alias may move, and OpenSearch applies its filter after the kNN search.
         self._index = state.name
         own = state.alias_filter(index)
         self._filter = settings.filter if own is None else and_query(own, settings.filter)
         self._vector = vector_field_from_state(engine, state, vector_field)
-        # Ids of a lookup must be fewer than the hits that a search may return.
+        # A multi-get must have fewer ids than a search may return hits.
         self._page = max(1, min(_PAGE, self._state.result_window - 1))
         self._total = 0
 
     @property
     def index_type(self) -> IndexType:
-        """Of the vector field."""
+        """The index type of the vector field."""
         return IndexType(self._vector.meta.index_type)
 
     @property
     def identity(self) -> str:
-        """What must be the same for a search to resume another one."""
+        """The index and the settings as text. Only a search with the same identity can be resumed."""
         settings = self._settings
         parts = [
             self._state.uuid, self._vector.name, self._vector.meta.fingerprint,
@@ -182,13 +185,16 @@ class DuplicateSearch:
         priority: Priority = lambda texts: None,
         on_progress: OnProgress = lambda done, total: None,
     ) -> DuplicateSearchResult:
-        """Search to the end.
+        """Run the search, or resume it, to its end.
 
         Args:
-            state: Opened with `identity`.
-            fields: Further fields of the documents to keep.
-            priority: Gives each document's priority: the one with the greatest is kept, of several the first.
-            on_progress: Called with the number of documents compared, and that of all documents.
+            state: The checkpoint, opened with `identity`.
+            fields: Further fields of the documents to read.
+            priority: Returns the priority of each document. The first one with the greatest priority is kept.
+            on_progress: Called with the number of compared documents, and of all documents.
+
+        Returns:
+            The groups, and the measured recall.
 
         Raises:
             OutputError: the state cannot be written.
@@ -199,7 +205,7 @@ class DuplicateSearch:
         sample = state.sample(self._vector.meta.dimensions)
         for number in range(_ROUNDS):
             ends = [self._latest_seq_no(shard) for shard in range(self._shards)]
-            # The second round comes always, for the overlap with the first.
+            # The second round always runs, because it reads the overlap with the first.
             if number > 1 and ends == state.positions:
                 break
             self._total = state.compared + self._count_after(state.positions)
@@ -207,7 +213,7 @@ class DuplicateSearch:
                 self._compare_shard(shard, end, state, sample)
         texts, pairs, lost = self._confirm_pairs(state, fields)
         if lost:
-            # Documents that were a copy of one that is gone or another by now have not been searched for themselves.
+            # Copies of a document that was then deleted or changed have not been searched for yet.
             for part in batched(sorted(lost, key=str), self._page):
                 again = self._candidates(list(_vectors_by_key(self._look_up(part))))
                 state.add(again, [], state.positions, state.compared)
@@ -222,11 +228,11 @@ class DuplicateSearch:
         return int(self._state.settings["index.number_of_shards"])
 
     def _query(self) -> Json:
-        """The documents that have a vector and match the filter."""
+        """A query for the documents that have a vector and match the filter."""
         return and_query(has_vector_query(self._vector.name, self._vector.meta), self._filter)
 
     def _sample(self) -> list[KeyedVectors]:
-        """Some documents at random."""
+        """Random documents with their vectors."""
         if not self._settings.sample:
             return []
         body = {
@@ -243,7 +249,7 @@ class DuplicateSearch:
         return found
 
     def _count_skipped(self) -> SkippedDocuments:
-        """Documents that are not compared, by the reason."""
+        """The documents that are not compared, by reason."""
         meta = self._vector.meta
         fingerprint = f"{document_meta_field(self._vector.name)}.fingerprint"
         has_vector = has_vector_query(self._vector.name, meta)
@@ -263,7 +269,7 @@ class DuplicateSearch:
         return skipped
 
     def _latest_seq_no(self, shard: int) -> int:
-        """The greatest `_seq_no` that a search of the shard sees; -1 where it has no document."""
+        """The greatest `_seq_no` that a search of the shard sees; -1 if the shard has no documents."""
         body: Json = {
             "query": self._query(), "sort": [{"_seq_no": "desc"}], "size": 1, "_source": False,
             "track_total_hits": False,
@@ -272,7 +278,7 @@ class DuplicateSearch:
         return int(hits[0]["sort"][0]) if hits else -1
 
     def _count_after(self, positions: Sequence[int]) -> int:
-        """Documents that were written since."""
+        """Number of documents that were written after these positions."""
         count = 0
         for shard, position in enumerate(positions):
             query = and_query({"range": {"_seq_no": {"gt": position}}}, self._query())
@@ -289,7 +295,7 @@ class DuplicateSearch:
             query = reader.query(self._query())
             hits = self._retrying(partial(read, query=query, source_includes=reader.includes))
             if not hits:
-                # Deleted since, or another copy of the shard was asked that does not show them yet: see `unread`.
+                # They were deleted, or this copy of the shard does not show them yet; `unread` counts those.
                 return
             reader.add(hits)
             documents = reader.collection()
@@ -304,13 +310,15 @@ class DuplicateSearch:
     def _new_candidates(
         self, documents: TextCollection, state: DuplicateSearchState, position: int
     ) -> tuple[list[KeyPair], int]:
-        """Near-duplicates of documents that were not compared yet, by the engine's scores or by equal vectors.
+        """Near-duplicates of documents that have not been compared yet, by the engine's scores or by equal vectors.
 
         Args:
+            documents: The documents.
+            state: The checkpoint.
             position: Documents up to this `_seq_no` may have been compared.
 
         Returns:
-            The pairs, and the number of documents that were compared now.
+            The pairs, and the number of documents that were newly compared.
         """
         owned = list(_vectors_by_key(documents))
         firsts = state.first_with_vectors(owned)
@@ -327,7 +335,7 @@ class DuplicateSearch:
         return pairs + self._candidates(wanted), compared
 
     def _candidates(self, owned: Sequence[KeyedVectors]) -> list[KeyPair]:
-        """Near-duplicates of documents, given by their vectors, by the engine's scores."""
+        """Near-duplicates of documents by the engine's scores."""
         pairs: list[KeyPair] = []
         searches = [(key, vector) for key, vectors in owned for vector in vectors]
         most = min(MAX_K, self._state.result_window) - 1
@@ -344,7 +352,7 @@ class DuplicateSearch:
         return pairs
 
     def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[DocumentKey]]:
-        """Of each vector: its nearest documents that may reach the threshold, itself among them."""
+        """The nearest documents of each vector that may reach the threshold, its own document included."""
         candidates = self._settings.num_candidates
         query = VectorQuery(
             self._vector.name,
@@ -365,7 +373,7 @@ class DuplicateSearch:
     def _confirm_pairs(
         self, state: DuplicateSearchState, fields: Sequence[str]
     ) -> tuple[TextCollection, tuple[Int64Array, Int64Array], set[DocumentKey]]:
-        """The pairs that reach the threshold by the vectors that the documents have now.
+        """Confirm the pairs that reach the threshold with the documents' current vectors.
 
         Returns:
             The documents of all candidates, positions of the pairs, and the documents that lost a candidate because it
@@ -387,7 +395,7 @@ class DuplicateSearch:
         gone = (pairs < 0).any(axis=0)
         there = pairs[:, ~gone]
         cosines = pair_cosines(documents.vectors, there[0], there[1], documents.starts)
-        # Only a document that was changed since is so far from the engine's score.
+        # A cosine this far from the engine's score means that a document has changed.
         changed = cosines < self._settings.min_cosine - 2 * _SLACK
         lost = np.concatenate([pairs[:, gone].max(axis=0, initial=-1), there[:, changed].ravel()])
         right = there[:, cosines >= self._settings.min_cosine]
@@ -400,13 +408,13 @@ class DuplicateSearch:
         state: DuplicateSearchState,
         sample: list[DocumentKey],
     ) -> DuplicateRecall:
-        """How many of the sample's near-duplicates are in one group."""
+        """The recall: how many near-duplicates of the sampled documents are in the same group."""
         keys = texts.keys
         group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
         together = {
             pair: pair[0] in group_of and group_of[pair[0]] == group_of.get(pair[1]) for pair in state.sample_pairs()
         }
-        # Documents that are gone or changed since they were compared were not missed.
+        # Documents that were deleted or changed after they were compared do not count as missed.
         missed = [pair for pair, hit in together.items() if not hit]
         still = set(self._still_near_duplicates(missed))
         together = {pair: hit for pair, hit in together.items() if hit or pair in still}
@@ -418,7 +426,7 @@ class DuplicateSearch:
         return DuplicateRecall(len(sample), len(together), sum(together.values()), shares)
 
     def _still_near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
-        """Those of some pairs that are near-duplicates by the vectors that the documents have now."""
+        """The pairs that are still near-duplicates by the documents' current vectors."""
         for some in batched(pairs, max(1, self._page // 2)):
             documents = self._look_up(list(dict.fromkeys(key for pair in some for key in pair)))
             place = {key: number for number, key in enumerate(documents.keys)}
@@ -428,13 +436,13 @@ class DuplicateSearch:
             yield from itertools.compress(there, cosines >= self._settings.min_cosine)
 
     def _look_up(self, keys: Sequence[DocumentKey]) -> TextCollection:
-        """The current documents in the order of these keys, without those that were deleted or no longer match."""
+        """The current documents in the order of these keys, without those that are deleted or no longer match."""
         reader = TextCollectionBuilder(self._vector)
         self._read_current(keys, reader)
         return reader.collection()
 
     def _read_current(self, keys: Sequence[DocumentKey], reader: TextCollectionBuilder) -> None:
-        """As `_look_up`, added to others."""
+        """Add the current documents with these keys to a reader, as in `_look_up`."""
         ids, query = [document_id for document_id, _ in keys], reader.query(self._query())
         source, window = self._engine.info.source_with_vectors(reader.includes), self._state.result_window
         find = partial(multi_get, self._engine, self._index, ids, query=query, source=source, result_window=window)
@@ -443,14 +451,14 @@ class DuplicateSearch:
 
 
 def _vectors_by_key(documents: TextCollection) -> Iterator[KeyedVectors]:
-    """Of each document: its vectors."""
+    """The key and the vectors of each document."""
     ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
     for key, start, end in zip(documents.keys, documents.starts.tolist(), ends, strict=True):
         yield key, documents.vectors[start:end]
 
 
 def _sample_pairs(sample: Sequence[KeyedVectors], documents: TextCollection, min_cosine: float) -> list[KeyPair]:
-    """The near-duplicates of the sampled documents among others, exactly."""
+    """The exact near-duplicates of the sampled documents among other documents."""
     if not sample or not len(documents):
         return []
     keys = documents.keys

@@ -1,4 +1,4 @@
-"""Near-duplicates: groups of pairs, the text of each group to keep, and the resumable state of a search."""
+"""Near-duplicates: groups of pairs, the text to keep of each group, and the checkpoint of a search."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ DEFAULT_SAMPLE = 1000
 
 @dataclass(frozen=True)
 class DuplicateSearchSettings:
-    """What is searched for, and how.
+    """The settings of a search for near-duplicates.
 
     Attributes:
         min_cosine: Documents with at least this cosine are near-duplicates.
         filter: Query that every document must match; None for all documents.
-        neighbors: Nearest documents that a search gives; more where all of them are near-duplicates.
-        num_candidates: Vectors that each shard looks at in a search; None for the default of a search.
-        sample: Documents on which the recall is measured.
-        seed: Of the sample.
+        neighbors: Number of nearest documents that a search returns. It grows if all of them are near-duplicates.
+        num_candidates: Number of vectors that each shard considers in a search; None for the default of searches.
+        sample: Number of documents on which the recall is measured.
+        seed: Seed of the sample.
     """
 
     min_cosine: float
@@ -54,18 +54,18 @@ class DuplicateSearchSettings:
         check_cosine(self.min_cosine)
         if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
             remedy = f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}."
-            raise UsageError(f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are requested", remedy)
+            raise UsageError(f"{self.neighbors:,} neighbors and a sample of {self.sample:,} were requested", remedy)
 
 
 @dataclass(frozen=True)
 class DuplicateRecall:
-    """How many of the exact near-duplicates of some documents the search has put into one group.
+    """The recall of a search, measured on a random sample of documents.
 
     Attributes:
-        sampled: Documents, taken at random, that were compared with all others.
-        pairs: Pairs of one of them and a near-duplicate of it.
-        found: Of these pairs, those whose documents are in one group.
-        shares: Of each sampled document that has a near-duplicate: the part of them that is in its group.
+        sampled: Number of sampled documents, which were compared with all others.
+        pairs: Number of pairs of a sampled document and a near-duplicate of it.
+        found: Number of these pairs whose documents are in the same group.
+        shares: For each sampled document with near-duplicates, the share of them in its group.
     """
 
     sampled: int
@@ -80,11 +80,11 @@ class DuplicateSearchResult:
 
     Attributes:
         texts: The documents that have a near-duplicate, sorted by id.
-        groups: Positions are those in `texts`.
-        compared: Documents that were compared, those without a near-duplicate included.
-        recall: As measured.
-        resumed: Whether the search went on from an earlier one.
-        unread: Documents that were written at the end of the search and were not compared.
+        groups: The groups; positions refer to `texts`.
+        compared: Number of documents that were compared, including those without a near-duplicate.
+        recall: The measured recall.
+        resumed: Whether the search resumed an earlier one.
+        unread: Number of documents that were written at the end of the search and were not compared.
     """
 
     texts: TextCollection
@@ -97,7 +97,7 @@ class DuplicateSearchResult:
 
 DEFAULT_MIN_COSINE = 0.95
 
-# Pairs between different groups that are held before the groups are joined: 16 bytes each.
+# Maximum number of pairs between different groups in memory before the groups are merged; 16 bytes each.
 _MAX_PENDING_PAIRS = 4 << 20
 
 # Compact dates of ISO 8601 (20260131) have eight digits, milliseconds of any date since 1970 more.
@@ -105,7 +105,7 @@ _DATE_DIGITS = 8
 
 
 class KeepPolicy(StrEnum):
-    """Which text of a group is kept; of several, the first."""
+    """Which text of a group is kept. If several qualify, it is the first."""
 
     FIRST = "first"
     LONGEST = "longest"
@@ -118,7 +118,7 @@ class DuplicateGroup(NamedTuple):
     Attributes:
         kept: Position of the text to keep.
         members: Positions of all texts of the group, the kept one included, ascending.
-        cosines: Of each member with the kept text. In a chain of near-duplicates it may be below the threshold.
+        cosines: Cosine of each member with the kept text. In a chain of near-duplicates it may be below the threshold.
     """
 
     kept: int
@@ -134,18 +134,19 @@ def duplicate_groups(
     priority: Sequence[float] | None = None,
     block: int = 2048,
 ) -> list[DuplicateGroup]:
-    """Group the near-duplicates of a collection, exactly.
+    """Group the near-duplicates of a collection with an exact search.
 
-    Two texts whose cosine is not below the threshold are near-duplicates. A group holds all texts that a chain of
-    near-duplicates connects (single linkage). Texts without a near-duplicate are in no group.
+    Two texts are near-duplicates if their cosine is not below the threshold. A group holds all texts that a chain of
+    near-duplicates connects (single linkage). Texts without near-duplicates are not in any group.
 
     Args:
         vectors, starts, block: See `most_similar_pairs`.
         min_cosine: The threshold, -1 to 1.
-        priority: Of each text: the member with the greatest is kept, of several the first. None: the first is kept.
+        priority: Priority of each text. The first member with the greatest priority is kept; None keeps the first
+            member.
 
     Returns:
-        The groups, the largest first; equally large ones in the order of their first members.
+        The groups, the largest first; groups of equal size are in the order of their first members.
 
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or SciPy is not installed.
@@ -164,17 +165,21 @@ def groups_of_pairs(
     starts: Int64Array | None = None,
     priority: Sequence[float] | None = None,
 ) -> list[DuplicateGroup]:
-    """As `duplicate_groups`, of near-duplicates that are known.
+    """Group near-duplicates as `duplicate_groups` does, from known pairs.
 
     Args:
-        pairs: Positions of the first and of the second texts of some pairs, part by part. *Shape:* ``(pairs,)`` each.
+        vectors, starts, priority: See `duplicate_groups`.
+        pairs: Positions of the first and the second texts of pairs, in batches. *Shape:* ``(pairs,)`` each.
+
+    Returns:
+        The groups, in the order of `duplicate_groups`.
     """
     require_extra("analysis", "scipy")
     labels = np.arange(len(vectors) if starts is None else len(starts))  # (texts,): the group of each text
     held: list[tuple[Int64Array, Int64Array]] = []
     size = 0
     for first, second in pairs:
-        # Pairs inside a group add nothing.
+        # Pairs within a group can be ignored.
         apart = labels[first] != labels[second]
         if apart.any():
             held.append((first[apart], second[apart]))
@@ -185,11 +190,13 @@ def groups_of_pairs(
 
 
 def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | None = None) -> list[float] | None:
-    """The priority of each text: the one with the greatest is kept. None where the first is kept.
+    """The priorities of texts, of which the greatest is kept; None if the first text is kept.
 
     Args:
-        date_field: With `newest`: field of the date, which the collection was read with. A text without a date is older
-            than all others.
+        texts: The texts.
+        keep: The policy.
+        date_field: Field with the date of a text, for `newest`; the collection must contain it. Texts without a date
+            count as the oldest.
 
     Raises:
         UsageError: a date cannot be read, or no text has one.
@@ -213,7 +220,7 @@ def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | N
 
 
 def _latest_timestamp(value: object, name: str, date_field: str) -> float:
-    """Milliseconds since 1970 of a date, of several the latest; minus infinity without one."""
+    """The latest of one or several dates in milliseconds since 1970; minus infinity without a date."""
     if value is None or value == "":
         return -math.inf
     if isinstance(value, list):
@@ -221,7 +228,7 @@ def _latest_timestamp(value: object, name: str, date_field: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str):
-        # Files without types, such as CSV, have numbers as text.
+        # Formats without types, such as CSV, hold numbers as text.
         if len(value) > _DATE_DIGITS and value.isascii() and value.isdigit():
             return float(value)
         with contextlib.suppress(ValueError):
@@ -248,7 +255,7 @@ def _build_groups(
         int(group[0]) if priority is None else max(group.tolist(), key=lambda text: (priority[text], -text))
         for group in members
     ]
-    # All at once: a collection may have many small groups.
+    # Computed for all groups at once, because there may be many small ones.
     sizes = [len(group) for group in members]
     cosines = pair_cosines(vectors, np.repeat(kept, sizes), np.concatenate(members), starts)
     return [
@@ -258,7 +265,7 @@ def _build_groups(
 
 
 def _merge_groups(labels: Int64Array, pairs: Sequence[tuple[Int64Array, Int64Array]]) -> Int64Array:
-    """The groups after texts of these pairs were put into one."""
+    """The group of each text after merging the groups that these pairs connect."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -288,23 +295,23 @@ KeyedVectors = tuple[DocumentKey, Vectors]
 
 
 class DuplicateSearchState:
-    """Pairs of documents that are near-duplicates by the engine's scores, and the progress of the search.
+    """The checkpoint of a search: pairs that are near-duplicates by the engine's scores, and the progress.
 
     Not thread-safe. Use as a context manager.
 
     Args:
         path: The file; created if it is missing.
-        identity: What must be the same for a search to resume.
+        identity: Identity of the search; a search with another identity is not resumed.
 
     Attributes:
         path: The file.
         resumed: Whether an earlier search is resumed.
-        positions: Up to which `_seq_no` the documents of each shard were compared; empty at the beginning.
-        compared: Documents that were compared.
+        positions: The `_seq_no` up to which each shard's documents were compared; empty at the beginning.
+        compared: Number of documents that were compared.
 
     Raises:
-        UsageError: the file is not ours or holds another search, or another process works with it.
-        OutputError: the file cannot be read or written. So do all methods.
+        UsageError: the file is not a checkpoint, belongs to another search, or is used by another process.
+        OutputError: the file cannot be read or written. All methods may raise this.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -330,15 +337,16 @@ class DuplicateSearchState:
         self._db.close()
 
     def remove(self) -> None:
-        """Close and delete the file: the search is over."""
+        """Close and delete the file at the end of the search."""
         self._db.close()
         self.path.unlink(missing_ok=True)
 
     def start(self, positions: Sequence[int], sample: Iterable[KeyedVectors]) -> None:
-        """Begin a search: nothing was compared yet.
+        """Start a search from the beginning.
 
         Args:
-            sample: Documents whose near-duplicates are also found exactly.
+            positions: The positions before the first document of each shard.
+            sample: Documents whose exact near-duplicates are found as well.
         """
         with self._transaction(positions, 0):
             self._db.executemany(
@@ -353,9 +361,9 @@ class DuplicateSearchState:
         return [(_decode_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions)) for key, vectors in rows]
 
     def first_with_vectors(self, documents: Iterable[KeyedVectors]) -> list[tuple[DocumentKey, bool]]:
-        """Of each document: the first one that had the same vectors, and whether that is new.
+        """For each document, the first one with the same vectors, and whether these vectors are new.
 
-        The first one may be the document itself. They are remembered with the next `add`.
+        The first one may be the document itself. The next `add` commits them.
         """
         found: list[tuple[DocumentKey, bool]] = []
         with self._errors():
@@ -370,7 +378,7 @@ class DuplicateSearchState:
     def add(
         self, pairs: Iterable[KeyPair], sample_pairs: Iterable[KeyPair], positions: Sequence[int], compared: int
     ) -> None:
-        """Add what a page of documents has brought, and how far the search is now."""
+        """Add the pairs of a page of documents, and update the progress."""
         with self._transaction(positions, compared):
             for pair in pairs:
                 numbers = sorted(map(self._number, pair))
@@ -379,14 +387,14 @@ class DuplicateSearchState:
                 self._db.execute("INSERT OR IGNORE INTO sample_pairs VALUES (?, ?)", sorted(map(_encode_key, pair)))
 
     def documents(self) -> Iterator[list[tuple[int, DocumentKey]]]:
-        """Numbers and keys of the documents that are in a pair, sorted by id, in pages."""
+        """Numbers and keys of the documents in pairs, sorted by id, in pages."""
         with self._errors():
             cursor = self._db.execute("SELECT number, key FROM documents ORDER BY id, key")
             while rows := cursor.fetchmany(_PAGE):
                 yield [(number, _decode_key(key)) for number, key in rows]
 
     def pairs(self) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Numbers of the documents of the pairs, in pages."""
+        """Document numbers of the pairs, in pages."""
         with self._errors():
             cursor = self._db.execute("SELECT first, second FROM pairs")
             while rows := cursor.fetchmany(_PAGE):
@@ -394,7 +402,7 @@ class DuplicateSearchState:
                 yield first, second
 
     def sample_pairs(self) -> list[KeyPair]:
-        """The near-duplicates of the sampled documents, found exactly."""
+        """The exact near-duplicates of the sampled documents."""
         with self._errors():
             rows = self._db.execute("SELECT first, second FROM sample_pairs").fetchall()
         return [(_decode_key(first), _decode_key(second)) for first, second in rows]
@@ -405,7 +413,7 @@ class DuplicateSearchState:
 
     @contextmanager
     def _transaction(self, positions: Sequence[int], compared: int) -> Iterator[None]:
-        """Commit what is inserted, and how far the search is then."""
+        """Commit the insertions together with the progress."""
         with self._errors():
             self._begin()
             yield
@@ -419,11 +427,11 @@ class DuplicateSearchState:
         try:
             yield
         except sqlite3.Error as error:
-            # Errors that SQLite has not seen, such as a closed file, have no code.
+            # Errors that do not come from SQLite itself, such as a closed file, have no code.
             code = getattr(error, "sqlite_errorcode", None)
             if code == sqlite3.SQLITE_BUSY:
                 raise UsageError(
-                    f"another process works with {self.path}", "Wait until it is done, or give `state` another file."
+                    f"another process uses {self.path}", "Wait until it has ended, or give `state` another file."
                 ) from error
             if code == sqlite3.SQLITE_NOTADB:
                 raise self._not_our_file() from error
@@ -438,7 +446,7 @@ class DuplicateSearchState:
         return int(number)
 
     def _read(self, identity: str) -> bool:
-        """Whether the file holds this search; if it holds none, it is set up for this one."""
+        """Whether the file holds this search. If it holds no search, it is set up for this one."""
         [(ours,)] = self._db.execute("PRAGMA application_id")
         [(version,)] = self._db.execute("PRAGMA user_version")
         tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -451,9 +459,9 @@ class DuplicateSearchState:
                 return bool(self.positions)
             if compared:
                 raise UsageError(
-                    f"{self.path} holds a search with other options, or of another index or model, that has compared "
+                    f"{self.path} holds a search with other settings, or of another index or model, that has compared "
                     f"{pluralize(compared, 'document')}",
-                    "Use the same options to resume it, give `state` another file, or delete this one.",
+                    "Use the same settings to resume it, give `state` another file, or delete this one.",
                 )
         for name in tables:
             self._db.execute(f"DROP TABLE {name}")

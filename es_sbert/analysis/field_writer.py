@@ -1,7 +1,7 @@
-"""Writes results of an analysis into a field of the analyzed documents, by partial updates.
+"""Write the results of an analysis into a field of the analyzed documents, with partial updates.
 
 A document is updated only if it is still the analyzed version. If another writer has changed it, it is read again,
-and skipped if its text changed. Every update ends in exactly one outcome.
+and skipped if its text has changed. Every update has exactly one outcome.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from es_sbert.index.vector_field import VectorField, require_index, vector_field
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.messages import have, pluralize
 
-_WRITTEN = "written_fields"  # of `_meta.es_sbert`
-# Documents that are looked at again in one request.
+_WRITTEN = "written_fields"  # a key of `_meta.es_sbert`
+# Documents that are read again in one request.
 _PAGE = 500
-# Updates that are in memory at once: those of all documents of an index may not fit.
+# Updates in memory at a time, because those of all documents of an index may not fit.
 _BATCH = 5000
-# Another writer may be faster this often before a document is given up.
+# Number of conflicts with other writers before a document is given up.
 _MAX_ATTEMPTS = 10
 
 
 @dataclass(frozen=True)
 class FieldUpdate:
-    """A field of one document.
+    """An update of a field in one document.
 
     Attributes:
         field: Name of the field.
-        id: Of the document.
-        text: What was analyzed; a document whose text has changed is skipped.
+        id: Id of the document.
+        text: The analyzed text; a document whose text has changed is skipped.
         version: The version that was analyzed.
-        value: What the field gets; None removes it.
+        value: The new value; None removes the field.
     """
 
     field: str
@@ -70,7 +70,7 @@ class FieldUpdate:
 
     @cached_property
     def body(self) -> bytes:
-        """Lines of a bulk request."""
+        """The lines of the update in a bulk request."""
         routing, sequence, term = self.version
         action: Json = {"_id": self.id, "if_seq_no": sequence, "if_primary_term": term}
         if routing is not None:
@@ -83,13 +83,13 @@ class FieldUpdate:
 
 @dataclass
 class FieldUpdateCounts:
-    """What became of the updates.
+    """The outcomes of updates.
 
     Attributes:
-        written: Documents that got a value.
-        removed: Documents whose old value was removed.
-        changed: Ids of documents whose text another writer has changed since it was analyzed.
-        deleted: Ids of documents that were deleted since.
+        written: Number of documents that got a value.
+        removed: Number of documents whose old value was removed.
+        changed: Ids of documents whose text was changed by another writer after the analysis.
+        deleted: Ids of documents that were deleted after the analysis.
         refused: Id and routing → why the document was not updated.
     """
 
@@ -101,11 +101,11 @@ class FieldUpdateCounts:
 
     @property
     def completed(self) -> int:
-        """Updates that came to an end."""
+        """Number of updates with an outcome."""
         return self.written + self.removed + len(self.changed) + len(self.deleted) + len(self.refused)
 
     def merge(self, other: FieldUpdateCounts) -> None:
-        """Add what became of other updates."""
+        """Add the outcomes of other updates."""
         self.written += other.written
         self.removed += other.removed
         self.changed += other.changed
@@ -119,7 +119,7 @@ class FieldUpdateCounts:
             self.written += 1
 
     def add(self, update: FieldUpdate, result: BulkItemResult) -> bool:
-        """Count an update; False if it conflicted, which is no end."""
+        """Count the outcome of an update; False if it conflicted, so that it has none yet."""
         if result.ok:
             self.add_written(update)
         elif is_deleted(result):
@@ -133,9 +133,9 @@ def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -
     """An update for each document that does not have its value yet.
 
     Args:
-        texts: Read from an index, with this field.
+        texts: Texts that were read from an index together with the field.
         name: The field.
-        values: Position in `texts` → what the field gets.
+        values: Position in `texts` → value of the field.
     """
     return [
         FieldUpdate(name, texts.ids[place], texts.texts[place], texts.versions[place], value)
@@ -145,7 +145,7 @@ def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -
 
 
 class FieldWriter:
-    """Writes one field of documents of an index.
+    """Writes a field in documents of an index.
 
     Args:
         engine: The engine to use.
@@ -156,9 +156,9 @@ class FieldWriter:
         on_wait: Called with the reason when a request is retried.
 
     Raises:
-        UsageError: the field is one that es-sbert or the text needs.
-        IndexMissing: no such index.
-        IndexMismatch: the field has another type.
+        UsageError: the field belongs to es-sbert or to the text, or its name is not valid.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the vector field does not exist, or the field has another type.
         EngineError: the engine failed.
     """
 
@@ -182,10 +182,10 @@ class FieldWriter:
         self._missing = is_field_missing(state, name, [self._vector])
 
     def check_owner(self) -> None:
-        """Make sure that no values of other writers would be overwritten.
+        """Make sure that values of other writers are not overwritten.
 
         Raises:
-            IndexMismatch: documents have the field, and no analysis has written it.
+            IndexMismatch: documents have the field, but an analysis has not written it.
             EngineError: the engine failed.
         """
         if self._missing or self.name in written_fields(self._state):
@@ -195,13 +195,13 @@ class FieldWriter:
             raise IndexMismatch(
                 f"{pluralize(count, 'document')} of {self._state.name} {have(count)} values in {self.name} "
                 "that no analysis has written, "
-                "as far as the mapping tells: they would be lost",
-                "Name a new field to write. If an analysis has written them, or if they may be lost, "
+                "according to the mapping, and that would be overwritten",
+                "Name a new field to write. If an analysis wrote the values, or if they may be overwritten, "
                 f"declare the field: `es-sbert index repair {self._state.name} --written-field {quote(self.name)}`.",
             )
 
     def add_to_mapping(self) -> None:
-        """Add the field to the mapping, and note there that analyses write it.
+        """Add the field to the mapping, and record there that analyses write it.
 
         Raises:
             IndexMissing, IndexMismatch, EngineError: see `update_mapping`.
@@ -214,11 +214,11 @@ class FieldWriter:
         self._missing = False
 
     def plan_removals(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> Iterator[FieldUpdate]:
-        """Updates that remove the field from all documents but some: what an earlier analysis wrote, for example.
+        """Plan updates that remove the field, such as values of an earlier analysis, from all but some documents.
 
         Args:
-            assigned: The documents that keep it, by id and routing.
-            filter: Query of the documents that were analyzed; others are skipped.
+            assigned: The documents that keep the field, by id and routing.
+            filter: Query for the documents that were analyzed; others are skipped.
 
         Raises:
             EngineError: the engine failed.
@@ -227,7 +227,9 @@ class FieldWriter:
             yield from self._plan_others(assigned, and_query({"exists": {"field": self.name}}, filter), lambda _: None)
 
     def plan_own_ids(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> Iterator[FieldUpdate]:
-        """Updates that give all documents but some their own id, those that have it already left out.
+        """Plan updates that write a document's own id into the field, in all but some documents.
+
+        Documents that have this value already are skipped.
 
         Args, Raises:
             As `plan_removals`.
@@ -254,26 +256,25 @@ class FieldWriter:
                 yield FieldUpdate(self.name, document_id, reader.text_of(hit), document_version(hit), wanted)
 
     def write(self, updates: Iterable[FieldUpdate]) -> FieldUpdateCounts:
-        """Update documents; returns when all updates have come to an end. Of several for one document, the last counts.
+        """Update documents and return the outcomes of all updates. The last of several updates of a document counts.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
-            EngineError: the engine has not taken an update within the policy's budget. What was acknowledged until then
-                stays.
+            EngineError: the engine has not accepted an update within the policy's budget. Acknowledged updates remain.
         """
         counts = FieldUpdateCounts()
         given = iter(updates)
-        # By key: a document that was written again while the index was read may come twice.
+        # Keyed, because a document that was written again while the index was read may come twice.
         while batch := {update.key: update for update in islice(given, _BATCH)}:
             written = self._write_batch([*batch.values()])
             if written.completed != len(batch):
                 raise RuntimeError(
-                    f"{pluralize(len(batch), 'update')}, but {written.completed} came to an end: {written}"
+                    f"{pluralize(len(batch), 'update')}, but {written.completed} with an outcome: {written}"
                 )
             counts.merge(written)
         self._retrying(partial(self._engine.refresh, self._state.name))
         if counts.written:
-            # Another machine may have erased the note since.
+            # Another machine may have erased the record in the mapping.
             self.add_to_mapping()
         return counts
 
@@ -289,13 +290,13 @@ class FieldWriter:
         return counts
 
     def _retry_conflicts(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
-        """Updates of documents that another writer has changed, with their versions of now."""
+        """The conflicting updates to try again, with the documents' current versions."""
         if not conflicts:
             return
         self._retrying(partial(self._engine.refresh, self._state.name))
         reader = TextCollectionBuilder(self._vector)
         source = {"includes": [*reader.text_fields, self.name]}
-        # Ids of a lookup must be fewer than the hits that a search may return.
+        # A multi-get must have fewer ids than a search may return hits.
         page = max(1, min(_PAGE, self._state.result_window - 1))
         for some in batched(conflicts, page):
             ids, window = [update.id for update in some], self._state.result_window
@@ -306,7 +307,7 @@ class FieldWriter:
                 if hit is None:
                     counts.deleted.append(update.id)
                 elif not reader.text_fields or reader.text_of(hit) != update.text:
-                    # If the mapping does not say which text was embedded, any change may be one of the text.
+                    # If the mapping does not say which text was embedded, any change may be a change of the text.
                     counts.changed.append(update.id)
                 elif pick_fields(hit.get("_source") or {}, [self.name]).get(self.name) == update.value:
                     # Written by a request whose response was lost.
@@ -316,18 +317,18 @@ class FieldWriter:
 
 
 def written_fields(state: IndexState) -> list[str]:
-    """The fields that analyses write, as the mapping says."""
+    """The fields that analyses write according to the mapping."""
     written = read_meta_entry(state.mappings, _WRITTEN)
     return written if isinstance(written, list) else []
 
 
 @dataclass(frozen=True)
 class ForeignValues:
-    """The values of a field that no analysis has written, as far as the mapping tells.
+    """Values of a field that an analysis has not written, according to the mapping.
 
     Attributes:
         index: The concrete index.
-        documents: Documents that have one.
+        documents: Number of documents with a value.
         examples: Some of the values.
     """
 
@@ -339,19 +340,21 @@ class ForeignValues:
 def declare_written_field(
     engine: Engine, index: str, name: str, confirm: Callable[[ForeignValues], bool]
 ) -> ForeignValues | None:
-    """Note in the mapping that analyses write a field, so that they overwrite and remove its values from now on.
+    """Record in the mapping that analyses write a field, so that they may overwrite and remove its values.
 
     Args:
+        engine: The engine.
         index: Index or alias.
-        confirm: Decides whether to do so.
+        name: The field.
+        confirm: Called with the values; returns whether to record it.
 
     Returns:
-        The values; None if an analysis wrote them already, or if it was not confirmed.
+        The values; None if the mapping has the record already, or it was not confirmed.
 
     Raises:
-        UsageError: the field is one that es-sbert or the text needs.
-        IndexMissing: there is no such index.
-        IndexMismatch: there is no such field, or it is of another type than keyword.
+        UsageError: the field belongs to es-sbert or to the text, or its name is not valid.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the field does not exist, or its type is not keyword.
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
@@ -375,7 +378,7 @@ def declare_written_field(
 
 
 def plan_written_field(state: IndexState, name: str, vectors: Iterable[VectorField]) -> Json | None:
-    """The change of the mapping that adds a field for analyses, and notes there that they write it.
+    """The change of the mapping that adds a field for analyses, and records that they write it.
 
     Returns:
         The body of `PUT /index/_mapping`; None if nothing changes.
@@ -394,14 +397,16 @@ def plan_written_field(state: IndexState, name: str, vectors: Iterable[VectorFie
 
 
 def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField]) -> bool:
-    """Whether the mapping lacks a field that an analysis is to write.
+    """Whether the mapping lacks a field that an analysis will write.
 
     Args:
-        vectors: Vector fields of the index that the analysis needs, with their texts.
+        state: The index.
+        name: The field.
+        vectors: Vector fields of the index that must not be overwritten, nor their texts.
 
     Raises:
         UsageError: the field is one of these, or its name is not valid.
-        IndexMismatch: it is of another type than keyword.
+        IndexMismatch: the type of the field is not keyword.
     """
     reserved: set[str] = set()
     for vector in vectors:
@@ -426,8 +431,8 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
             kind = there.get("type", "object")
             raise IndexMismatch(
                 f"the field {'.'.join(parts[: depth + 1])} of {state.name} has the type {kind}, which cannot hold the "
-                "result: a field of type keyword can",
-                "Name another field to write; one that does not exist is added.",
+                "result",
+                "Name another field to write, of type keyword. A field that does not exist is added.",
             )
         properties = there["properties"]
     return True

@@ -1,7 +1,7 @@
 """The HTML report of an analysis: a map, the groups and their texts in one file that works offline.
 
 Ids, texts and names are untrusted. They are embedded as JSON in an element that browsers do not execute, and the
-script creates text nodes from them. The content security policy allows only the page's own script and style, by hash.
+script creates text nodes from them. The content security policy only allows the page's own scripts and style, by hash.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from es_sbert.errors import require_extra
 from es_sbert.messages import escape_unprintable
 from es_sbert.vectors import Vectors
 
-# UMAP builds a graph of neighbors, which fewer texts do not fill, and with a seed it uses one core: of more texts than
-# this it takes many minutes.
+# UMAP needs enough texts for its graph of neighbors. With a seed it uses one core only, so more texts take very long.
 _UMAP_LEAST, _UMAP_MOST = 32, 50_000
 _UMAP_NEIGHBORS = 15
-# PCA finds its directions in as many texts, and places all by them.
+# PCA computes its directions from this number of texts at most, and places all texts with them.
 _PCA_SAMPLE = 50_000
 _ROWS = 1 << 16
 
@@ -43,20 +42,20 @@ Points = NDArray[np.float32]
 
 
 def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, seed: int = 0) -> tuple[Points, str]:
-    """Place texts on a map, by UMAP if it is installed, else by principal component analysis.
+    """Place texts on a map, with UMAP if it is installed, else with principal component analysis.
 
     UMAP is used for 32 to 50,000 texts. A text with several vectors (chunks) is placed by the mean of its unit vectors.
     The same vectors and seed give the same map.
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
-        starts: For texts with several vectors: the row of each text's first vector, ascending from 0. None: one vector
-            a text. *Shape:* ``(texts,)``.
-        seed: Of the method's random choices.
+        starts: Row of each text's first vector, ascending from 0, if texts have several vectors; None for one vector
+            per text. *Shape:* ``(texts,)``.
+        seed: Seed of the method's random choices.
 
     Returns:
-        The points, and the name of the method. Vectors that are all alike (or one alone) lie at the origin.
-        *Shape:* ``(texts, 2)``.
+        The points, of *shape* ``(texts, 2)``, and the name of the method. If all vectors are equal, or there is only
+        one, the points are at the origin.
 
     Raises:
         UsageError: a vector is zero or not finite, or scikit-learn is not installed.
@@ -67,7 +66,7 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, see
         return np.zeros((len(texts), 2), np.float32), "PCA"
     if _UMAP_LEAST <= len(texts) <= _UMAP_MOST and importlib.util.find_spec("umap") is not None:
         points = _umap_points(texts, seed)
-        # Texts without any neighbor get no place.
+        # UMAP gives no point to texts without neighbors.
         if np.isfinite(points).all():
             return points, "UMAP"
     return _pca_points(texts, seed), "PCA"
@@ -78,7 +77,7 @@ def _mean_vectors(vectors: Vectors, starts: NDArray[np.int64] | None) -> Vectors
     units, sums = normalize_and_sum(vectors, starts)
     if sums is None:
         return units
-    # Opposite vectors have no mean direction: such a text lies at the origin.
+    # Opposite vectors have no mean direction, so the text gets a zero vector.
     lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
     return np.asarray(sums / lengths, np.float32)
 
@@ -88,7 +87,7 @@ def _all_equal(texts: Vectors) -> bool:
 
 
 def _umap_points(texts: Vectors, seed: int) -> Points:
-    # By name, since no extra brings it: it needs a compiler for numeric code (Numba), half a gigabyte.
+    # Imported by name, because umap is not part of an extra: it needs Numba, which takes half a gigabyte.
     umap = importlib.import_module("umap")
     method = umap.UMAP(
         n_components=2, n_neighbors=min(_UMAP_NEIGHBORS, len(texts) - 1), metric="cosine", random_state=seed, n_jobs=1
@@ -105,7 +104,7 @@ def _pca_points(texts: Vectors, seed: int) -> Points:
     sample = texts
     if len(texts) > _PCA_SAMPLE:
         sample = texts[np.sort(np.random.default_rng(seed).choice(len(texts), _PCA_SAMPLE, replace=False))]
-        # A sample may hold one text many times.
+        # The texts of a sample may all be equal.
         sample = texts if _all_equal(sample) else sample
     axes = min(2, *sample.shape)
     method = PCA(axes, random_state=seed).fit(sample)
@@ -115,7 +114,7 @@ def _pca_points(texts: Vectors, seed: int) -> Points:
 
 
 class ReportKind(StrEnum):
-    """Which analysis a report is about."""
+    """The analysis of a report."""
 
     PAIRS = "pairs"
     DUPLICATES = "duplicates"
@@ -129,8 +128,8 @@ class ReportGroup:
     Attributes:
         name: Keywords, or a number.
         members: Positions of the texts, in the order to show them.
-        cosines: Of each member: with the kept text, with the center, or of the pair.
-        kept: Of near-duplicates: position of the text that is kept. It is one of the members.
+        cosines: Cosine of each member with the kept text or with the center, or cosine of the pair.
+        kept: For near-duplicates, the position of the kept text, which is one of the members.
     """
 
     name: str
@@ -141,17 +140,17 @@ class ReportGroup:
 
 @dataclass(frozen=True)
 class AnalysisReport:
-    """An analysis to look at.
+    """The contents of a report.
 
     Attributes:
-        kind: Which analysis.
+        kind: The kind of analysis.
         title: Heading of the page.
-        facts: Names and values of the summary, e.g. `("model", "all-MiniLM-L6-v2")`.
-        ids: Of each text: its id, or `FILE:LINE`.
-        texts: The texts; empty where they are not known.
-        groups: In the order to show them.
-        points: Place of each text on the map. *Shape:* ``(texts, 2)``.
-        projection: Method that made the points, e.g. `PCA`.
+        facts: Names and values of the summary, such as `("model", "all-MiniLM-L6-v2")`.
+        ids: Id of each text, or `FILE:LINE`.
+        texts: The texts; empty strings if they are not known.
+        groups: The groups, in the order in which they are shown.
+        points: Position of each text on the map. *Shape:* ``(texts, 2)``.
+        projection: Method that computed the points, such as `PCA`.
     """
 
     kind: ReportKind
@@ -164,28 +163,28 @@ class AnalysisReport:
     projection: str
 
 
-# A browser draws this many points in a frame, and reads their texts in about a second.
+# A browser can draw this many points in a frame, and read their texts in about a second.
 MAX_TEXTS = 50_000
 MAX_GROUPS = 10_000
-# Texts are shortened to the first of these limits with which the page stays below so many characters.
+# Texts are shortened to the first of these limits that keeps the page below the maximum number of characters.
 _CHARACTER_LIMITS = (2_000, 1_000, 500, 200)
 _MAX_CHARACTERS = 20_000_000
-# Members of each cluster that come before a random choice: the first ones say best what it is about.
+# Number of first members of each cluster to show before a random choice, because they represent the cluster best.
 _FIRST_MEMBERS = 20
 _SAMPLE_SEED = 0
 
 
-# A group, and the places in its `members` of those that are on the page, ascending.
+# A group, and the indices in its `members` of the texts on the page, ascending.
 PageGroup = tuple[ReportGroup, list[int]]
 
 
 def sample_page(
     report: AnalysisReport, max_texts: int, max_groups: int = MAX_GROUPS
 ) -> tuple[NDArray[np.int64], list[PageGroup]]:
-    """Choose the texts and groups of the page: all of them, if they fit.
+    """Choose the texts and groups of the page: all of them if they fit.
 
-    Of more texts, whole pairs and groups of near-duplicates are taken in their order, and of each cluster its first
-    members. The rest is a random sample, which is the same in each run.
+    If there are more texts, whole pairs and groups of near-duplicates are chosen in their order, or the first members
+    of each cluster. The rest is a random sample, which is the same in every run.
 
     Returns:
         Positions of the texts, ascending, and the groups in the report's order.
@@ -210,7 +209,7 @@ def sample_page(
 def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> NDArray[np.bool_]:
     chosen = np.zeros(len(report.ids), bool)  # (texts,)
     clusters = report.kind is ReportKind.CLUSTERS
-    # Half of a map of clusters is a random sample, so that it shows how large each is.
+    # Half of a map of clusters is a random sample, so that the map shows the sizes of the clusters.
     free = max_texts // 2 if clusters else max_texts
     for group in report.groups[:max_groups]:
         members = np.asarray(group.members[:_FIRST_MEMBERS] if clusters else group.members)
@@ -225,7 +224,7 @@ def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> N
 
 
 def character_limit(texts: Sequence[str]) -> int:
-    """The length to shorten texts to, so that the page does not grow too large."""
+    """The length to which texts are shortened, so that the page does not become too large."""
     for limit in _CHARACTER_LIMITS:
         if sum(min(len(text), limit) for text in texts) <= _MAX_CHARACTERS:
             return limit
@@ -234,7 +233,7 @@ def character_limit(texts: Sequence[str]) -> int:
 
 # Scripts without spaces between words are compared by character.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-# Marks that belong to a letter, which `\w` leaves out: accents, Hebrew and Arabic points, vowels of Indic scripts.
+# Marks that belong to a letter but do not match `\w`: accents, Hebrew and Arabic points, vowels of Indic scripts.
 _COMBINING_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff\u200c\u200d"
 _WORD_PATTERN = re.compile(rf"[{_UNSPACED}]|(?:[^\W{_UNSPACED}]|[{_COMBINING_MARKS}])+|[^\w\s]")
 
@@ -242,11 +241,11 @@ WordSpan = tuple[int, int]
 
 
 class WordDiff(NamedTuple):
-    """Where two texts differ.
+    """The differences between two texts.
 
     Attributes:
-        first, second: Start and end of each part that the other text does not have, in characters, ascending.
-        differences: How many there are. One that replaces words has a part in each text.
+        first, second: Start and end of each part that the other text lacks, in characters, ascending.
+        differences: Number of differences. A replacement of words has a part in each text.
     """
 
     first: list[WordSpan]
@@ -255,7 +254,7 @@ class WordDiff(NamedTuple):
 
 
 def differing_words(first: str, second: str) -> WordDiff:
-    """The parts of each of two texts that the other does not have, by whole words and signs; white space is ignored."""
+    """The parts of each of two texts that the other lacks, by whole words and symbols. White space is ignored."""
     spans, other_spans = (
         [(match.start(), match.end()) for match in _WORD_PATTERN.finditer(text)] for text in (first, second)
     )
@@ -276,18 +275,18 @@ def differing_words(first: str, second: str) -> WordDiff:
     return WordDiff(only_first, only_second, differences)
 
 
-# Joined in this order into one module, so that the names of one file are known in those after it.
+# Joined in this order into one module, so that each file can use the names of those before it.
 _SCRIPTS = ("elements", "words", "data", "grid", "raster", "map", "members", "groups", "find", "main")
 _DECIMALS = 5
 
 
 def report_bytes(report: AnalysisReport, *, max_texts: int = MAX_TEXTS, max_groups: int = MAX_GROUPS) -> bytes:
-    """Write a report as an HTML file, in UTF-8.
+    """The report as the contents of an HTML file, in UTF-8.
 
     Args:
-        report: What to show.
-        max_texts: Texts on the page; of more, a sample is shown, and the page says so.
-        max_groups: Groups on the page; of more, the first ones are shown, and the page says so.
+        report: The report.
+        max_texts: Maximum number of texts on the page. If there are more, the page shows a sample and says so.
+        max_groups: Maximum number of groups on the page. If there are more, the page shows the first and says so.
     """
     theme, style = _read_asset("theme.js"), _read_asset("report.css")
     script = "".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
@@ -308,18 +307,18 @@ def _read_asset(name: str) -> str:
 
 
 def _policy_hash(content: str) -> str:
-    """What the content security policy calls a script or a style."""
+    """The source expression of a script or a style in the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _script_json(data: Any) -> str:
-    """JSON that cannot end the element that it is in."""
+    """JSON that cannot close the element that contains it."""
     text = _replace_surrogates(json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[str, Any]:
-    """What the page's script reads; texts are named by their number on the page."""
+    """The data for the page's script. It refers to texts by their number on the page."""
     positions, groups = sample_page(report, max_texts, max_groups)
     whole = [_replace_surrogates(report.texts[position]) for position in positions]
     limit = character_limit(whole)
@@ -346,7 +345,7 @@ def _group_data(
 ) -> dict[str, Any]:
     group, places = page_group
     members = [numbers[group.members[place]] for place in places]
-    # The mean of a cluster, the lowest of others.
+    # The mean cosine of a cluster, the lowest cosine of other groups.
     cosine = float(np.mean(group.cosines)) if kind is ReportKind.CLUSTERS else float(min(group.cosines))
     data = {
         "name": group.name,
@@ -363,9 +362,9 @@ def _group_data(
 
 
 def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Sequence[str]) -> list[Any] | None:
-    """Differing words of the kept text and of a member, differences, and whether more come after what is shown.
+    """Differing words of the kept text and of a member, their number, and whether the rest that is not shown differs.
 
-    None: nothing to compare, or nothing that differs.
+    None if there is nothing to compare or the texts are equal.
     """
     if kept == member or whole[kept] == whole[member] or not whole[kept] or not whole[member]:
         return None
@@ -375,7 +374,7 @@ def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Seque
 
 
 def _pack_points(points: NDArray[np.float32]) -> str:
-    """Points in a square, both axes in the same unit, as base64 of little-endian 16-bit numbers."""
+    """Points scaled to a square, with the same unit for both axes, as base64 of little-endian 16-bit numbers."""
     if not len(points):
         return ""
     wide = points.astype(np.float64)
@@ -387,7 +386,7 @@ def _pack_points(points: NDArray[np.float32]) -> str:
 
 
 def _replace_surrogates(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot hold, as �; two that make a character become it."""
+    """The text with lone surrogates, which UTF-8 cannot represent, as �. A pair of surrogates becomes its character."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,13 +1,13 @@
 """The most similar pairs of one or two collections, and translation pairs by margin scoring.
 
-All pairs are compared, by blocked matrix products that never hold n² cosines.
+All pairs are compared with blocked matrix products, which never hold n² cosines.
 
 Blocks of cosines are computed in float32, whose last digits depend on the shape of the block. Pairs close to the k-th
 best are therefore computed again in float64. Cosines are rounded to `DECIMALS` decimals, and ties are broken by
 position. So a result does not depend on the block size or on the number of threads.
 
-Most pairs are far below the threshold. Upper bounds of their cosines show that with a quarter of the work: vectors are
-rotated so that the first components hold most of their length. By Cauchy-Schwarz the rest adds at most the product of
+Most pairs are far below the threshold, which upper bounds of their cosines show with a quarter of the work. Vectors are
+rotated so that the first components hold most of their length. By Cauchy-Schwarz, the others add at most the product of
 the two remaining lengths.
 
 Translation pairs (bitext) are ranked by their margin (Artetxe and Schwenk 2019, arXiv 1811.01136): the cosine divided
@@ -37,22 +37,22 @@ PairArrays = tuple[Int64Array, Int64Array, Float64Array]
 DECIMALS = 5
 DEFAULT_K = 100
 
-# Rows and columns of a block: 4 MiB of float32 cosines, which processors keep near; larger blocks take more time.
+# Rows and columns of a block: 4 MiB of float32 cosines, which fit into processor caches. Larger blocks take more time.
 _BLOCK = 1024
-# By how much a cosine of float32 vectors may differ from the rounded one: half a unit of the last decimal, and the
-# rounding errors of a product of some thousand dimensions.
+# Maximum difference of a float32 cosine from the rounded one: half a unit of the last decimal, and the rounding errors
+# of a product of several thousand dimensions.
 _SLACK = 0.5 * 10**-DECIMALS + 5e-6
-# Pairs whose cosines are computed at a time where no block holds them.
+# Pairs whose cosines are computed at a time if they do not come from a block.
 _PAIRS = 4096
-# Pairs of vectors of one block that are computed again one by one; of more, the whole block is.
+# Maximum number of pairs in a block that are computed again one by one. If there are more, the whole block is computed.
 _MAX_SINGLE_PAIRS = 4096
 # Collections with fewer texts or dimensions are compared without bounds.
 _BOUNDED_TEXTS, _BOUNDED_DIMENSIONS = 2 * _BLOCK, 128
-# Below this threshold the bounds of too many pairs reach it.
+# Bounds are not used below this threshold, because too many of them would reach it.
 _BOUNDED_COSINE = 0.5
-# Vectors that the rotation is computed from.
+# Number of vectors from which the rotation is computed.
 _SAMPLE = 2048
-# More than float32 may be wrong about a squared length, so that a bound is one in spite of rounding.
+# Larger than the float32 error of a squared length, so that rounding cannot make a bound too low.
 _LENGTH_SLACK = 1e-5
 
 
@@ -60,7 +60,7 @@ class SimilarPair(NamedTuple):
     """Two texts and their cosine.
 
     Attributes:
-        first, second: Positions of the texts, from 0. Of one collection, the first comes before the second.
+        first, second: Positions of the texts, from 0. If both are in one collection, the first comes before the second.
         cosine: Rounded to `DECIMALS` decimals.
     """
 
@@ -84,11 +84,11 @@ def most_similar_pairs(
 
     Args:
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
-        k: Pairs to find; all of them where there are fewer.
+        k: Number of pairs to find; all pairs are returned if there are fewer.
         min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
-        starts: For texts with several vectors (chunks): the row of each text's first vector, ascending from 0. The
-            cosine of two texts is that of their most similar vectors. None: one vector a text. *Shape:* ``(texts,)``.
-        block: Texts whose cosines with as many others are held at a time.
+        starts: Row of each text's first vector, ascending from 0, if texts have several vectors (chunks). The cosine of
+            two texts is that of their most similar vectors. None for one vector per text. *Shape:* ``(texts,)``.
+        block: Texts per block; the cosines of a block with another are in memory at a time.
 
     Raises:
         UsageError: k, min_cosine or block is out of range, or a vector is zero or holds a value that is not finite.
@@ -115,7 +115,7 @@ def most_similar_between(
         first_starts, second_starts: See `starts` there.
 
     Raises:
-        UsageError: as `most_similar_pairs`; or the collections have different dimensions.
+        UsageError: as `most_similar_pairs`, or the collections have different dimensions.
     """
     left, right = _collection(first, first_starts), _collection(second, second_starts)
     check_dimensions(first, second)
@@ -128,11 +128,11 @@ def pairs_above(
 ) -> Iterator[PairArrays]:
     """Find all pairs of one collection whose cosine is not below a threshold, block by block.
 
-    There may be n² of them, so they are never held together.
+    There may be n² of them, so they are never all in memory.
 
     Args:
         vectors, starts, block: See `most_similar_pairs`.
-        min_cosine: -1 to 1.
+        min_cosine: The threshold, -1 to 1.
 
     Yields:
         First positions, second positions and cosines of the pairs of a block. *Shape:* ``(pairs,)`` each.
@@ -150,14 +150,14 @@ def pairs_above(
 def pair_cosines(
     vectors: Vectors, first: Int64Array, second: Int64Array, starts: Int64Array | None = None
 ) -> Float64Array:
-    """Cosines of some pairs of texts, in float64, rounded as everywhere in this module.
+    """Cosines of given pairs of texts, in float64, rounded like all cosines in this module.
 
     Args:
         vectors, starts: See `most_similar_pairs`.
         first, second: Positions of the texts. *Shape:* ``(pairs,)`` each.
 
     Returns:
-        *Shape:* ``(pairs,)``.
+        The cosines. *Shape:* ``(pairs,)``.
     """
     collection = _collection(vectors, starts)
     cosines = np.empty(len(first))
@@ -170,7 +170,7 @@ def pair_cosines(
 def pairs_above_between(
     first: Vectors, second: Vectors, min_cosine: float, *, first_starts: Int64Array, second_starts: Int64Array
 ) -> Iterator[PairArrays]:
-    """As `pairs_above`, of a text of one collection and a text of another."""
+    """Find all pairs of a text of one collection and a text of another, as `pairs_above` does for one collection."""
     check_cosine(min_cosine)
     left, right = _collection(first, first_starts), _collection(second, second_starts)
     check_dimensions(first, second)
@@ -184,13 +184,13 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
         vectors: *Shape:* ``(vectors, dimensions)``.
 
     Returns:
-        *Shape:* ``(vectors,)``.
+        The lengths. *Shape:* ``(vectors,)``.
 
     Raises:
         UsageError: a vector is zero, or holds a value that is not finite.
     """
     if vectors.ndim != 2:
-        raise UsageError(f"vectors have the shape {vectors.shape}", "Give a two-dimensional array, one row a vector.")
+        raise UsageError(f"vectors have the shape {vectors.shape}", "Give a two-dimensional array, one row per vector.")
     lengths: Float64Array = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(bad):
@@ -200,7 +200,7 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
 
 
 def check_starts(starts: Int64Array | None, count: int) -> Int64Array | None:
-    """The rows of the first vectors of texts, out of `count` vectors; None where each text has one.
+    """Check the rows of the first vectors of texts, of `count` vectors, and return them; None if each text has one.
 
     Raises:
         UsageError: they do not ascend from 0.
@@ -227,14 +227,14 @@ def check_dimensions(first: Vectors, second: Vectors) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Texts:
-    """Neighboring texts of a collection: all of them, or a block.
+    """Consecutive texts of a collection: all of them, or a block.
 
     Attributes:
         vectors: *Shape:* ``(vectors, dimensions)``.
-        lengths: Of the vectors. *Shape:* ``(vectors,)``.
-        starts: Row of each text's first vector; None where each text has one.
+        lengths: Lengths of the vectors. *Shape:* ``(vectors,)``.
+        starts: Row of each text's first vector; None if each text has one.
         first: Position of the first text.
-        directions: Orthonormal columns, along which vectors are longest; None where cosines have no bounds.
+        directions: Orthonormal columns, along which vectors are longest; None if bounds are not used.
             *Shape:* ``(dimensions, fewer)``.
     """
 
@@ -265,7 +265,7 @@ class _Texts:
 
     @cached_property
     def bounding(self) -> Vectors | None:
-        """Short vectors whose products are not below the cosines. *Shape:* ``(vectors, fewer dimensions)``."""
+        """Short vectors whose products are upper bounds of the cosines. *Shape:* ``(vectors, fewer dimensions)``."""
         if self.directions is None:
             return None
         along = self.unit @ self.directions  # (vectors, fewer)
@@ -278,13 +278,13 @@ class _Texts:
         return self._of_texts(self.unit @ other.unit.T, other)
 
     def bounds_with(self, other: _Texts) -> Vectors | None:
-        """Upper bounds of these cosines; None where there are none."""
+        """Upper bounds of these cosines; None if bounds are not used."""
         if self.bounding is None or other.bounding is None:
             return None
         return self._of_texts(self.bounding @ other.bounding.T, other)
 
     def exact_cosines_with(self, other: _Texts) -> Float64Array:
-        """The cosines in float64."""
+        """Cosines of all texts with all others, in float64. *Shape:* ``(texts, other texts)``."""
         products = self.vectors.astype(np.float64) @ other.vectors.astype(np.float64).T
         return self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
 
@@ -296,7 +296,7 @@ class _Texts:
         return self.starts[texts], (ends - self.starts)[texts]
 
     def _of_texts(self, products: NDArray[Any], other: _Texts) -> NDArray[Any]:
-        """Of texts with several vectors, the cosine of the two that are most similar."""
+        """Reduce products of vectors to those of texts: the greatest counts if texts have several vectors."""
         if self.starts is not None:
             products = np.maximum.reduceat(products, self.starts, axis=0)
         if other.starts is not None:
@@ -315,7 +315,7 @@ def _collection(vectors: Vectors, starts: Int64Array | None) -> _Texts:
 
 
 def _with_bounds(*collections: _Texts) -> list[_Texts]:
-    """The collections, to be compared by bounds first where that saves work."""
+    """The collections, set up to compare bounds first if that saves work."""
     dimensions = collections[0].vectors.shape[1]
     if min(map(len, collections)) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
         return list(collections)
@@ -333,10 +333,12 @@ def _with_bounds(*collections: _Texts) -> list[_Texts]:
 def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int | None = None) -> PairArrays:
     """Positions and cosines of the pairs of two blocks that reach a threshold, by first and second position.
 
-    Of a block with itself, only pairs whose first text comes before the second count.
+    If a block is compared with itself, the first text of a pair comes before the second.
 
     Args:
-        k: Pairs that cannot be among the k best of these blocks may be left out; None leaves none out.
+        rows, columns: The blocks.
+        threshold: The minimum cosine.
+        k: Pairs that cannot be among the k best of these blocks may be left out; None keeps all pairs.
     """
     found = _pairs_within_bounds(rows, columns, threshold - _SLACK)
     if found is None:
@@ -345,7 +347,7 @@ def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int 
         if k is not None and len(found[0]) > max(k, _MAX_SINGLE_PAIRS):
             near = products[_in_order(rows, columns, found)]
             if len(near) > k:
-                # The k best of float32 reach this in float64, so the k-th best does.
+                # The k best pairs by float32 reach this in float64, and so does the k-th best by float64.
                 least = np.partition(near, len(near) - k)[len(near) - k] - _SLACK
                 found = _positions_above(products, max(threshold, least) - _SLACK)
     first, second = _in_order(rows, columns, found)
@@ -355,7 +357,7 @@ def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int 
 
 
 def _in_order(rows: _Texts, columns: _Texts, pairs: tuple[Int64Array, Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """The pairs of two blocks; of a block with itself, those whose first text comes before the second."""
+    """The pairs of two blocks. If a block is compared with itself, only pairs in ascending order."""
     if rows is not columns:
         return pairs
     first, second = pairs
@@ -364,7 +366,7 @@ def _in_order(rows: _Texts, columns: _Texts, pairs: tuple[Int64Array, Int64Array
 
 
 def _pairs_within_bounds(rows: _Texts, columns: _Texts, threshold: float) -> tuple[Int64Array, Int64Array] | None:
-    """The pairs that may reach a threshold by their bounds; None where these are too many, or there are no bounds."""
+    """The pairs whose bounds reach a threshold; None if there are too many, or bounds are not used."""
     bounds = rows.bounds_with(columns) if threshold >= _BOUNDED_COSINE - _SLACK else None
     if bounds is None:
         return None
@@ -381,13 +383,13 @@ def _exact_cosines(rows: _Texts, columns: _Texts, first: Int64Array, second: Int
 
 
 def _cosines_one_by_one(rows: _Texts, columns: _Texts, first: Int64Array, second: Int64Array) -> Float64Array:
-    """As `_exact_cosines`, without the cosines of other pairs."""
+    """Cosines of some pairs, like `_exact_cosines`, but without computing those of other pairs."""
     (row, row_counts), (column, column_counts) = rows.rows_of(first), columns.rows_of(second)
     sizes = row_counts * column_counts  # (pairs,): pairs of vectors of each
     if not len(sizes):
         return np.empty(0)
     begins = np.cumsum(sizes) - sizes
-    number = np.arange(sizes.sum()) - np.repeat(begins, sizes)  # of a pair of vectors among those of its texts
+    number = np.arange(sizes.sum()) - np.repeat(begins, sizes)  # index of a pair of vectors among those of its texts
     widths = np.repeat(column_counts, sizes)
     one = np.repeat(row, sizes) + number // widths
     two = np.repeat(column, sizes) + number % widths
@@ -398,7 +400,7 @@ def _cosines_one_by_one(rows: _Texts, columns: _Texts, first: Int64Array, second
 
 def _positions_above(products: Vectors, threshold: float) -> tuple[Int64Array, Int64Array]:
     """Rows and columns of the values that are not below a threshold."""
-    # Positions in one dimension are found ten times as fast as in two.
+    # Searching a flat array is ten times as fast as searching two dimensions.
     flat = np.flatnonzero(products >= threshold)
     return np.divmod(flat, products.shape[1])
 
@@ -411,17 +413,17 @@ def round_cosines(cosines: Float64Array) -> Float64Array:
 
 
 def check_cosine(min_cosine: float) -> None:
-    """Make sure that a threshold is a cosine.
+    """Check that a threshold is a cosine.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not between -1 and 1.
     """
     if not -1 <= min_cosine <= 1:
         raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.")
 
 
 def _pairs_above(blocks: Iterable[tuple[_Texts, _Texts]], min_cosine: float) -> Iterator[PairArrays]:
-    """The pairs of each two blocks that reach a threshold."""
+    """The pairs that reach a threshold, for each two blocks with such pairs."""
     for rows, columns in blocks:
         found = _pairs_of_blocks(rows, columns, min_cosine)
         if len(found[0]):
@@ -429,11 +431,11 @@ def _pairs_above(blocks: Iterable[tuple[_Texts, _Texts]], min_cosine: float) -> 
 
 
 def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: float) -> list[SimilarPair]:
-    """The best k pairs of each two blocks."""
+    """The k best pairs of all blocks."""
     if k < 1:
-        raise UsageError(f"k is {k}", "Ask for one pair at least.")
+        raise UsageError(f"k is {k}", "Ask for at least one pair.")
     check_cosine(min_cosine)
-    # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
+    # Pairs below the threshold are dropped. Once k pairs are known, it rises to the k-th best cosine.
     threshold = min_cosine
     first, second, cosines = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
     for rows, columns in blocks:
@@ -452,7 +454,7 @@ def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: flo
 
 
 def _top_k(cosines: Float64Array, k: int) -> Int64Array:
-    """Positions of the k greatest, ascending; of equal ones the first."""
+    """Positions of the k greatest cosines, ascending; the first of equal ones are preferred."""
     if len(cosines) <= k:
         return np.arange(len(cosines))
     kth = np.partition(cosines, len(cosines) - k)[len(cosines) - k]
@@ -463,7 +465,7 @@ def _top_k(cosines: Float64Array, k: int) -> Int64Array:
 
 DEFAULT_MARGIN_NEIGHBORS = 4
 
-# Texts of one collection that are compared with all of a block of the other at a time: 32 MiB of float64 cosines.
+# Texts of each collection that are compared at a time: 32 MiB of float64 cosines.
 _MARGIN_BLOCK = 2048
 
 
@@ -473,7 +475,7 @@ class AlignedPair(NamedTuple):
     Attributes:
         first, second: Positions in the two collections, from 0.
         margin: Cosine divided by the mean cosine with the nearest neighbors; rounded to `DECIMALS` decimals.
-        cosine: Rounded likewise.
+        cosine: The cosine, rounded to `DECIMALS` decimals.
     """
 
     first: int
@@ -492,26 +494,27 @@ def margin_pairs(
     min_margin: float = 0.0,
     block: int = _MARGIN_BLOCK,
 ) -> list[AlignedPair]:
-    """Align two collections: each text is in one pair at most, the pair with the greatest margin first.
+    """Align two collections: each text is in at most one pair, and pairs with greater margins are chosen first.
 
     The candidates are each text's best neighbor in the other collection, in both directions (the paper's *max*
-    retrieval). Of equal margins, the pair with the lower first, then the lower second position wins.
+    retrieval). Ties are broken by the lower first position, then by the lower second one.
 
     Args:
         first, second: Embeddings of the two collections. *Shape:* ``(texts, dimensions)``.
-        k: Pairs to find; None for all.
-        neighbors: Nearest texts of the other collection that a margin is relative to; all where there are fewer.
+        k: Number of pairs to find; None for all.
+        neighbors: Number of nearest texts of the other collection that a margin is relative to, or all if there are
+            fewer.
         min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
         min_margin: Drop pairs whose margin is below this value.
-        block: Texts of each collection whose cosines are held at a time.
+        block: Number of texts of each collection whose cosines are in memory at a time.
 
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or the dimensions differ.
     """
     if neighbors < 1 or (k is not None and k < 1) or block < 1:
-        raise UsageError("k, the neighbors and the block are numbers of texts", "Give numbers above 0.")
+        raise UsageError("`k`, `neighbors` and `block` must be positive", "Give numbers above 0.")
     check_cosine(min_cosine)
-    # Twice the work of float32, but a margin is a ratio, and no block size may change which pair is chosen.
+    # float64 takes twice the time of float32, but the block size must not change which pair has the greatest margin.
     one = first.astype(np.float64) / vector_lengths(first)[:, None]
     two = second.astype(np.float64) / vector_lengths(second)[:, None]
     check_dimensions(first, second)
@@ -540,7 +543,7 @@ def margin_pairs(
 def _nearest_neighbors(
     texts: Float64Array, others: Float64Array, count: int, block: int
 ) -> tuple[Int64Array, Float64Array]:
-    """Each text's nearest of the others, in no order: positions and cosines. *Shape:* ``(texts, count)`` each."""
+    """Positions and cosines of each text's nearest others, in no order. *Shape:* ``(texts, count)`` each."""
     count = min(count, len(others))
     places = np.empty((len(texts), count), np.int64)
     cosines = np.empty((len(texts), count))
@@ -563,16 +566,16 @@ def _nearest_neighbors(
 def _best_by_margin(
     places: Int64Array, cosines: Float64Array, own_mean: Float64Array, other_mean: Float64Array
 ) -> Float64Array:
-    """The neighbor with the greatest margin of each text.
+    """The neighbor of each text with the greatest margin.
 
     Returns:
-        Position of the text, of its neighbor, margin and cosine. *Shape:* ``(texts, 4)``.
+        Position of the text, position of the neighbor, margin and cosine. *Shape:* ``(texts, 4)``.
     """
     means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbors)
     # If the mean cosine is not positive, the margin is 0.
     margins = np.where(means > 0, cosines / np.where(means > 0, means, 1), 0.0)
     margins = np.round(margins, DECIMALS)
-    # Of equal margins the lower position.
+    # Ties are broken by the lower position.
     best = np.lexsort((places, -margins), axis=1)[:, 0]
     rows = np.arange(len(places))
     return np.column_stack([rows, places[rows, best], margins[rows, best], round_cosines(cosines[rows, best])])

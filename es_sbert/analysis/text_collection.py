@@ -33,7 +33,7 @@ from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.vectors import Vectors
 
-# Documents of the index that are read in one request; with their vectors they take some megabytes.
+# Documents of the index that are read in one request; with their vectors they take a few megabytes.
 _PAGE = 500
 _MAX_RECORD_BYTES = 16 << 20
 
@@ -42,32 +42,32 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass
 class SkippedDocuments:
-    """Documents that were left out, by the reason.
+    """Documents that were left out, by reason.
 
     Attributes:
-        counts: Reason → documents.
-        first: Reason → the first of them, by id or `FILE:LINE`.
+        counts: Reason → number of documents.
+        first: Reason → id or `FILE:LINE` of the first document.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str, name: str, count: int = 1) -> None:
-        """Leave out a document, or several of which this is the first."""
+        """Record a document that was left out, or several, of which `name` is the first."""
         self.counts[reason] = self.counts.get(reason, 0) + count
         self.first.setdefault(reason, name)
 
     def lines(self) -> list[str]:
-        """What to say about them, one reason a line."""
+        """Messages about the documents, one line per reason."""
         return [f"{count:,} left out: {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
 
 
 class DocumentVersion(NamedTuple):
-    """Which version of an index's document was read.
+    """The version of a document in an index.
 
     Attributes:
-        routing: Its routing; None if it has no custom routing.
-        sequence, term: Its `_seq_no` and `_primary_term`.
+        routing: The custom routing value, or None.
+        sequence, term: The `_seq_no` and the `_primary_term`.
     """
 
     routing: str | None
@@ -80,13 +80,13 @@ class TextCollection:
     """Texts with their embeddings.
 
     Attributes:
-        ids: Of each text: its id, or `FILE:LINE`.
-        texts: The texts; empty where the index does not say what was embedded.
-        vectors: Embeddings, those of a text one after another. *Shape:* ``(vectors, dimensions)``.
+        ids: Id of each text, or `FILE:LINE`.
+        texts: The texts; empty strings if the mapping does not say what was embedded.
+        vectors: Embeddings; those of a text are consecutive. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each text's first vector. *Shape:* ``(texts,)``.
-        skipped: What was left out.
-        values: Of each text: what its record or document holds in the further fields that were requested.
-        versions: Of each document of an index; empty where the texts come from files.
+        skipped: Documents that were left out.
+        values: Values of the further requested fields, for each text.
+        versions: Version of each document of an index; empty if the texts come from files.
         model: Name of the model that made the vectors.
     """
 
@@ -112,11 +112,11 @@ class TextCollection:
 
     @property
     def keys(self) -> list[DocumentKey]:
-        """Of each document of an index: id and routing."""
+        """Id and routing of each document of an index."""
         return [(name, version.routing) for name, version in zip(self.ids, self.versions, strict=True)]
 
     def distinct(self) -> TextCollection:
-        """The collection without texts that are identical to an earlier one. Texts that are not known all stay."""
+        """The collection without texts that are identical to an earlier one. Unknown texts are kept."""
         seen: set[str] = set()
         kept: list[int] = []
         for place, text in enumerate(self.texts):
@@ -143,7 +143,7 @@ class TextCollection:
 
 
 def concatenate_collections(collections: Sequence[TextCollection]) -> TextCollection:
-    """One collection of the texts of several, in their order; without further fields and versions."""
+    """One collection of the texts of several, in order. Merging drops further fields and versions."""
     if len(collections) == 1:
         return collections[0]
     skipped = SkippedDocuments()
@@ -172,13 +172,13 @@ def read_files(
     """Read the texts of files and embed them; identical texts are embedded once.
 
     Args:
-        files: Paths, patterns, addresses or `-`, of every format that `es-sbert ingest` reads.
-        encoder: What embeds, with its prompt for documents.
-        template: Which text of a record is embedded.
+        files: Paths, patterns, addresses or `-`, in any format that `es-sbert ingest` reads.
+        encoder: The encoder; its prompt for documents is used.
+        template: Template of the text to embed.
         id_field: Field of the id; None names texts by file and line.
-        options: How the files are read; None detects their formats by their names.
+        options: Options for reading the files; None detects their formats by their names.
         fields: Further fields of each record to keep.
-        on_progress: Called with the number of texts embedded, and that of all texts.
+        on_progress: Called with the number of embedded texts, and of all texts.
 
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
@@ -201,10 +201,10 @@ class FileTexts:
     """Texts of files, without vectors.
 
     Attributes:
-        ids: Of each text: its id, or `FILE:LINE`.
-        texts: The texts; none is empty.
-        values: Of each text: what its record holds in the further fields that were requested.
-        skipped: What was left out.
+        ids: Id of each text, or `FILE:LINE`.
+        texts: The texts, which are not empty.
+        values: Values of the further requested fields, for each text.
+        skipped: Records that were left out.
     """
 
     ids: list[str]
@@ -243,7 +243,7 @@ def read_file_texts(
 def _read_texts(
     records: Iterable[Record | RejectedRecord], template: TextTemplate, id_field: str | None, fields: Sequence[str]
 ) -> FileTexts:
-    """Ids, texts and further fields of records."""
+    """The ids, texts and further fields of records."""
     ids: list[str] = []
     texts: list[str] = []
     values: list[Json] = []
@@ -289,21 +289,23 @@ def read_index(
     on_progress: OnProgress = lambda done, total: None,
     retrying: Retrier = without_retries,
 ) -> TextCollection:
-    """Read the vectors of an index, as `scan_index` reads it, and the texts that they were made from, sorted by id.
+    """Read the vectors of an index and the texts that they were made from, sorted by id.
 
-    Documents without a vector, or with one of another model than the field's, are left out and counted.
+    The index is read with `scan_index`. Documents without a vector, or with a vector of another model than the field's,
+    are left out and counted.
 
     Args:
-        index: Index or alias. Of an alias with a filter, the documents are those that the alias shows.
+        engine: The engine.
+        index: Index or alias. The filter of an alias applies.
         vector_field: Field that holds the vectors.
         filter: Query that every document must match; None reads all.
         fields: Further fields of each document to keep.
-        on_progress: Called with the number of documents read, and that of all documents.
+        on_progress: Called with the number of documents read, and of all documents.
         retrying: Retries each request.
 
     Raises:
-        IndexMissing: no such index.
-        IndexMismatch: no such vector field, or the index was replaced while it was read.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the vector field does not exist, or the index was replaced while it was read.
         EngineError: the engine failed.
     """
     state = retrying(lambda: require_index(engine, index))
@@ -316,7 +318,7 @@ def read_index(
         reader.add(reader.without_added(hits) if is_rewritten else hits)
         done += len(hits)
         on_progress(done, max(done, total))
-    # Engines give documents in any order.
+    # Engines return documents in any order.
     return reader.collection().sorted_by_id()
 
 
@@ -326,11 +328,11 @@ class TextCollectionBuilder:
     Args:
         vector: The field that holds the vectors.
         fields: Further fields of each document to keep.
-        file: Temporary file for vectors that need not fit into memory; None keeps them in memory.
+        file: Temporary file for vectors that may not fit into memory; None keeps them in memory.
 
     Attributes:
-        text_fields: Fields of the text that was embedded; none if the mapping does not say.
-        includes: Parts of `_source` that hits must bring.
+        text_fields: Fields of the text that was embedded; empty if the mapping does not say.
+        includes: Parts of `_source` that hits must contain.
         skipped: Documents that were left out so far.
     """
 
@@ -352,14 +354,14 @@ class TextCollectionBuilder:
         self._vectors: list[Vectors] = []
 
     def query(self, filter: Json | None = None) -> Json:
-        """All documents that match a query; `matched_queries` of a hit says whether it has a vector."""
+        """A query for all documents that match a filter; `matched_queries` of a hit says whether it has a vector."""
         query: Json = named_vectors_query([(self._vector.name, self._vector.meta)])
         if filter is not None:
             query["bool"]["filter"] = [filter]
         return query
 
     def add(self, hits: Iterable[Json]) -> None:
-        """Add hits of `query`, or leave them out."""
+        """Add hits of `query`. Those without a usable vector are counted in `skipped`."""
         for hit in hits:
             source: Json = hit.get("_source") or {}
             if not hit.get("matched_queries"):
@@ -385,16 +387,16 @@ class TextCollectionBuilder:
                 self._file.write(vectors.tobytes())
 
     def without_added(self, hits: Iterable[Json]) -> list[Json]:
-        """Hits of documents that were not added yet."""
+        """The hits of documents that have not been added yet."""
         added = set(zip(self._ids, (version.routing for version in self._versions), strict=True))
         return [hit for hit in hits if document_key(hit) not in added]
 
     def text_of(self, hit: Json) -> str:
-        """The text of a hit that was embedded; empty if the mapping does not say."""
+        """The embedded text of a hit; empty if the mapping does not say which text was embedded."""
         return "" if self._template is None else self._template.readable_text(hit.get("_source") or {})
 
     def collection(self) -> TextCollection:
-        """What was added."""
+        """The collection of all added hits."""
         shape = sum(self._counts), self._vector.meta.dimensions
         if not shape[0]:
             vectors = np.empty(shape, np.float32)
@@ -408,26 +410,26 @@ class TextCollectionBuilder:
 
 
 def starts_from_counts(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row of each text's first vector, from the number of vectors of each. *Shape:* ``(texts,)``."""
+    """Row of each text's first vector, from the number of vectors of each text. *Shape:* ``(texts,)``."""
     return np.cumsum([0, *counts])[:-1].astype(np.int64)
 
 
 def document_version(hit: Json) -> DocumentVersion:
-    """The version of a document that was read."""
+    """The version of a document, from a hit."""
     return DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"])
 
 
 def no_vector_reason(vector: VectorField) -> str:
-    """Why a document without a vector is left out."""
+    """The reason to leave out a document without a vector."""
     return f"it has no vector in {vector.name}"
 
 
 def other_model_reason(vector: VectorField) -> str:
-    """Why a document with a vector of another model is left out."""
+    """The reason to leave out a document with a vector of another model."""
     return f"its vector is of another model than {vector.meta.model}"
 
 
 def pick_fields(source: dict[str, Any], fields: Sequence[str]) -> Json:
-    """Fields that a document has, null left out."""
+    """The values of those fields that a document has; null is left out."""
     found = {field: find_field(source, field) for field in fields}
     return {field: value for field, value in found.items() if value is not MISSING and value is not None}

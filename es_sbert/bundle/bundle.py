@@ -76,7 +76,7 @@ class GraphFile(BaseModel, frozen=True):
         runtime: Library that runs it: `onnxruntime` or `openvino`.
         precision: Number format of its matrix products: fp32, int8, fp16 or bf16.
         device: Device that it is intended for: `cpu` or `cuda`.
-        forced: Whether it was written although it failed the parity check (`--force`).
+        forced: Whether it was written although it failed the parity check.
     """
 
     file: str
@@ -111,7 +111,7 @@ class EncoderManifest(BaseModel, frozen=True):
         format: Version of this file's layout.
         name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Settings
             of the model.
-        ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
+        ignored_settings: Unknown settings that the user accepted.
         route_fingerprints: For a model with a Router, maps the name of each route to the fingerprint of its model.
         variants: Variants by name (`fp32`, `int8`, `openvino-bf16`, …); empty for a model with a Router.
         route_variants: For a model with a Router, maps the name of each route to its variants.

@@ -46,7 +46,7 @@ def check_settings(
         path: The file, for messages.
         settings: Its contents.
         table: The table of its kind.
-        ignored: Unknown settings that the user accepts (`--ignore-setting`).
+        ignored: Unknown settings that the user accepts.
         prefix: Prefix of each name in messages, for an object inside the file.
 
     Raises:

@@ -51,7 +51,7 @@ class PairAgreement(BaseModel, frozen=True):
         rank_agreement: Spearman's ρ × 100 between the cosines of the two models, with each text as query and all other
             texts as documents.
         bar: The thresholds, as text.
-        passed: Whether the thresholds are met; if not, the pair was made with `--accept-disagreement`.
+        passed: Whether the thresholds are met; if not, the user accepted the disagreement.
     """
 
     texts: int

@@ -88,7 +88,7 @@ class SentenceModel(BaseModel, frozen=True):
         tokenizer_arguments: Arguments of the tokenizer's constructor that override its files (`processor_kwargs`).
         uses_token_types: Whether the network gets another token type than 0 for some tokens of a text.
         earlier_fingerprint: Fingerprint in earlier releases if they misread the model; else empty.
-        ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
+        ignored_settings: Unknown settings that the user accepted.
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
             models with equal fingerprints produce the same vectors of documents. That of a pair is the fingerprint of
             its model for documents, whose vectors an index holds; see `query_fingerprint`.

@@ -43,19 +43,19 @@ def load_dashboard_objects(
 
     Args:
         fields: Its vector fields, at least one.
-        reports: The view of the loads' reports; None where no load has left one.
-        alias_target: The index of the alias, if `index` is one: loads may have named either.
-        time_field: Date field of the view to search in; None shows documents whenever they were made.
+        reports: The view of the loads' reports; None if there are no reports.
+        alias_target: The index that `index` points to if it is an alias, because loads may have used either name.
+        time_field: Date field of the view to search in; None shows documents of any time.
         listed: All fields of the index, for OpenSearch Dashboards (`view_fields`).
     """
     formats, hidden = vector_formats(fields), vector_patterns(fields)
     view_of = partial(data_view, product, index, formats=formats, hidden=hidden, fields=listed)
     view = view_of(f"{index} (es-sbert)", time_field=time_field)
-    about, columns = "Texts without vectors, the best hit first.", _search_columns(fields)
+    about, columns = "Texts without their vectors, the best hit first.", _search_columns(fields)
     documents = saved_search(product, view, f"{index}: documents", about, columns)
     objects = [view]
     if time_field is not None:
-        # The dashboard counts and lists all documents, not those of the time that it shows.
+        # The dashboard counts and lists all documents, not only those of its time range.
         view = view_of(f"{index} at any time (es-sbert)", key="at any time")
         objects += [documents, view]
         documents = saved_search(product, view, f"{index}: documents at any time", about, columns)
@@ -72,13 +72,13 @@ def load_dashboard_objects(
         panels += template_panels("report", {"reports": reports}, index=index, query=query)
     panels.append(DashboardPanel(documents, 48, 18))
     models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
-    about = f"What is embedded in {index}, by which model. {models}."
+    about = f"The embeddings of {index} and their models. {models}."
     board = dashboard(product, f"{index}: load", about, panels, key=f"load/{index}", since="now-30d")
     return [*objects, *(panel.saved_object for panel in panels), board]
 
 
 def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
-    """The fields that are embedded, then what is known of their vectors."""
+    """The fields that are embedded, then the metadata of their vectors."""
     texts = [name for meta in fields.values() if meta.text for name in TextTemplate.parse(meta.text).fields]
     members = ("tokens", "truncated", "embedded_at", "fingerprint")
     metadata = [f"{document_meta_field(field)}.{member}" for field in fields for member in members]
@@ -86,10 +86,10 @@ def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
 
 
 def reports_view(product: DashboardProduct, name: str, listed: Sequence[Json] | None = None) -> SavedObject:
-    """The view of what `es-sbert ingest --report-index NAME` writes.
+    """The view of the reports that `es-sbert ingest --report-index NAME` writes.
 
     Args:
-        listed: As for `load_dashboard_objects`.
+        listed: See `load_dashboard_objects`.
     """
     counts = "read indexed updated unchanged dead left pruned truncated lost_tokens retries"
     formats = dict.fromkeys(counts.split(), NUMBER) | {"seconds": DECIMAL, "documents_per_second": DECIMAL}
@@ -102,15 +102,15 @@ def search_dashboard_objects(
     """The view of a gateway's log and the dashboard over it.
 
     Args:
-        pattern: All months of the log.
-        listed: As for `load_dashboard_objects`.
+        pattern: Index pattern of all months of the log.
+        listed: See `load_dashboard_objects`.
     """
     times = {f"milliseconds.{part}": DECIMAL for part in ("total", "embedding", "upstream")}
     formats = times | {"hits": NUMBER, "k": NUMBER}
     name = "Searches (es-sbert)"
     view = data_view(product, pattern, name, time_field="@timestamp", formats=formats, fields=listed)
     panels = template_panels("search", {"searches": view})
-    about = "What the gateway was asked, how long it took, and what found nothing."
+    about = "Searches through the gateway, how long they took, and searches without hits."
     board = dashboard(product, "Searches", about, panels, key=f"searches/{pattern}", since="now-7d")
     return [view, *(panel.saved_object for panel in panels), board]
 
@@ -120,10 +120,10 @@ class SavedObjectSet:
     """Objects for one product.
 
     Attributes:
-        product: Which.
-        objects: All of them, each after those that it needs.
+        product: The product.
+        objects: The objects, each after those that it needs.
         notes: What was left out, and how to get it.
-        view: The data view of the index, in which people search.
+        view: The data view of the index, in which users search.
         uncalibrated: Vector fields without a minimum cosine.
     """
 
@@ -137,18 +137,18 @@ class SavedObjectSet:
 def build_saved_objects(
     engine: Engine, index: str, *, searches: str, reports: str, time_field: str | None = None
 ) -> SavedObjectSet:
-    """The objects for the current state of an index.
+    """Build the objects for the current state of an index.
 
     Args:
-        index: Index or alias; the objects keep the name that is given, so an alias may move.
+        index: Index or alias. The objects keep the given name, so an alias may be moved later.
         searches: Name of the gateway's log, without the month.
         reports: Index of the loads' reports.
-        time_field: Date field of the data view to search in; None for none.
+        time_field: Date field of the data view to search in; None for a view without one.
 
     Raises:
         IndexMissing: no such index.
-        IndexMismatch: it has no vector field of ours, or no date field of that name.
-        UsageError: a name that is none.
+        IndexMismatch: the index has no vector field that es-sbert fills, or no date field of that name.
+        UsageError: a name is invalid.
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
@@ -161,11 +161,11 @@ def build_saved_objects(
     if time_field is not None and not is_date_field(engine.field_capabilities(index), time_field):
         raise IndexMismatch(
             f"{index} has no date field {time_field!r}",
-            "Give `time_field` a field of the type date, or leave it out; `GET INDEX/_mapping` shows the types.",
+            "Set `time_field` to a field of the type date, or omit it; `GET INDEX/_mapping` shows the types.",
         )
 
     def listed(pattern: str) -> list[Json] | None:
-        # Kibana asks for them itself, and does not keep them.
+        # Kibana requests the fields itself and does not keep them.
         return view_fields(engine.field_capabilities(pattern)) if product is DashboardProduct.DASHBOARDS else None
 
     months = monthly_index_pattern(check_index_name(searches))
@@ -192,7 +192,7 @@ def build_saved_objects(
 
 
 def _missing_reason(engine: Engine, pattern: str) -> str:
-    """Why no index of such a name can be seen; empty if there is one."""
+    """Why an index of such a name is missing; empty if there is one."""
     try:
         found = engine.request_api(f"/_resolve/index/{pattern}")
     except AccessDenied:

@@ -24,9 +24,9 @@ _CREDENTIAL_SETTINGS = ("username", "password", "api_key", "token")
 
 
 class KibanaSettings(EngineSettings):
-    """As of an engine; what is not given comes from `ES_SBERT_KIBANA_URL`, `ES_SBERT_KIBANA_API_KEY`, ….
+    """Settings like those of an engine, by default from `ES_SBERT_KIBANA_URL`, `ES_SBERT_KIBANA_API_KEY`, ….
 
-    Both products check credentials with their engine, so the engine's own serve here where no others are given.
+    Both products check credentials with their engine, so the engine's credentials are used if no others are given.
     """
 
     model_config = SettingsConfigDict(
@@ -37,7 +37,7 @@ class KibanaSettings(EngineSettings):
 
     @classmethod
     def with_engine_credentials(cls, engine: EngineSettings, **given: object) -> KibanaSettings:
-        """Settings with the engine's credentials where there are no others.
+        """Settings with the engine's credentials if there are no others.
 
         Raises:
             UsageError: contradictory credentials, or an address without a scheme.
@@ -53,47 +53,48 @@ def kibana_address(settings: KibanaSettings) -> Address:
     """The address with everything that a client needs.
 
     Raises:
-        UsageError: no URL, two kinds of credentials, a CA file that cannot be read, or a fingerprint.
+        UsageError: the URL is missing, there are two kinds of credentials, the CA file cannot be read, or a fingerprint
+            is given.
     """
     if settings.fingerprint is not None:
         reason = "a fingerprint cannot replace the certificate authority of Kibana or OpenSearch Dashboards"
-        raise UsageError(reason, "Give `kibana_ca_certs` the authority that signed its certificate.")
+        raise UsageError(reason, "Set `kibana_ca_certs` to the authority that signed its certificate.")
     return parse_address(settings)
 
 
 _MAX_ERRORS_SHOWN = 5
 _STATUS_REMEDIES = {
-    400: "The message above is the server's own; a version that is too old (before Kibana 8.9) refuses these objects.",
+    400: "The message above comes from the server. Versions before Kibana 8.9 reject these objects.",
     404: "Check the base path of `kibana_url`, and the name of the `space`.",
-    413: "Raise savedObjects.maxImportPayloadBytes, or the limit of the proxy before it.",
+    413: "Raise savedObjects.maxImportPayloadBytes, or the limit of the proxy in front of the server.",
     429: "The server is overloaded: try again later.",
     503: "The server is not ready yet: try again in a moment.",
 }
 # Kinds of errors of single objects, as both products name them.
 _OBJECT_REMEDIES = {
-    "conflict": 'Objects of these ids are there: replace them (`if_exists="replace"`) or make copies '
+    "conflict": 'Objects with these ids already exist: replace them (`if_exists="replace"`) or make copies '
     '(`if_exists="copy"`).',
-    "ambiguous_conflict": "Several objects come from the same origin: delete those that are not needed, or "
+    "ambiguous_conflict": "Several objects come from the same origin: delete those that are not needed, or use "
     '`if_exists="copy"`.',
-    "missing_references": "Something that these objects need is missing: install all of them, from a fresh export.",
-    "unsupported_type": "The server does not know this kind of object: enable its plugin, or let the user have it.",
+    "missing_references": "Objects that these objects need are missing: install all of them from a fresh export.",
+    "unsupported_type": "The server does not know this kind of object: enable its plugin, or give the user access.",
     "missing_data_source": "Install into a workspace that the data source is assigned to.",
 }
 
 
 def import_error(status: int, body: Any, *, product: DashboardProduct, url: str) -> EsSbertError:
-    """An answer other than 200.
+    """The error for a response other than 200.
 
     Args:
-        body: The answer, parsed where it was JSON.
+        body: The response, parsed if it was JSON.
     """
     message = body.get("message") if isinstance(body, dict) else body
     reason = " ".join(str(message or "no reason given").split())[:1000]
     if status == 401:
         return AccessDenied(
             f"{product.label} at {url} refused the credentials (401)",
-            "Check ES_SBERT_KIBANA_USERNAME and ES_SBERT_KIBANA_PASSWORD, or ES_SBERT_KIBANA_API_KEY; without them "
-            "those of the engine are sent.",
+            "Check ES_SBERT_KIBANA_USERNAME and ES_SBERT_KIBANA_PASSWORD, or ES_SBERT_KIBANA_API_KEY. If they are not "
+            "set, the credentials of the engine are sent.",
         )
     if status == 403:
         rights = (
@@ -102,18 +103,18 @@ def import_error(status: int, body: Any, *, product: DashboardProduct, url: str)
             else "a role that may write to the tenant, e.g. kibana_user and a tenant permission kibana_all_write"
         )
         return AccessDenied(f"{product.label} at {url} does not allow the import: {reason}", f"Give the user {rights}.")
-    remedy = _STATUS_REMEDIES.get(status, "The server's log says more; the message above is its own.")
+    remedy = _STATUS_REMEDIES.get(status, "The message above comes from the server; its log has details.")
     return RequestFailed(f"{product.label} at {url} answered the import with {status}: {reason}", remedy, status)
 
 
 def object_import_error(
     body: Json, objects: Sequence[SavedObject], *, product: DashboardProduct, url: str
 ) -> RequestFailed:
-    """An import that took place in part, or not at all.
+    """The error for an import that failed completely or in part.
 
     Args:
-        body: The answer: `success` is false and `errors` names each object with its error.
-        objects: What was sent, for their titles.
+        body: The response: `success` is false and `errors` names each object with its error.
+        objects: The objects that were sent, for their titles.
     """
     titles = {(saved.type, saved.id): saved.title for saved in objects}
     errors = body.get("errors", [])
@@ -123,8 +124,8 @@ def object_import_error(
     remedies = [_OBJECT_REMEDIES[kind] for kind in kinds if kind in _OBJECT_REMEDIES]
     return RequestFailed(
         f"{product.label} at {url} imported {body.get('successCount', 0)} of {pluralize(len(objects), 'object')}: "
-        f"{'; '.join(lines) or 'it does not say why'}{more}",
-        " ".join(remedies) or "The message above is the server's own; its log says more.",
+        f"{'; '.join(lines) or 'no reason given'}{more}",
+        " ".join(remedies) or "The message above comes from the server; its log has details.",
         200,
     )
 
@@ -137,17 +138,17 @@ def _object_error_line(error: Json, titles: dict[tuple[str, str], str]) -> str:
     return f"{kind} “{title}”: {reason}"
 
 
-# Every answer carries the server's name under one of these, also one that refuses.
+# Every response has one of these headers with the server's name, even a refusal.
 _SERVER_NAME_HEADERS = {DashboardProduct.KIBANA: "kbn-name", DashboardProduct.DASHBOARDS: "osd-name"}
-# A request that changes something must carry this one, which a page of another origin cannot set.
+# A request that changes something must have this header, which a page of another origin cannot set.
 _XSRF_HEADERS = {DashboardProduct.KIBANA: "kbn-xsrf", DashboardProduct.DASHBOARDS: "osd-xsrf"}
 _TENANT_HEADER = "securitytenant"
-_FILE_NAME = "es-sbert.ndjson"  # both refuse a file of another ending
+_FILE_NAME = "es-sbert.ndjson"  # both refuse a file with another extension
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class IfExists(StrEnum):
-    """What becomes of objects that are there already."""
+    """What to do with objects that already exist."""
 
     REPLACE = "replace"
     FAIL = "fail"
@@ -156,12 +157,12 @@ class IfExists(StrEnum):
 
 @dataclass(frozen=True)
 class DashboardServer:
-    """Where the objects go.
+    """The server that imports the objects.
 
     Attributes:
         address: The server.
-        space: Kibana's space; None is the default one.
-        tenant: Tenant of the security plugin of OpenSearch Dashboards; None is the user's own default.
+        space: Kibana's space; None for the default space.
+        tenant: Tenant of the security plugin of OpenSearch Dashboards; None for the user's default tenant.
     """
 
     address: Address
@@ -176,12 +177,12 @@ class DashboardServer:
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What has been imported.
+    """The result of an import.
 
     Attributes:
-        objects: How many.
+        objects: Number of imported objects.
         dashboards: Title → address to open.
-        notes: What else was done or could not be done.
+        notes: Other things that were done or could not be done.
     """
 
     objects: int
@@ -197,22 +198,22 @@ def import_saved_objects(
     *,
     default_view: SavedObject | None = None,
 ) -> ImportResult:
-    """Import objects.
+    """Import saved objects into Kibana or OpenSearch Dashboards.
 
     Args:
-        place: Where to.
-        product: What the objects were made for; the server must be that.
-        objects: Complete: what they need is among them.
-        if_there: What to do with objects of the same ids.
-        default_view: The data view to make the default one if there is no default; None for none. Discover and the
-            list of data views open with it. That it cannot be set is a note, not an error.
+        place: The server.
+        product: The product that the objects were made for; the server must be of this product.
+        objects: The objects, including all objects that they need.
+        if_there: What to do with existing objects that have the same ids.
+        default_view: The data view to make the default if there is no default; None to leave it unset. Discover and the
+            list of data views open with it. If it cannot be set, the result has a note.
 
     Raises:
-        UsageError: a space or a tenant where the product has none.
-        EngineUnreachable: no answer.
-        AccessDenied: 401, 403 or a page to sign in.
-        UnsupportedEngine: the server is something else.
-        RequestFailed: the import was refused, or some objects were.
+        UsageError: a space or a tenant is given, but the product has none.
+        EngineUnreachable: the server does not respond.
+        AccessDenied: the server returns 401, 403 or a login page.
+        UnsupportedEngine: the server is not of this product.
+        RequestFailed: the import or some of the objects were refused.
     """
     _check_space_and_tenant(place, product)
     headers = place.address.headers | {_XSRF_HEADERS[product]: "true"}
@@ -228,8 +229,8 @@ def import_saved_objects(
         if answer.status_code != 200:
             raise import_error(answer.status_code, body, product=product, url=place.url)
         if not isinstance(body, dict) or "success" not in body:
-            remedy = f"Check that {product.label} itself answers there, and no proxy."
-            raise UnsupportedEngine(f"{place.url} gave no answer of an import", remedy)
+            remedy = f"Check that {product.label} itself responds there, not a proxy."
+            raise UnsupportedEngine(f"{place.url} did not return the result of an import", remedy)
         if not body["success"]:
             raise object_import_error(body, objects, product=product, url=place.url)
         moved = {
@@ -244,7 +245,7 @@ def import_saved_objects(
     return ImportResult(int(body["successCount"]), _dashboard_urls(place, objects, moved), tuple(notes))
 
 
-# Where the default data view is read and set, and the name of its id in what is sent.
+# The paths to read and to set the default data view, and the member of its id in the request.
 _DEFAULT_VIEW_APIS = {
     DashboardProduct.KIBANA: ("/api/data_views/default", "/api/data_views/default", "data_view_id"),
     DashboardProduct.DASHBOARDS: (
@@ -258,49 +259,49 @@ _DEFAULT_VIEW_APIS = {
 def _set_default_view(
     client: httpx.Client, place: DashboardServer, product: DashboardProduct, title: str, identity: str
 ) -> list[str]:
-    """Make a data view the default one if there is no default; returns what to say about it."""
+    """Make a data view the default one if there is no default; return notes about it."""
     read_path, write_path, member = _DEFAULT_VIEW_APIS[product]
     try:
         answer = _send(client, place, "GET", read_path)
         body = _response_body(answer)
         if answer.status_code == 200 and isinstance(body, dict):
-            # In OpenSearch Dashboards, among all settings that somebody has changed.
+            # OpenSearch Dashboards returns all settings that were changed.
             if body.get(member) or body.get("settings", {}).get("defaultIndex", {}).get("userValue"):
                 return []
             answer = _send(client, place, "POST", write_path, json={member: identity})
             if answer.status_code == 200:
-                return [f"“{title}” is the default data view now"]
+                return [f"“{title}” is now the default data view"]
             body = _response_body(answer)
         message = body.get("message") if isinstance(body, dict) else body
         reason = f"{answer.status_code}: {' '.join(str(message or 'no reason given').split())[:1000]}"
     except EsSbertError as error:
         reason = error.message
     return [
-        f"the default data view was not set ({reason}): choose one under Stack Management (Dashboards Management), or "
-        "Discover asks for it"
+        f"the default data view was not set ({reason}): choose one under Stack Management (Dashboards Management), "
+        "otherwise Discover asks for it"
     ]
 
 
 def _check_space_and_tenant(place: DashboardServer, product: DashboardProduct) -> None:
     if place.space is not None and product is not DashboardProduct.KIBANA:
-        raise UsageError("OpenSearch Dashboards has no spaces", "Leave out `space`; its tenants are `tenant`.")
+        raise UsageError("OpenSearch Dashboards has no spaces", "Omit `space`; choose a tenant with `tenant`.")
     if place.tenant is not None and product is not DashboardProduct.DASHBOARDS:
-        raise UsageError("Kibana has no tenants", "Leave out `tenant`; its spaces are `space`.")
+        raise UsageError("Kibana has no tenants", "Omit `tenant`; choose a space with `space`.")
 
 
 def _check_product(client: httpx.Client, place: DashboardServer, product: DashboardProduct) -> None:
-    """Make sure that the right server answers before anything is sent to it."""
+    """Check that the right server responds before anything is sent to it."""
     answer = _send(client, place, "GET", "/api/status")
     names = {product for product, header in _SERVER_NAME_HEADERS.items() if header in answer.headers}
     if not names and answer.status_code not in (401, 403):
         raise UnsupportedEngine(
-            f"what answers at {place.address.url} is neither Kibana nor OpenSearch Dashboards",
-            "Check host, port (5601) and base path of `kibana_url`; the engine itself (9200) takes no dashboards.",
+            f"the server at {place.address.url} is neither Kibana nor OpenSearch Dashboards",
+            "Check host, port (5601) and base path of `kibana_url`; the engine itself (9200) does not take dashboards.",
         )
     if names and product not in names:
         [found] = names
-        reason = f"{place.address.url} is {found.label}, and the index is on an engine that goes with {product.label}"
-        raise UnsupportedEngine(reason, "Give the `url` and the `kibana_url` of one installation.")
+        reason = f"{place.address.url} is {found.label}, but the engine of the index works with {product.label}"
+        raise UnsupportedEngine(reason, "Set `url` and `kibana_url` to addresses of the same installation.")
     if answer.status_code in (401, 403):
         raise import_error(answer.status_code, _response_body(answer), product=product, url=place.url)
 
@@ -309,17 +310,17 @@ def _send(client: httpx.Client, place: DashboardServer, method: str, path: str, 
     try:
         answer = client.request(method, place.url + path, **options)
     except httpx.HTTPError as error:
-        remedy = "Start Kibana or OpenSearch Dashboards, or give its address: `kibana_url` (both use 5601)."
+        remedy = "Start Kibana or OpenSearch Dashboards, or set `kibana_url` to its address (both use port 5601)."
         raise connection_error(place.address.url, error, place.address.timeout, refused_remedy=remedy) from error
     if answer.status_code in _REDIRECTS:
         raise AccessDenied(
-            f"{place.url} sends {method} {path} on to {answer.headers.get('location', 'another page')}",
+            f"{place.url} redirects {method} {path} to {answer.headers.get('location', 'another page')}",
             "Give credentials, and the address with its base path (server.basePath), as a browser shows it after "
             "signing in.",
         )
     if answer.status_code in (502, 504):
         reason = f"a proxy at {place.address.url} cannot reach its server ({answer.status_code})"
-        raise EngineUnreachable(reason, "Check that Kibana or OpenSearch Dashboards runs.")
+        raise EngineUnreachable(reason, "Check that Kibana or OpenSearch Dashboards is running.")
     return answer
 
 
@@ -331,7 +332,7 @@ def _response_body(answer: httpx.Response) -> Any:
 
 
 def _dashboard_urls(place: DashboardServer, objects: Sequence[SavedObject], moved: Mapping[str, str]) -> dict[str, str]:
-    # Without it the dashboard is looked for in the tenant that the user was in last.
+    # Without it, the dashboard is looked up in the tenant that the user selected last.
     tenant = "" if place.tenant is None else f"?security_tenant={quote(place.tenant, safe='')}"
     return {
         saved.title: f"{place.url}/app/dashboards{tenant}#/view/{moved.get(saved.id, saved.id)}"

@@ -33,14 +33,14 @@ _DASHBOARDS_TYPE_VERSIONS = {
 
 
 class DashboardProduct(StrEnum):
-    """Who imports the objects."""
+    """The product that imports the objects."""
 
     KIBANA = "kibana"
     DASHBOARDS = "opensearch-dashboards"
 
     @classmethod
     def from_engine_type(cls, engine_type: EngineType) -> DashboardProduct:
-        """What goes with an engine."""
+        """The product for an engine."""
         return cls.KIBANA if engine_type is EngineType.ELASTICSEARCH else cls.DASHBOARDS
 
     @property
@@ -54,8 +54,8 @@ class SavedObject:
 
     Attributes:
         type: `index-pattern`, `search`, `visualization` or `dashboard`.
-        id: Always the same for the same thing, so that a second import replaces the first.
-        attributes: As the type's own schema wants them.
+        id: Always the same for the same object, so that a second import replaces the first.
+        attributes: Attributes in the schema of the type.
         references: The objects that it needs: `name` (as the attributes call it), `type` and `id`.
     """
 
@@ -66,7 +66,7 @@ class SavedObject:
 
     @property
     def title(self) -> str:
-        """What people see of it."""
+        """The title that users see."""
         return str(self.attributes.get("name") or self.attributes["title"])
 
     def reference(self, name: str) -> Json:
@@ -74,7 +74,7 @@ class SavedObject:
         return {"name": name, "type": self.type, "id": self.id}
 
     def as_json(self, product: DashboardProduct) -> Json:
-        """As a line of an export."""
+        """The object as in a line of an export."""
         plain = {"type": self.type, "id": self.id, "attributes": self.attributes, "references": self.references}
         if product is DashboardProduct.KIBANA:
             of_type = _KIBANA_TYPE_VERSIONS[self.type]
@@ -84,17 +84,17 @@ class SavedObject:
 
 
 def stable_id(*names: str) -> str:
-    """An id made of what the object is about, e.g. the index and `tokens`."""
+    """An id derived from what the object shows, e.g. the index and `tokens`."""
     return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
 
 
 def to_ndjson(objects: Iterable[SavedObject], product: DashboardProduct) -> bytes:
-    """The objects as a file to import, one a line."""
+    """The objects as a file to import, one per line."""
     return b"".join(orjson.dumps(saved.as_json(product)) + b"\n" for saved in objects)
 
 
 def json_string(value: object) -> str:
-    """JSON within JSON, as saved objects keep their inner state."""
+    """A value as a JSON string, as saved objects keep their inner state."""
     return orjson.dumps(value).decode()
 
 
@@ -130,13 +130,13 @@ def data_view(
 
     Args:
         pattern: Index, alias or pattern.
-        name: What Kibana calls it; OpenSearch Dashboards shows the pattern.
-        time_field: Field of the time picker; None shows all documents whenever they were made.
-        key: Part of the id of a further view of the pattern; None for the one that people search in.
-        formats: Field → how its values are shown.
-        hidden: Fields that are kept out of what is fetched and shown, `*` allowed.
-        fields: Its fields, which only OpenSearch Dashboards keeps (`view_fields`); None lets it ask for them and save
-            them when the view is opened.
+        name: Its name in Kibana; OpenSearch Dashboards shows the pattern.
+        time_field: Field of the time picker; None shows documents of any time.
+        key: Part of the id of an additional view of the pattern; None for the view that users search in.
+        formats: Field → format of its values.
+        hidden: Fields that are neither fetched nor shown; `*` is allowed.
+        fields: Its fields, which only OpenSearch Dashboards keeps (`view_fields`); None lets it request and save them
+            when the view is opened.
     """
     attributes: Json = {
         "title": pattern,
@@ -146,11 +146,11 @@ def data_view(
     if time_field is not None:
         attributes["timeFieldName"] = time_field
     if product is DashboardProduct.KIBANA:
-        # No index yet is not an error there.
+        # In Kibana, it is not an error if the index does not exist yet.
         attributes |= {"name": name, "allowNoIndex": True}
     else:
         if key is not None:
-            # A view has no name there, so the pattern must say which view it is. The second part matches no index.
+            # Views have no names there, so the pattern must tell them apart. Its second part does not match any index.
             attributes["title"] = f"{pattern},*_by_{time_field}" if time_field else f"{pattern},*_at_any_time"
         if fields is not None:
             attributes["fields"] = json_string(list(fields))
@@ -158,7 +158,7 @@ def data_view(
 
 
 def vector_patterns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
-    """What hides the numbers: the field itself, and what is inside it where it holds passages."""
+    """Patterns that hide the vectors: the field, and the fields inside it if it holds passages."""
     return [
         pattern
         for name, meta in fields.items()
@@ -181,12 +181,12 @@ def vector_formats(fields: Mapping[str, VectorFieldMeta]) -> dict[str, Json]:
 def saved_search(
     product: DashboardProduct, view: SavedObject, title: str, description: str, columns: Sequence[str]
 ) -> SavedObject:
-    """Documents as a table, best hit first unless the user sorts it."""
+    """A saved search that shows documents as a table, the best hit first unless the user sorts it."""
     attributes: Json = {
         "title": title,
         "description": description,
         "columns": ["_score", *columns],
-        # Also in a view with a time field, which both products sort by otherwise.
+        # In a view with a time field, both products would otherwise sort by that field.
         "sort": [["_score", "desc"]],
         "kibanaSavedObjectMeta": _search_source(indexRefName=INDEX_REFERENCE),
     }
@@ -203,8 +203,8 @@ class DashboardPanel:
 
     Attributes:
         saved_object: A visualization or a saved search.
-        width: Columns of 48.
-        height: Rows.
+        width: Width in columns, of 48.
+        height: Height in rows.
     """
 
     saved_object: SavedObject
@@ -217,8 +217,8 @@ def template_panels(name: str, views: Mapping[str, SavedObject], **values: str) 
 
     Args:
         name: `NAME_panels.json` in the folder of templates.
-        views: What the template calls a data view → that view.
-        values: Replace `$name` in the template.
+        views: Name of a data view in the template → the view.
+        values: Values that replace `$name` in the template.
     """
     return [
         DashboardPanel(_visualization(views[panel["view"]], panel), panel.get("width", 24), panel.get("height", 12))
@@ -278,11 +278,11 @@ _PANEL_VERSIONS = {DashboardProduct.KIBANA: "8.9.0", DashboardProduct.DASHBOARDS
 def dashboard(
     product: DashboardProduct, title: str, description: str, panels: Sequence[DashboardPanel], *, key: str, since: str
 ) -> SavedObject:
-    """Panels from left to right, row by row.
+    """A dashboard with panels from left to right, row by row.
 
     Args:
-        key: What its id is made of.
-        since: Beginning of the time that it shows first, e.g. `now-7d`.
+        key: The name that its id is derived from.
+        since: Beginning of the time range that it shows at first, e.g. `now-7d`.
     """
     placed, references, version = [], [], _PANEL_VERSIONS[product]
     for number, (panel, position) in enumerate(zip(panels, _grid_positions(panels), strict=True), 1):
@@ -290,7 +290,7 @@ def dashboard(
         saved, grid = panel.saved_object, position | {"i": str(number)}
         state = {"version": version, "type": saved.type, "gridData": grid, "panelIndex": str(number)}
         placed.append(state | {"embeddableConfig": {}, "panelRefName": name})
-        # Kibana puts the panel's own index in front.
+        # Kibana expects the panel's index in front.
         references.append(saved.reference(f"{number}:{name}" if product is DashboardProduct.KIBANA else name))
     attributes: Json = {
         "title": title,

@@ -34,7 +34,7 @@ _TYPES = {
     "histogram": ("histogram",),
 }  # fmt: skip
 _TYPE_BY_ENGINE_TYPE = {engine_type: name for name, types in _TYPES.items() for engine_type in types}
-# Metadata fields, which are in every data view (setting `metaFields`), and what is known of them otherwise.
+# Metadata fields, which are in every data view (setting `metaFields`), and their fixed properties.
 _META_FIELDS: dict[str, Json] = {
     "_source": {"type": "_source"},
     "_id": {"type": "string"},
@@ -49,16 +49,16 @@ def is_date_field(capabilities: Mapping[str, Any], name: str) -> bool:
     """Whether a field is a date in all indices that have it.
 
     Args:
-        capabilities: Member `fields` of the answer of `_field_caps`.
+        capabilities: Member `fields` of a `_field_caps` response.
     """
     return name in capabilities and capabilities[name].keys() <= _DATE_TYPES
 
 
 def view_fields(capabilities: Mapping[str, Any]) -> list[Json]:
-    """The fields of a data view, by name.
+    """The fields of a data view, sorted by name.
 
     Args:
-        capabilities: Member `fields` of the answer of `_field_caps`.
+        capabilities: Member `fields` of a `_field_caps` response.
     """
     found = {name: _field(name, by_type) for name, by_type in capabilities.items()}
     for name, field in found.items():
@@ -102,7 +102,7 @@ def _has_capability(by_type: Mapping[str, Any], name: str) -> bool:
 
 
 def _sub_type(name: str, fields: Mapping[str, Json]) -> Json:
-    """What a field with a dot in its name is: part of another field, or of nested objects, or both."""
+    """The `subType` of a field with a dot in its name: part of another field, of nested objects, or of both."""
     parts = name.split(".")
     parents = [fields.get(".".join(parts[:count])) for count in range(len(parts) - 1, 0, -1)]
     sub_type: Json = {}

@@ -21,19 +21,20 @@ from es_sbert.vectors import Vectors
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """What was measured.
+    """The results of a calibration.
 
     Attributes:
-        index, field, model: What is searched, and by which model.
-        documents: Documents with a vector.
-        sample: Documents that are used as unrelated ones.
+        index, field, model: The index and the field that are searched, and the model of the field.
+        documents: Number of documents with a vector.
+        sample: Number of documents that are used as unrelated ones.
         queries: Number of queries.
-        labelled, kinds, left_out: See `CalibrationQueries`.
+        labelled: Whether the queries are labeled.
+        kinds, left_out: See `CalibrationQueries`.
         k: Hits of a search.
         keep: Share of the relevant documents that the recommended value keeps, unless `max_unrelated` is given.
         max_unrelated: Share of the unrelated documents that may reach the recommended value; None chooses by `keep`.
         calibration: The table and the recommendation.
-        stored: How much of the index is stored in its index type. Hits are those of the index as it is.
+        stored: Share of the index that is stored in its index type. Hits come from the index in its present state.
     """
 
     index: str
@@ -65,13 +66,13 @@ class CalibrationReport:
 
 Counts = NDArray[np.int64]
 
-# Every value that is considered, in steps of 0.01: a cosine is not known better than that. *Shape:* (thresholds,).
+# All values that are considered, in steps of 0.01, because cosines are not more accurate. *Shape:* (thresholds,).
 COSINE_GRID: Doubles = np.arange(-100, 100) / 100
-# A value that lets more unrelated documents pass than this does not tell them from relevant ones.
+# A value with a larger share of unrelated documents above it does not separate them from relevant ones.
 MAX_UNRELATED_SHARE = 0.05
-# Cosines that are held at a time.
+# Cosines in memory at a time.
 _BLOCK_COSINES = 4_000_000
-# What a mean of shares may lose by rounding.
+# Rounding error of a mean of shares.
 _ROUNDING = 1e-9
 _TABLE_STEPS = (1, 2, 5, 10, 20)
 _MAX_TABLE_ROWS = 16
@@ -79,11 +80,11 @@ _MAX_TABLE_ROWS = 16
 
 @dataclass(frozen=True)
 class NearestHits:
-    """What a search for the k nearest documents gives for one query.
+    """The hits of a search for the k nearest documents of one query.
 
     Attributes:
-        cosines: Of each hit. *Shape:* ``(hits,)``.
-        relevant: Whether it is relevant to the query. *Shape:* ``(hits,)`` bool.
+        cosines: Cosine of each hit. *Shape:* ``(hits,)``.
+        relevant: Whether each hit is relevant to the query. *Shape:* ``(hits,)`` bool.
     """
 
     cosines: Doubles
@@ -95,11 +96,11 @@ class CosineSample:
     """Cosines of queries with documents.
 
     Attributes:
-        relevant: Of each query, its cosines with the documents that are relevant to it, at least one.
-        passed: How many of the unrelated documents that each query was compared with reach each value of the grid.
-            *Shape:* ``(queries, thresholds)``.
-        compared: With how many unrelated documents each query was compared. *Shape:* ``(queries,)``.
-        nearest: Of each query, the hits of a search.
+        relevant: For each query, the cosines of its relevant documents, at least one.
+        passed: For each query, the number of unrelated documents that reach each value of the grid. *Shape:*
+            ``(queries, thresholds)``.
+        compared: Number of unrelated documents that each query was compared with. *Shape:* ``(queries,)``.
+        nearest: For each query, the hits of a search.
     """
 
     relevant: Sequence[Doubles]
@@ -108,7 +109,7 @@ class CosineSample:
     nearest: Sequence[NearestHits]
 
     def of(self, queries: Sequence[int]) -> CosineSample:
-        """The cosines of some of the queries, by their places."""
+        """The cosines of some of the queries, by their positions."""
         return CosineSample(
             [self.relevant[place] for place in queries],
             self.passed[list(queries)],
@@ -119,13 +120,13 @@ class CosineSample:
 
 @dataclass(frozen=True)
 class ThresholdRow:
-    """What one minimum cosine does.
+    """The effect of one minimum cosine.
 
     Attributes:
         min_cosine: The value.
         recall: Share of the relevant documents that reach it, averaged over queries.
         unrelated: Share of the unrelated documents that reach it, averaged over queries.
-        hits: How many of the k nearest documents reach it, averaged over queries.
+        hits: Number of the k nearest documents that reach it, averaged over queries.
         precision: Share of those hits that are relevant; None without hits.
     """
 
@@ -138,14 +139,14 @@ class ThresholdRow:
 
 @dataclass(frozen=True)
 class CosineRecommendation:
-    """The largest minimum cosine that keeps enough of the relevant documents, or the smallest that few others reach.
+    """The largest minimum cosine that keeps enough relevant documents, or the smallest that few unrelated ones reach.
 
     Attributes:
-        row: The value, and what it does.
+        row: The value and its effect.
         low: Lower end of its 95 % interval: the largest value that surely keeps enough, or the smallest that may be
-            reached by few enough. None where there are too few queries to be sure of any.
+            reached by few enough. None if there are too few queries to be sure of any.
         high: Upper end: the largest value that may keep enough, or the smallest that is surely reached by few enough.
-        overlaps: Whether more unrelated documents pass than `MAX_UNRELATED_SHARE`.
+        overlaps: Whether more than `MAX_UNRELATED_SHARE` of the unrelated documents reach the value.
     """
 
     row: ThresholdRow
@@ -159,7 +160,7 @@ class Calibration:
     """The table and the recommendation.
 
     Attributes:
-        rows: Rising values, those that are worth showing.
+        rows: The values to show, in ascending order.
         recommended: The value to use.
     """
 
@@ -171,8 +172,9 @@ def calibrate(sample: CosineSample, keep: float, max_unrelated: float | None = N
     """Find the largest value that keeps a share of the relevant documents, or the smallest that few others reach.
 
     Args:
+        sample: The cosines.
         keep: Share of the relevant documents to keep, between 0 and 1.
-        max_unrelated: Share of the unrelated documents that may reach the value; chooses by it and not by `keep`.
+        max_unrelated: Share of the unrelated documents that may reach the value. If given, `keep` is ignored.
     """
     rows = _threshold_rows(sample)
     if max_unrelated is not None:
@@ -196,17 +198,17 @@ def calibrate(sample: CosineSample, keep: float, max_unrelated: float | None = N
 
 
 def _first_place(rows: Sequence[ThresholdRow], suits: Callable[[ThresholdRow], bool]) -> int:
-    """The place of the first row that suits; the last place if none does."""
+    """The position of the first row that meets the condition; the last position if none does."""
     return next((place for place, row in enumerate(rows) if suits(row)), len(rows) - 1)
 
 
 def row_at(sample: CosineSample, min_cosine: float) -> ThresholdRow:
-    """What one value of the grid does."""
+    """The effect of one value of the grid."""
     return _threshold_rows(sample)[round(100 * min_cosine) + 100]
 
 
 def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
-    """What each value of the grid does."""
+    """The effect of each value of the grid."""
     kept = np.stack([_count_reaching(cosines) / len(cosines) for cosines in sample.relevant])  # (queries, thresholds)
     relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
     some = sample.compared > 0
@@ -228,16 +230,20 @@ def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
 
 
 def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
-    """Places from where half of the unrelated documents pass to where no relevant one does, `best` among them."""
+    """Positions of the rows to show, `best` included.
+
+    They range from the last value that half of the unrelated documents reach to the last one that any relevant document
+    reaches.
+    """
     first = min(best, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
     last = max(place for place, row in enumerate(rows) if row.recall.mean > 0)
     step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
-    # Multiples of the step as cosines: the grid begins at -1, a multiple of every step.
+    # The cosines are multiples of the step because the grid starts at -1, a multiple of every step.
     return sorted({*range(first - first % step, last + 1, step), best})
 
 
 def _count_reaching(cosines: Doubles) -> Counts:
-    """How many of the cosines are at each value of the grid or above. *Shape:* ``(thresholds,)``."""
+    """Number of cosines that reach each value of the grid. *Shape:* ``(thresholds,)``."""
     below: Counts = np.searchsorted(np.sort(cosines), COSINE_GRID, side="left").astype(np.int64)
     return len(cosines) - below
 
@@ -249,7 +255,7 @@ def count_unrelated(
 
     Args:
         queries, vectors, starts: See `document_cosines`.
-        relevant: Of each query, places of the documents that are left out because they are relevant to it.
+        relevant: For each query, positions of the documents to leave out because they are relevant to it.
 
     Returns:
         `passed` and `compared` of `CosineSample`.
@@ -266,7 +272,7 @@ def count_unrelated(
 
 
 def calibration_lines(report: CalibrationReport) -> list[str]:
-    """What was measured, a table of values, and the recommendation, line by line; the last one is what to type."""
+    """The report as lines: the measured data, a table of values, the recommendation, and commands that apply it."""
     recommended = report.calibration.recommended
     lines = [
         f"{report.index}.{report.field}: {pluralize(report.documents, 'document')} with vectors of "
@@ -282,19 +288,19 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
     if not report.labelled:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
-            "value may be too high or too low for real queries. Labelled queries (`queries=FILE`) give a better one."
+            "value may be too high or too low for real queries. Labeled queries (`queries=FILE`) give a better one."
         )
     if not report.stored.is_whole:
         lines.append(
             f"{report.stored.describe()}. Cosines are exact in every index type, but hits of {report.k} and precision "
-            f"are those of the index as it is now. {report.stored.remedy}"
+            f"are those of the index in its present state. {report.stored.remedy}"
         )
     lines.append(_recommendation_line(report))
     if recommended.overlaps:
         lines.append(
-            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: no value tells them from relevant ones "
-            "here. Rank by cosine without a minimum, combine it with words (a hybrid search), take a higher value from "
-            "the table if losing relevant documents is acceptable, or use a model that was trained on such texts."
+            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: a minimum cosine does not separate them "
+            "from relevant ones. Rank by cosine without a minimum, use a hybrid search, choose a higher value from the "
+            "table if losing relevant documents is acceptable, or use a model that was trained on such texts."
         )
     value = f"{report.recommended_value:.2f}"
     request = f'{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}'
@@ -304,7 +310,7 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
 
 def _describe_queries(report: CalibrationReport) -> str:
     if report.labelled:
-        return "labelled queries"
+        return "labeled queries"
     return "queries made of documents (" + ", ".join(f"{kind}: {n:,}" for kind, n in report.kinds.items()) + ")"
 
 

@@ -1,4 +1,4 @@
-"""Checks of `es-sbert doctor` for the model, the GPU, the cluster and an index, as findings with a remedy each."""
+"""Checks of `es-sbert doctor` for the model, the GPU, the cluster and an index. Each problem comes with a remedy."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def check_encoder(
     """Open the model and embed a sentence with it.
 
     Args:
-        name: Of the model; None for that of the field, or the default one.
-        options: How it runs.
-        field: A field whose model is needed.
+        name: The model; None for that of the field, or the default model.
+        options: The options of the encoder.
+        field: The field whose model to use, or None.
 
     Returns:
-        What really ran, None where nothing did; and the findings.
+        The encoder that ran, or None if none did, and the findings.
     """
-    forget_hashes()  # a file that was damaged without being written to shows only when it is read
+    forget_hashes()  # damage to a file that was not rewritten is only noticed if the file is read again
     try:
         if field is None:
             opened = Encoder(name, kind="query", **options)
@@ -88,15 +88,15 @@ def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
     figures = _best_speeds(info.fingerprint)
     if info.device == "cpu" and figures:
         listed = ", ".join(f"{variant} {speed:,.0f}" for variant, speed in figures.items())
-        yield ok("speed", f"texts a second, as measured on this machine: {listed} (`es-sbert model tune`)")
+        yield ok("speed", f"texts per second, measured on this machine: {listed} (`es-sbert model tune`)")
     collision = runtime_collision(cuda_devices())
     for message in info.warnings:
-        if collision is None or not message.startswith(collision[0]):  # which `check_runtime` reports
+        if collision is None or not message.startswith(collision[0]):  # `check_runtime` reports it
             yield warning("device", message, "See `es-sbert encode --help` for `device` and `precision`.")
 
 
 def _best_speeds(fingerprint: str) -> dict[str, float]:
-    """Texts a second of each variant of a model that was measured on this machine, the fastest first."""
+    """Texts per second of each variant of a model that was measured on this machine, the fastest first."""
     speeds: dict[str, float] = {}
     for measurement in sorted(read_tuning(fingerprint).measured, key=lambda one: -one.texts_per_second):
         speeds.setdefault(measurement.variant, measurement.texts_per_second)
@@ -105,14 +105,14 @@ def _best_speeds(fingerprint: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class CudaState:
-    """What there is of CUDA on a machine.
+    """The state of CUDA on a machine.
 
     Attributes:
         packages: Installed packages of onnxruntime.
-        version: Of the onnxruntime that is imported.
-        major: The CUDA major version that it was built for; None where it has no CUDA provider.
-        driver: The NVIDIA driver; None where there is none.
-        problem: Why the CUDA provider does not load; None where it does, or was not tried.
+        version: Version of the onnxruntime that is imported.
+        major: The CUDA major version that it was built for; None if it has no CUDA provider.
+        driver: The NVIDIA driver, or None.
+        problem: Why the CUDA provider does not load; None if it loads or was not tried.
     """
 
     packages: tuple[str, ...]
@@ -127,7 +127,7 @@ class CudaState:
 
 
 def check_runtime(device: str) -> list[Finding]:
-    """The installed build of onnxruntime, and for CUDA what is there and what is missing.
+    """Findings about the installed build of onnxruntime, and about the parts of CUDA that are present or missing.
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user gave it.
@@ -140,16 +140,16 @@ def check_runtime(device: str) -> list[Finding]:
     collision = runtime_collision(state.cards)
     collisions = [] if collision is None else [warning("runtime", *collision)]
     if collisions and not device.startswith("cuda"):
-        return collisions  # which of the builds is imported, and what it has, is chance
+        return collisions  # it is a matter of chance which build is imported, so more findings would not help
     return [*collisions, *cuda_findings(state, libraries, device)]
 
 
 def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -> Iterator[Finding]:
-    """The findings; one line if there is no GPU, or onnxruntime's build for CPUs, and CUDA is not requested.
+    """Findings about CUDA. If it is not requested, a CPU build or a machine without a GPU is only mentioned.
 
     Args:
-        state: What there is.
-        libraries: Which of CUDA's libraries were found.
+        state: The state of CUDA.
+        libraries: The CUDA libraries that were found or are missing.
         device: As for `check_runtime`.
     """
     requested = device.startswith("cuda")
@@ -158,7 +158,7 @@ def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -
     if state.major is None and not requested:
         yield ok("runtime", f"{package} {state.version}, for CPUs")
         for card in state.driver.cards if state.driver else ():
-            yield ok("runtime", f"{card} is not used; `es-sbert doctor --device cuda` says what that needs")
+            yield ok("runtime", f"{card} is not used; `es-sbert doctor --device cuda` shows what is missing for that")
         return
     if not state.cards and not requested:
         yield ok("cuda", f"no NVIDIA GPU; {package} {state.version}, built {built}, runs on the CPU")
@@ -187,7 +187,7 @@ def _driver_findings(state: CudaState) -> Iterator[Finding]:
     driver = state.driver
     if driver is None:
         yield failure(
-            "cuda", "there is no NVIDIA driver", "Install it; in a container, start it with `docker run --gpus all`."
+            "cuda", "there is no NVIDIA driver", "Install it, or start the container with `docker run --gpus all`."
         )
         return
     if not driver.cards:
@@ -196,20 +196,22 @@ def _driver_findings(state: CudaState) -> Iterator[Finding]:
     for number, card in enumerate(driver.cards):
         yield ok("cuda", f"cuda:{number} is {card}")
     if driver.cuda is not None and state.major is not None and driver.cuda[0] < state.major:
-        message = "the NVIDIA driver runs CUDA up to {}.{}, ".format(*driver.cuda) + f"onnxruntime needs {state.major}"
-        yield warning("cuda", message, "Update the driver; inside a container, that of the host.")
+        message = (
+            "the NVIDIA driver supports CUDA up to {}.{}, ".format(*driver.cuda) + f"onnxruntime needs {state.major}"
+        )
+        yield warning("cuda", message, "Update the driver. For a container, update the driver of the host.")
 
 
 _DISK_SETTINGS = "cluster.routing.allocation.disk"
-_FREE_SPACE = "Free space or add a node before a load."
-# Settings `watermark.*`, the highest first: default in per cent, and the finding
-# about a disk that is fuller.
+_FREE_SPACE = "Free disk space or add a node before a load."
+# Settings `watermark.*`, the highest first: default in percent, and the finding for a disk above it.
 _WATERMARKS = {
     "flood_stage": (
         95.0,
         Severity.ERROR,
-        "beyond the flood stage, indices turn read-only",
-        "Free space; then the engine takes the block away, or set index.blocks.read_only_allow_delete to null.",
+        "indices become read-only above the flood stage",
+        "Free disk space. If the engine does not remove the block then, set index.blocks.read_only_allow_delete to "
+        "null.",
     ),
     "high": (90.0, Severity.WARNING, "shards are moved away from it", _FREE_SPACE),
     "low": (85.0, Severity.WARNING, "no new shards are placed on it", _FREE_SPACE),
@@ -219,11 +221,11 @@ _BYTE_UNITS = {"tb": 1 << 40, "gb": 1 << 30, "mb": 1 << 20, "kb": 1 << 10, "b": 
 
 @dataclass(frozen=True)
 class NodeDisk:
-    """A node's disk.
+    """The disk of a node.
 
     Attributes:
-        node: Its name.
-        total, free: Bytes.
+        node: Name of the node.
+        total, free: Size and free space in bytes.
     """
 
     node: str
@@ -232,12 +234,12 @@ class NodeDisk:
 
     @property
     def used(self) -> float:
-        """Per cent."""
+        """Used space in percent."""
         return 100 * (1 - self.free / self.total) if self.total else 0.0
 
 
 def check_addresses(settings: EngineSettings) -> Iterator[Finding]:
-    """Of several addresses, those that do not answer."""
+    """Findings about addresses that do not answer, if there are several addresses."""
     addresses = parse_addresses(settings)
     if len(addresses) > 1:
         for address, failure in detect_cluster(addresses).failures.items():
@@ -245,10 +247,11 @@ def check_addresses(settings: EngineSettings) -> Iterator[Finding]:
 
 
 def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:
-    """Version, health, license and disks, and what the user may do with the index.
+    """Findings about the version, health, license and disks, and about the user's permissions on an index.
 
     Args:
-        index: None leaves permissions out.
+        engine: The engine.
+        index: The index; None skips permissions.
     """
     yield ok("engine", f"{engine.info.label} at {engine.info.url}")
     checks = {"health": _check_health(engine), "license": _check_license(engine), "disk": _check_disks(engine)}
@@ -258,7 +261,7 @@ def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:
         try:
             yield from findings
         except AccessDenied as error:
-            yield warning(about, f"this user is not allowed to read this: {error.message}", error.remedy)
+            yield warning(about, f"this user is not allowed to read it: {error.message}", error.remedy)
         except EsSbertError as error:
             yield Finding.from_error(about, error)
 
@@ -271,23 +274,23 @@ def _check_health(engine: Engine) -> Iterator[Finding]:
     status = str(answer.get("status"))
     if status == "red":
         remedy = "See `GET _cluster/allocation/explain`."
-        yield failure("health", "the cluster is red: some documents cannot be reached", remedy)
+        yield failure("health", "the cluster is red: some documents are not available", remedy)
     else:
-        replicas = ", some replicas have no node" if status == "yellow" else ""
+        replicas = ", some replicas are not assigned" if status == "yellow" else ""
         yield ok("health", f"{status}{replicas}; {answer.get('number_of_nodes')} nodes")
 
 
 def _check_license(engine: Engine) -> Iterator[Finding]:
     if engine.info.engine_type is EngineType.OPENSEARCH:
-        yield ok("license", "Apache 2.0: nothing is paid")
+        yield ok("license", "Apache 2.0; no paid license is needed")
         return
     answer = engine.request_api("/_license")
     license = answer.get("license", {}) if answer else {}
     if license.get("status", "active") != "active":
         message = f"the license {license.get('type')} is {license.get('status')}"
-        yield failure("license", message, "`POST _license/start_basic`.")
+        yield failure("license", message, "Start the free license: `POST _license/start_basic`.")
     else:
-        yield ok("license", f"{license.get('type', 'unknown')}; the free one is enough for all that es-sbert does")
+        yield ok("license", f"{license.get('type', 'unknown')}; es-sbert needs only the free basic license")
 
 
 def _check_disks(engine: Engine) -> Iterator[Finding]:
@@ -304,11 +307,11 @@ def _check_disks(engine: Engine) -> Iterator[Finding]:
 
 
 def disk_findings(disks: list[NodeDisk], settings: Json) -> Iterator[Finding]:
-    """What full disks mean for a load.
+    """The finding about the fullest disk and the highest watermark that it exceeds.
 
     Args:
-        disks: Of all nodes.
-        settings: Flat cluster settings; those that are missing have their default.
+        disks: The disks of all nodes.
+        settings: Flat cluster settings. Missing ones have their defaults.
     """
     if not disks:
         remedy = "Give the user the cluster privilege monitor."
@@ -317,7 +320,7 @@ def disk_findings(disks: list[NodeDisk], settings: Json) -> Iterator[Finding]:
     fullest = max(disks, key=lambda disk: disk.used)
     state = f"{fullest.node} has {fullest.free / 1e9:,.1f} GB free of {fullest.total / 1e9:,.1f}"
     if str(settings.get(f"{_DISK_SETTINGS}.threshold_enabled", "true")) != "true":
-        yield ok("disk", f"{state}; watermarks are switched off")
+        yield ok("disk", f"{state}; watermarks are disabled")
         return
     for name, (default, level, effect, remedy) in _WATERMARKS.items():
         if _is_fuller(fullest, settings.get(f"{_DISK_SETTINGS}.watermark.{name}"), default):
@@ -350,11 +353,11 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
     needed = {name for task in INDEX_TASKS for name in task.privileges}
     has: Mapping[str, bool] | None = dict.fromkeys(needed, True)
     for name in index.split(","):
-        # Of an exclusion nothing is needed.
+        # An exclusion needs no privileges.
         granted = {} if name.startswith("-") else granted_privileges(engine, name, needed)
         has = None if granted is None or has is None else {key: has[key] and granted.get(key, True) for key in has}
     if has is None:
-        yield ok("permissions", "security is switched off: everybody may do everything")
+        yield ok("permissions", "security is disabled, so requests need no permissions")
         return
     allowed = [task.action for task in INDEX_TASKS if not missing_privileges(task, has)]
     if allowed:
@@ -363,16 +366,20 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
         lacking = missing_privileges(task, has)
         if lacking:
             remedy = privileges_remedy(lacking, index)
-            yield warning("permissions", f"it may not {task.action} {index}: it lacks {' and '.join(lacking)}", remedy)
+            yield warning(
+                "permissions",
+                f"this user or API key may not {task.action} {index}: it lacks {' and '.join(lacking)}",
+                remedy,
+            )
 
 
 @dataclass(frozen=True)
 class IndexInspection:
-    """The indices of a name that could be read.
+    """The indices of a name, and their vector fields.
 
     Attributes:
-        states: The index, or all that an alias points to.
-        fields: The vector fields that can be loaded and searched, of all of them.
+        states: The indices.
+        fields: The vector fields of all indices that can be loaded and searched.
         findings: Problems that were found.
     """
 
@@ -382,7 +389,7 @@ class IndexInspection:
 
     @property
     def first_field_by_model(self) -> dict[str, VectorField]:
-        """Fingerprint of each model that made vectors → the first field that holds them."""
+        """Fingerprint of each model that made vectors → the first field that holds its vectors."""
         found: dict[str, VectorField] = {}
         for field in self.fields:
             found.setdefault(field.meta.fingerprint, field)
@@ -390,10 +397,11 @@ class IndexInspection:
 
 
 def inspect_index(engine: Engine, name: str) -> IndexInspection:
-    """Read the mappings of a name's indices, and check their vector fields.
+    """Read the mappings of the indices of a name, and check their vector fields.
 
     Args:
-        name: Index or alias, a list of them or a pattern.
+        engine: The engine.
+        name: Index or alias, a list of them, or a pattern.
     """
     try:
         states = engine.resolve_indices(name)
@@ -402,7 +410,7 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
     fields: list[VectorField] = []
     findings: list[Finding] = []
     if not states:
-        remedy = f"{did_you_mean(name, engine)}`es-sbert ingest` creates it; check the name otherwise."
+        remedy = f"{did_you_mean(name, engine)}Check the name, or create the index with `es-sbert ingest`."
         findings.append(warning("index", f"there is no index {name}", remedy))
     for state in states:
         _read_fields(engine, state, fields, findings)
@@ -414,15 +422,15 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
 
 
 def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Sequence[VectorField]) -> Iterator[Finding]:
-    """What searches and loads make of a name of several indices."""
-    count = f"{name} names {pluralize(len(states), 'index', 'indices')}, which searches take together"
+    """Findings about searches and loads with a name of several indices."""
+    count = f"{name} names {pluralize(len(states), 'index', 'indices')}, which are searched together"
     is_alias = not is_index_expression(name)
     try:
         target = write_index(name, states) if is_alias else None
     except IndexMismatch as error:
         yield warning("index", f"{count}, and none of them is its write index", error.remedy)
     else:
-        loads = "loads need the name of one" if target is None else f"documents are written to {target.name}"
+        loads = "a load needs the name of one" if target is None else f"documents are written to {target.name}"
         yield ok("index", f"{count}; {loads}")
     for field_name in dict.fromkeys(field.name for field in fields):
         same = [field for field in fields if field.name == field_name]
@@ -434,9 +442,11 @@ def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Seque
 
 
 def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Sequence[VectorField]) -> Iterator[Finding]:
-    """Indices without a field that others have, such as the newest one after a rollover.
+    """Findings about indices without a field that others have, such as the newest one after a rollover.
 
     Args:
+        name: The name of the indices.
+        states: The indices.
         same: The field in the indices that have it.
     """
     field = same[-1]
@@ -445,20 +455,20 @@ def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Seque
     unfit = [state.name for state in others if has_vector_field(state, field.name)]
     if unfit:
         remedy = f"Repair it, or search the other indices: {', '.join(each.index for each in same[:5])}."
-        message = f"that of {', '.join(unfit[:5])} cannot be searched, and so {name} cannot be"
+        message = f"the field in {', '.join(unfit[:5])} cannot be searched, so {name} cannot be searched either"
         yield failure(f"field {field.name}", message, remedy)
     if lacking:
         commands = ", ".join(embed_command(state, [field]) for state in lacking[:3])
         yield warning(
             f"field {field.name}",
-            f"{', '.join(state.name for state in lacking[:5])} lacks it: searches of {name} do not find its documents",
-            f"Add it and embed them: {commands}. So that new indices have it, put it into their index template: "
-            f"`es-sbert index template {field.index}`.",
+            f"missing in {', '.join(state.name for state in lacking[:5])}: searches of {name} miss the documents there",
+            f"Add the field and embed the documents: {commands}. To add it to new indices too, put it into their index "
+            f"template: `es-sbert index template {field.index}`.",
         )
 
 
 def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], findings: list[Finding]) -> None:
-    """Add the vector fields of an index, and why others are none."""
+    """Add the vector fields of an index to `fields`, and problems of the others to `findings`."""
     try:
         names = vector_fields(state.mappings, state.name)
     except IndexMismatch as error:
@@ -477,20 +487,22 @@ def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
         return warning("index", f"{state.name} has no vector field", f"`es-sbert ingest --index {state.name}` adds it.")
     return warning(
         "index",
-        f"{state.name} has no vector field that es-sbert fills, but {', '.join(plain)} of another program",
-        f"If you know the model of its vectors: {adopt_command(state.name, plain[0])} checks it and takes them over. "
-        f"Else `es-sbert ingest --index {state.name}` adds a field.",
+        f"{state.name} has no vector field of es-sbert, but {', '.join(plain)} of another program",
+        f"If you know the model of its vectors: {adopt_command(state.name, plain[0])} checks the model and adopts the "
+        f"vectors. Otherwise, `es-sbert ingest --index {state.name}` adds a field.",
     )
 
 
 def check_index(
     engine: Engine, state: IndexState, fields: Sequence[VectorField], models: Mapping[str, EncoderInfo | None]
 ) -> Iterator[Finding]:
-    """Blocks, settings that a load did not restore, and vectors of other models.
+    """Findings about blocks, about settings that a load did not restore, and about vectors of other models.
 
     Args:
-        fields: The vector fields that can be searched, also those of other indices.
-        models: By the fingerprint in the mapping what it is to be searched with; None where no model could be opened.
+        engine: The engine.
+        state: The index.
+        fields: The vector fields that can be searched, including those of other indices.
+        models: Fingerprint in the mapping → the model to search with; None if it could not be opened.
     """
     yield from settings_findings(state)
     try:
@@ -507,41 +519,41 @@ def check_index(
 
 
 def settings_findings(state: IndexState) -> Iterator[Finding]:
-    """Blocks, and what a load that was killed has left."""
+    """Findings about blocks, and about settings that a killed load did not restore."""
     for block in ("read_only", "read_only_allow_delete", "write", "read", "metadata"):
         if state.settings.get(f"index.blocks.{block}") == "true":
             remedy = f"Set it to null: `PUT {state.name}/_settings`."
             if block == "read_only_allow_delete":
-                remedy = "A disk was full: free space, then set it to null."
+                remedy = "A disk was full. Free disk space, then set the block to null."
             yield failure("index", f"{state.name} has index.blocks.{block}", remedy)
     before = unrestored_settings(state)
     if before is not None:
-        remedy = f"If none is running now: `es-sbert index repair {state.name}`."
-        yield warning("index", f"a load has changed {' and '.join(before)} of {state.name} and not put it back", remedy)
+        remedy = f"If no load is running: `es-sbert index repair {state.name}`."
+        yield warning("index", f"a load did not restore {' and '.join(before)} of {state.name}", remedy)
 
 
 def field_findings(index: str, field: FieldSummary, documents: int, model: EncoderInfo | None) -> Iterator[Finding]:
-    """How far a vector field is filled, by which model, and how many texts were cut."""
+    """Findings about the documents without a vector, the model of the vectors, and truncated texts."""
     about = f"field {field.name}"
     if model is not None and field.meta.fingerprint != model.fingerprint and field.meta.model == model.model:
         yield failure(
             about,
             f"the index was embedded with another version of {field.meta.model} ({field.meta.fingerprint[:12]}) than "
             f"the one installed ({model.fingerprint[:12]})",
-            "Register the folder of the model that it was (`es-sbert model add FOLDER`), or embed with the new one "
+            "Register the folder of the earlier version (`es-sbert model add FOLDER`), or embed with the installed one "
             "into another `vector_field`.",
         )
     elif model is not None and field.meta.fingerprint != model.fingerprint:
         yield warning(
             about,
             f"holds vectors of {field.meta.model} ({field.meta.fingerprint[:12]}), not of {model.model}",
-            "Leave `model` out to search it with its own model, or name another `vector_field`.",
+            "Leave `model` out to search the field with its own model, or name another `vector_field`.",
         )
     if field.current < field.vectors:
         named = f"{index} --vector-field {field.name}"  # of a command
         yield failure(
             about,
-            f"{field.vectors - field.current:,} of {field.vectors:,} vectors are not known to be of the field's model",
+            f"{field.vectors - field.current:,} of {field.vectors:,} vectors may not come from the field's model",
             f"Embed them again: `es-sbert ingest --index {named}`. If another program wrote them with this model: "
             f"`es-sbert index adopt {named}`.",
         )
@@ -556,7 +568,7 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         every = "the only document has" if documents == 1 else f"all {documents:,} documents have"
         yield ok(about, f"{every} a vector, {field.meta.index_type}")
     if field.truncated:
-        remedy = "Their ends are not found. Load shorter texts, or use a model that reads more."
+        remedy = "Searches do not cover their ends. Load shorter texts, or use a model that reads longer ones."
         yield warning(
             about, f"{pluralize(field.truncated, 'text')} {be(field.truncated)} longer than the model reads", remedy
         )

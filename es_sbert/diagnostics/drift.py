@@ -1,4 +1,4 @@
-"""Whether new documents differ from earlier ones: distributions of embeddings, and how near each one has neighbours.
+"""Detect drift: compare new documents with earlier ones by the distribution and the distances of their embeddings.
 
 Pure functions from vectors to a report. `index_drift` reads the index.
 """
@@ -20,19 +20,19 @@ from es_sbert.vectors import Vectors
 Doubles = NDArray[np.float64]
 
 PERMUTATIONS = 999
-# A check that runs every week should not cry wolf twice a year.
+# A weekly check should give a false alarm less than once a year.
 SIGNIFICANCE = 0.01
 MIN_DOCUMENTS = 20
-# A document is unlike the baseline if it is farther from it than this share of the baseline's own documents.
+# A document counts as unlike the baseline if it is farther from it than this share of the baseline's own documents.
 _FAR = 0.95
-# Above this share of unlike documents, twice what is expected, the model should be checked.
+# Above this share of unlike documents, twice the expected one, the model should be checked.
 _MANY_UNLIKE = 0.10
 _BLOCK = 200
 _SHOWN_TEXT = 80
 
 
 class Drift(StrEnum):
-    """What the comparison says."""
+    """Result of the comparison."""
 
     NONE = "none"
     DIFFERENT = "different"
@@ -44,8 +44,8 @@ class EnergyTest:
     """Result of a permutation test.
 
     Attributes:
-        distance: Energy distance of the two samples; 0 for equal distributions.
-        p_value: Share of random splits of all vectors that are at least as far apart, never 0.
+        distance: Energy distance between the two samples; 0 for equal distributions.
+        p_value: Share of random splits of all vectors with at least this distance, never 0.
     """
 
     distance: float
@@ -60,8 +60,8 @@ def energy_test(first: Vectors, second: Vectors, *, seed: int = 0, permutations:
 
     Args:
         first, second: *Shape:* ``(documents, dimensions)`` each.
-        seed: Of the permutations.
-        permutations: Random splits that the distance is compared with.
+        seed: Seed of the permutations.
+        permutations: Number of random splits that the distance is compared with.
     """
     count, total = len(first), len(first) + len(second)
     distances = _pairwise_distances(np.concatenate([first, second]).astype(np.float64))  # (total, total)
@@ -91,7 +91,7 @@ def _energy_distances(distances: Doubles, members: Doubles) -> Doubles:
     """Energy distance of each split. *Shape:* ``(splits,)``.
 
     Args:
-        distances: *Shape:* ``(total, total)``.
+        distances: Distances between all vectors. *Shape:* ``(total, total)``.
         members: 1 for the vectors of the first sample, 0 for the others. *Shape:* ``(total, splits)``.
     """
     first = members.sum(axis=0)  # (splits,)
@@ -106,12 +106,12 @@ def _energy_distances(distances: Doubles, members: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class DriftSample:
-    """Documents of the index.
+    """A sample of the documents in an index.
 
     Attributes:
-        ids, texts: Of each document; a text is empty where the mapping does not say what was embedded.
-        vectors: Of unit length. *Shape:* ``(documents, dimensions)``.
-        total: Documents that the sample was drawn from.
+        ids, texts: Id and text of each document. Texts are empty if the mapping does not say which text was embedded.
+        vectors: Vectors of unit length. *Shape:* ``(documents, dimensions)``.
+        total: Number of documents that the sample was drawn from.
     """
 
     ids: Sequence[str]
@@ -122,10 +122,10 @@ class DriftSample:
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Tokens of texts.
+    """Token counts of texts.
 
     Attributes:
-        tokens, unknown, words: Of all texts: tokens, those among them that the vocabulary lacks, and words.
+        tokens, unknown, words: Number of tokens, of tokens that the vocabulary lacks, and of words in all texts.
     """
 
     tokens: int
@@ -146,16 +146,16 @@ class DriftReport:
     """New documents of an index compared with a baseline.
 
     Attributes:
-        index, field, model: What holds the vectors, and what made them.
-        new, new_total: Sampled new documents, of how many.
-        baseline, baseline_total: Sampled documents of the baseline, of how many.
-        test: Of the distributions of the vectors.
-        nearest_new, nearest_baseline: Mean cosine to the nearest of one half of the baseline: of the new documents, and
-            of the other half of the baseline.
+        index, field, model: The index and the field of the vectors, and the model that made them.
+        new, new_total: Number of new documents in the sample, and of all new documents.
+        baseline, baseline_total: Number of baseline documents in the sample, and of all baseline documents.
+        test: Test of the vectors' distributions.
+        nearest_new, nearest_baseline: Mean cosine to the nearest document in one half of the baseline, for the new
+            documents and for the other half of the baseline.
         unlike: Share of the new documents that are farther from the baseline than 95 % of its own documents; about 0.05
             without drift.
         far: The new documents farthest from the baseline: id, cosine to the nearest document, text.
-        tokens: Of the texts of the baseline and of the new documents; None if they are not known.
+        tokens: Token counts of the baseline and of the new documents; None if they are not known.
     """
 
     index: str
@@ -199,11 +199,11 @@ def compare_samples(
     Args:
         index, field, model: For the report.
         new: Documents in random order.
-        baseline: Documents in random order. One half is what new documents should be near to; the other half says how
-            near to it documents of the same kind are.
+        baseline: Documents in random order. New documents are compared with one half; the other half shows how near
+            documents of the same kind are to it.
         tokens: See `DriftReport`.
-        examples: How many of the most distant documents to show.
-        seed: Of the test.
+        examples: Number of the most distant documents to show.
+        seed: Seed of the test.
 
     Raises:
         IndexMismatch: a sample has fewer than `MIN_DOCUMENTS` documents.
@@ -237,13 +237,13 @@ def compare_samples(
 
 
 def _nearest_cosines(vectors: Vectors, reference: Vectors) -> Doubles:
-    """Cosine of each vector to the nearest one of the reference. *Shape:* ``(vectors,)``."""
+    """Cosine of each vector with the nearest vector of the reference. *Shape:* ``(vectors,)``."""
     cosines: Doubles = (vectors @ reference.T).max(axis=1).astype(np.float64)
     return cosines
 
 
 def drift_lines(report: DriftReport) -> Iterator[str]:
-    """What was compared, a table, the verdict, examples and what to do, line by line."""
+    """The report as lines: the samples, a table, the test, examples, and the result with a recommendation."""
     yield (
         f"{report.index}.{report.field}: {report.new:,} of {pluralize(report.new_total, 'new document')}, "
         f"{report.baseline:,} of "
@@ -263,16 +263,16 @@ def drift_lines(report: DriftReport) -> Iterator[str]:
         for id, cosine, text in report.far:
             yield f"  {cosine:.3f}  {escape_unprintable(id)}  {_one_line(text)}".rstrip()
     yield {
-        Drift.NONE: "No drift: the new documents are not distinguishable from the baseline. There is nothing to do.",
+        Drift.NONE: "No drift: the new documents cannot be distinguished from the baseline. There is nothing to do.",
         Drift.DIFFERENT: (
-            "The new documents differ from the baseline, but few of them are unlike it. Check that searches still find "
-            "them: `es-sbert evaluate --task retrieval --judgements FILE --index "
+            "The new documents differ from the baseline, but few of them are far from it. Check that searches still "
+            "find them: `es-sbert evaluate --task retrieval --judgements FILE --index "
             f"{report.index}`"
         ),
         Drift.UNLIKE: (
-            f"The new documents differ from the baseline, and {report.unlike:.0%} of them are unlike it (5 % would be "
-            "expected). Judge some queries about them and measure (`es-sbert evaluate --task retrieval --judgements "
-            f"FILE --index {report.index}`); if figures have fallen, tune the model on the index: `es-sbert adapt "
+            f"The new documents differ from the baseline, and {report.unlike:.0%} of them are far from it (5 % would "
+            "be expected). Judge some queries about them and measure (`es-sbert evaluate --task retrieval --judgements "
+            f"FILE --index {report.index}`). If quality has dropped, tune the model on the index: `es-sbert adapt "
             f"{report.index} -o FOLDER`"
         ),
     }[report.drift]

@@ -1,4 +1,4 @@
-"""What `es-sbert doctor` has found, with a remedy."""
+"""The findings of `es-sbert doctor`, with their severity and remedy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Finding:
 
     Attributes:
         level: The severity.
-        about: What was looked at: `model`, `device`, `cuda`, `engine`, `license`, `permissions`, `disk`, `index`, ….
-        message: What was found.
-        remedy: What to do; empty where there is nothing to do.
+        about: The checked part: `model`, `device`, `cuda`, `engine`, `license`, `permissions`, `disk`, `index`, ….
+        message: The result of the check.
+        remedy: What to do; empty if nothing has to be done.
     """
 
     level: Severity
@@ -41,15 +41,15 @@ class Finding:
 
 
 def ok(about: str, message: str) -> Finding:
-    """Nothing to do."""
+    """A finding that needs no action."""
     return Finding(Severity.OK, about, message)
 
 
 def warning(about: str, message: str, remedy: str) -> Finding:
-    """Works, but not as well or not for long."""
+    """A finding about something that works, but not as well as it could or not for long."""
     return Finding(Severity.WARNING, about, message, remedy)
 
 
 def failure(about: str, message: str, remedy: str) -> Finding:
-    """Does not work."""
+    """A finding about something that does not work."""
     return Finding(Severity.ERROR, about, message, remedy)

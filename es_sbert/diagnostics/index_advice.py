@@ -1,7 +1,7 @@
 """Measure recall, size and latency of several vector layouts on a sample of an index, and recommend one.
 
-A layout is a number of dimensions, an element type and an index type. Documents are sampled at random, and a temporary
-index of one shard and one segment is built for each layout from their stored vectors, cut to their first values. Recall
+A layout is a number of dimensions, an element type and an index type. Documents are sampled at random. For each layout,
+a temporary index of one shard and one segment is built from their stored vectors, cut to their first dimensions. Recall
 is measured against the exact ranking by the whole vectors.
 """
 
@@ -53,26 +53,26 @@ from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
 K = 10
-# Fewer documents say nothing: of some dozens, every search finds nearly all.
+# With fewer documents the results are useless, because every search finds nearly all of them.
 _MIN_DOCUMENTS = 200
 _QUERY_SHARE = 5  # at most one in so many sampled documents is a query
 _PAGE = 250
 _SHORTER_LENGTHS = (512, 256, 128, 64)
-# A search without a graph reads all vectors: of more than this, its time is that of a graph's many times over.
+# A search without a graph reads all vectors. With more than this, it is many times slower than with a graph.
 FLAT_MOST_VECTORS = 50_000
-# Least bytes of a node and its neighbours in a graph. An index that is smaller than its vectors and these has no graph.
+# Minimum bytes of a node and its neighbors in a graph. An index without room for them has no graph.
 _LEAST_GRAPH_BYTES = 8
 _FIELD = "vector"
 
 
 @dataclass(frozen=True, order=True)
 class VectorLayout:
-    """How vectors are stored.
+    """The way in which vectors are stored.
 
     Attributes:
         dimensions: Length of a vector.
-        element_type: Of its numbers.
-        index_type: Of the field.
+        element_type: Type of its numbers.
+        index_type: Index type of the field.
     """
 
     dimensions: int
@@ -85,13 +85,13 @@ class VectorLayout:
 
 @dataclass(frozen=True)
 class VectorSample:
-    """Sampled documents of an index.
+    """Sampled documents of an index, and queries.
 
     Attributes:
-        vectors: Of all documents, one after another. *Shape:* ``(vectors, dimensions)``.
+        vectors: Vectors of all documents, one after another. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each document's first vector.
-        spans: First character and the one after the last of each vector's text.
-        queries: What is searched for; none of the documents. *Shape:* ``(queries, dimensions)``.
+        spans: First character of each vector's text, and the one after the last.
+        queries: Vectors to search for, not those of the sampled documents. *Shape:* ``(queries, dimensions)``.
     """
 
     vectors: Vectors
@@ -106,18 +106,18 @@ class VectorSample:
 
 @dataclass(frozen=True)
 class LayoutMeasurement:
-    """What a layout was measured to do on the sample, and what it takes in the whole index.
+    """The performance of a layout on the sample, and its size for the whole index.
 
     Attributes:
         layout: The layout.
         recall: Mean recall@10 against exact search by whole float vectors, with its 95 % interval.
-        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time; None where the recall was
+        median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time; None if the recall was
             calculated without an index.
-        sample_bytes: Bytes on disk of vectors and graph of the sample; None where the engine does not tell, or no
+        sample_bytes: Bytes on disk of vectors and graph of the sample; None if the engine does not report them, or no
             index was built.
-        estimate: Calculated for all vectors of the index, one copy.
-        sample_estimate: Calculated for the vectors of the sample.
-        changes: Command that gives the index this layout; None for the layout that it has.
+        estimate: Estimated size of one copy of all vectors of the index.
+        sample_estimate: Estimated size of the sample's vectors.
+        changes: Command that gives the index this layout; None for the layout that it already has.
     """
 
     layout: VectorLayout
@@ -131,12 +131,12 @@ class LayoutMeasurement:
 
     @property
     def is_built(self) -> bool:
-        """Whether an index was built for it."""
+        """Whether an index was built for the layout."""
         return self.median_ms is not None
 
     @property
     def lacks_graph(self) -> bool:
-        """Whether the engine built no graph, because the sample is small: its recall is that of a flat index."""
+        """Whether the engine built no graph because the sample is small. The recall is then that of a flat index."""
         if self.sample_bytes is None or not self.sample_estimate.graph:
             return False
         without = self.sample_estimate.index - self.sample_estimate.graph
@@ -160,22 +160,22 @@ class LayoutMeasurement:
 
 @dataclass(frozen=True)
 class IndexAdvice:
-    """All layouts, and the one to use.
+    """All layouts, and the recommended one.
 
     Attributes:
-        index, field: What was sampled.
-        engine: `Elasticsearch 9.4.3`.
+        index, field: The index and the field that were sampled.
+        engine: Name and version of the engine, such as `Elasticsearch 9.4.3`.
         current: Layout of the index.
-        vectors: Vectors of the whole index.
-        sampled: Documents of the sample.
+        vectors: Number of vectors in the whole index.
+        sampled: Number of documents in the sample.
         queries: Number of queries.
         from_file: Whether the queries are texts of a file; otherwise they are documents of the index.
         min_recall: The recall to keep.
-        rows: Layouts with an index, the least memory first.
-        skipped: Shorter vectors whose exact search misses the recall, so that no index was built.
-        cut_recall: Dimensions → recall of exact search by cut vectors among a quarter of the sample, and among all.
-        recommended: The least memory whose interval lies above `min_recall`; None if there is none.
-        stored: How much of the index itself is stored in its index type.
+        rows: Layouts for which an index was built, the least memory first.
+        skipped: Layouts for which no index was built, because even exact search by their cut vectors misses the recall.
+        cut_recall: Dimensions → recall of exact search by cut vectors in a quarter of the sample, and in all of it.
+        recommended: The layout with the least memory whose interval is not below `min_recall`; None if there is none.
+        stored: Share of the index itself that is stored in its index type.
     """
 
     index: str
@@ -195,8 +195,11 @@ class IndexAdvice:
 
     @property
     def expected_recall(self) -> float | None:
-        """Recall of the recommended layout in the whole index, if cutting goes on to cost as much for each doubling of
-        the documents as between a quarter of the sample and all of it; None without a recommendation."""
+        """Extrapolated recall of the recommended layout in the whole index; None without a recommendation.
+
+        Assumes that every further quadrupling of the documents costs as much recall as the one from a quarter of the
+        sample to all of it.
+        """
         if self.recommended is None:
             return None
         quarter, whole = self.cut_recall[self.recommended.layout.dimensions]
@@ -219,17 +222,17 @@ class IndexAdvice:
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """What to measure.
+    """The measurement to make.
 
     Attributes:
-        sample: Documents.
-        queries: Documents that serve as queries, where there is no file of them.
-        seed: Of the random sample.
+        sample: Number of documents.
+        queries: Number of documents that serve as queries if there is no file of queries.
+        seed: Seed of the random sample.
         min_recall: The recall@10 to keep.
         dimensions: Lengths of vectors; empty for the whole length and some shorter ones, without those whose exact
             search misses the recall.
-        element_types, index_types: Names; empty for all that the engine has, without flat types where the index has
-            more than 50,000 vectors.
+        element_types, index_types: Names; empty for all types of the engine, without flat types if the index has more
+            than 50,000 vectors.
     """
 
     sample: int = 5_000
@@ -242,11 +245,13 @@ class AdviceRequest:
 
 
 def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: AdviceRequest) -> list[VectorLayout]:
-    """All combinations that the engine takes.
+    """All requested layouts that the engine supports.
 
     Args:
+        info: The engine.
         whole: Dimensions of the index.
-        vectors: Vectors of the index.
+        vectors: Number of vectors in the index.
+        request: The measurement to make.
 
     Raises:
         UsageError: more dimensions than the index has, or a type that the engine lacks.
@@ -276,10 +281,13 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
 
 
 def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, queries: Vectors | None) -> VectorSample:
-    """Documents at random, and queries.
+    """Read random documents, and queries.
 
     Args:
-        queries: *Shape:* ``(queries, dimensions)``; None takes further documents at random.
+        engine: The engine.
+        field: The vector field.
+        request: The measurement to make.
+        queries: Vectors to search for; None takes further random documents. *Shape:* ``(queries, dimensions)``.
 
     Raises:
         IndexMismatch: the index holds too few documents with a vector.
@@ -290,7 +298,7 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
     if count < _MIN_DOCUMENTS:
         raise IndexMismatch(
             f"{field.index} has {pluralize(count, 'document')} with a vector, too few to compare layouts",
-            f"Load at least {_MIN_DOCUMENTS:,} first; vectors of fewer take no memory to speak of.",
+            f"Load at least {_MIN_DOCUMENTS:,} first; the vectors of fewer documents take very little memory.",
         )
     held_out = 0 if queries is not None else min(request.queries, count // _QUERY_SHARE)
     wanted = min(request.sample + held_out, count, engine.result_window(field.index))
@@ -298,7 +306,7 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
     hits = engine.search(field.index, body)["hits"]["hits"]
     found = list(_stored_vectors(engine, field, [hit["_id"] for hit in hits]))
     if queries is None:
-        # Use the first chunk of a document.
+        # The first chunk of a document is the query.
         queries = np.stack([stored[0][2] for stored in found[:held_out]])
     documents = found[held_out:]
     starts = [0, *itertools.accumulate(len(stored) for stored in documents[:-1])]
@@ -307,11 +315,11 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
 
 
 def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> Iterator[list[tuple[int, int, Vectors]]]:
-    """The vectors of documents, in the order of their ids; of an id with several routing values, one document."""
+    """The vectors of documents, in the order of their ids. If an id has several routing values, one document counts."""
     source = engine.info.source_with_vectors([field.name, vector_path(field.name, field.meta)])
     for first in range(0, len(ids), _PAGE):
         page = ids[first : first + _PAGE]
-        # Not by a look-up of ids, which misses documents with a routing value.
+        # A multi-get by id would miss documents with a routing value.
         body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, "_source": source}
         hits = {hit["_id"]: hit["_source"] for hit in engine.search(field.index, body)["hits"]["hits"]}
         for document_id in page:
@@ -320,7 +328,7 @@ def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> I
 
 
 def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Doubles:
-    """Cosine of each query with each document by the first values of their vectors; None takes all.
+    """Cosine of each query with each document by the first `dimensions` values of their vectors; None uses all.
 
     Returns:
         *Shape:* ``(queries, documents)``.
@@ -329,11 +337,11 @@ def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Double
 
 
 def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) -> list[float]:
-    """Share of each query's k nearest documents that were found; of tied ones, any.
+    """Share of each query's k nearest documents that were found. Tied documents count equally.
 
     Args:
-        cosines: Exact ones by whole vectors. *Shape:* ``(queries, documents)``.
-        found: Of each query, the documents found, by their columns.
+        cosines: Exact cosines of whole vectors. *Shape:* ``(queries, documents)``.
+        found: For each query, the columns of the documents that were found.
     """
     k = min(k, cosines.shape[1])
     nearest = np.partition(cosines, -k, axis=1)[:, -k] - TIE_TOLERANCE
@@ -344,11 +352,11 @@ def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) 
 
 
 def exact_recalls(whole: Doubles, cut: Doubles, documents: int | None = None) -> list[float]:
-    """Recall of exact search by cut vectors, of each query.
+    """Recall of exact search by cut vectors for each query.
 
     Args:
-        whole, cut: Cosines by whole and by cut vectors. *Shape:* ``(queries, documents)``.
-        documents: Search only among the first of them; None for all.
+        whole, cut: Cosines of whole and of cut vectors. *Shape:* ``(queries, documents)``.
+        documents: Search only this number of documents, the first ones; None searches all.
     """
     whole, cut = whole[:, :documents], cut[:, :documents]
     k = min(K, whole.shape[1])
@@ -364,13 +372,16 @@ def advise(
     *,
     report: Callable[[str], None] = lambda message: None,
 ) -> IndexAdvice:
-    """Measure all layouts and recommend one. Only temporary indices are written, and deleted again.
+    """Measure all layouts and recommend one. Only temporary indices are written, and they are deleted at the end.
 
     Args:
-        name: Index or alias as the user calls it, for commands.
+        engine: The engine.
+        name: Index or alias as the user gave it, for commands.
+        field: The vector field.
+        request: The measurement to make.
         queries: Vectors of texts to search for; None searches for documents of the index. *Shape:* ``(queries,
             dimensions)``.
-        report: Shows progress.
+        report: Called with progress messages.
 
     Raises:
         AccessDenied: the user may not create temporary indices.
@@ -382,7 +393,7 @@ def advise(
     require_privileges(engine, field.index, SEARCH)
     require_privileges(engine, f"{PREFIX}*", ADVISE)
     for leftover in leftover_indices(engine):
-        report(f"{leftover} is a temporary index of another run. If none is under way, delete it: `DELETE /{leftover}`")
+        report(f"{leftover} is a temporary index of another run. If that has ended, delete it: `DELETE /{leftover}`")
     engine.refresh_if_allowed(field.index)
     total = count_vectors(engine, field.index, field)
     layouts = layouts_to_measure(info, meta.dimensions, total, request)
@@ -395,7 +406,7 @@ def advise(
         shares = exact_recalls(whole, cut)
         quarter = float(np.mean(exact_recalls(whole, cut, sample.documents // 4)))
         cut_recall[length], exact[length] = (quarter, float(np.mean(shares))), mean_confidence_interval(shares, K)
-    # Without --dimensions: no search by cut vectors finds more than an exact one.
+    # Unless `dimensions` is given, skip lengths whose exact search misses the recall: no index could do better.
     hopeless = {length for length, recall in exact.items() if recall.high < request.min_recall}
     built = [layout for layout in layouts if request.dimensions or layout.dimensions not in hopeless]
     largest = max((_sizes(info, layout, len(sample.vectors)).disk for layout in built), default=0)
@@ -447,19 +458,23 @@ def advise(
 
 
 def recommend_layout(rows: Sequence[LayoutMeasurement], min_recall: float) -> LayoutMeasurement | None:
-    """The least memory whose interval begins at the recall or above; of equals, the least disk; None if there is none.
+    """The layout with the least memory, then disk, whose interval is not below the recall; None if there is none.
 
     Args:
-        rows: In the order of memory and disk.
+        rows: The measurements, in the order of memory and disk.
+        min_recall: The recall to keep.
     """
     return next((row for row in rows if row.recall.low >= min_recall), None)
 
 
 def change_command(info: EngineInfo, name: str, field: VectorField, layout: VectorLayout) -> str | None:
-    """The command that gives an index this layout; None if it has it.
+    """The command that gives an index this layout; None if the index has it already.
 
     Args:
-        name: Index or alias as the user calls it.
+        info: The engine.
+        name: Index or alias as the user gave it.
+        field: The vector field.
+        layout: The layout.
     """
     meta = field.meta
     current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
@@ -518,7 +533,7 @@ def _measure_layout(
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:
-    """The sampled documents with nothing but their vectors, of unit length or as bytes."""
+    """The sampled documents with their vectors only, of unit length or as bytes."""
     cut = sample.vectors[:, : meta.dimensions]
     unit = np.asarray(cut / np.linalg.norm(cut, axis=1, keepdims=True), np.float32)
     stored = to_element_type(unit, meta.element_type)
@@ -533,7 +548,7 @@ def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) 
     """Search for all queries, one at a time, as `es-sbert search` does.
 
     Returns:
-        Of each query, its hits by their numbers, and the seconds.
+        The document numbers of each query's hits, and the seconds of each search.
     """
     engine_type = engine.info.engine_type
     method = choose_method(engine_type, meta, exact=False)
@@ -556,7 +571,7 @@ def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) 
 
 
 def advice_lines(advice: IndexAdvice) -> list[str]:
-    """The report for people."""
+    """The report as lines of text."""
     what = "queries of the file" if advice.from_file else "of its documents as queries"
     lines = [
         f"{advice.index}.{advice.field} ({advice.engine}): {advice.current}, {pluralize(advice.vectors, 'vector')}",
@@ -581,13 +596,13 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
         lengths = ", ".join(str(row.layout.dimensions) for row in advice.skipped)
         lines.append(
             f"(exact): even exact search by vectors cut to {lengths} dimensions misses {advice.min_recall:g}, so no "
-            "index was built; `dimensions=N` builds it. `es-sbert model rotate` makes a model that loses less."
+            "index was built. `dimensions=N` measures it anyway. `es-sbert model rotate` makes a model that loses less."
         )
     without_graph = sorted({str(row.layout.index_type) for row in advice.rows if row.lacks_graph})
     if without_graph:
         lines.append(
-            f"{advice.engine} built no graph for so few vectors of {' and '.join(without_graph)}: their recall here is "
-            "that of flat types. Measure with a larger `sample`."
+            f"{advice.engine} did not build a graph for so few vectors of {' and '.join(without_graph)}. Their recall "
+            "is that of flat types. Measure with a larger `sample`."
         )
     return lines + _recommendation_lines(advice)
 
@@ -596,7 +611,8 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
     best, expected = advice.recommended, advice.expected_recall
     if best is None or expected is None:
         return [
-            f"No layout keeps a recall of {advice.min_recall:g} for certain. Use more queries, or a lower `min_recall`."
+            f"No layout keeps a recall of {advice.min_recall:g} with 95 % confidence. Use more queries, or a lower "
+            "`min_recall`."
         ]
     lines = [
         f"Recommended: {best.layout}. Of the layouts whose recall lies above {advice.min_recall:g} with 95 % "
@@ -604,15 +620,15 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
     ]
     if best.layout.dimensions != advice.current.dimensions and advice.vectors > advice.sampled:
         low = (
-            "; that is below the minimum: measure again with a larger `sample`" if expected < advice.min_recall else ""
+            " That is below the minimum: measure again with a larger `sample`." if expected < advice.min_recall else ""
         )
         lines.append(
-            f"Extrapolated to {pluralize(advice.vectors, 'vector')}, its recall is about {expected:.3f}: "
-            "the more documents, the "
-            f"more of them cut vectors confuse{low}."
+            f"Extrapolated to {pluralize(advice.vectors, 'vector')}, its recall is about {expected:.3f}, "
+            "because cut vectors confuse more documents in a "
+            f"larger index.{low}"
         )
     if best.layout.element_type is ElementType.BYTE and advice.current.element_type is not ElementType.BYTE:
-        lines.append("Vectors of bytes are rounded for good: to have floats again, the documents are embedded again.")
+        lines.append("Byte vectors are rounded permanently. To get floats back, embed the documents again.")
     lines.append(f"  {best.changes}" if best.changes else "The index has this layout already.")
     if not advice.stored.is_whole and not best.changes:
         lines[-1] = f"The mapping of the index has this layout already. {advice.stored.describe()}."

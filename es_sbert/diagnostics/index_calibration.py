@@ -1,9 +1,9 @@
 """Measure the cosines of relevant and unrelated documents in an index, to calibrate its minimum cosine.
 
-The queries are labelled, or made from documents. A pseudo-query is a sentence of a document, and the rest of the
-document is what it should find: the inverse cloze task (Lee, Chang and Toutanova 2019, "Latent Retrieval for Weakly
-Supervised Open Domain Question Answering"). The sentence is removed from the document, because real queries rarely
-repeat a sentence of the document they look for. docs/results.md compares the cosines with those of labelled queries.
+The queries are labeled, or made from documents. A pseudo-query is a sentence of a document, and it should find the rest
+of the document. This is the inverse cloze task (Lee, Chang and Toutanova 2019, "Latent Retrieval for Weakly Supervised
+Open Domain Question Answering"). The sentence is removed from the document, because real queries rarely repeat a
+sentence of the document they look for. docs/results.md compares the cosines with those of labeled queries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from es_sbert.vectors import Vectors
 
 @dataclass(frozen=True)
 class LabelledQuery:
-    """A text to search for, and what should be found.
+    """A text to search for, and its relevant documents.
 
     Attributes:
         text: The query.
@@ -67,7 +67,7 @@ def read_labelled_queries(path: Path) -> list[LabelledQuery]:
     """Read `{"query": …, "ids": […]}` from JSON Lines, also compressed; other keys are ignored.
 
     Raises:
-        SourceError: the file is missing or of another format, holds no query, or a line is not as it should be.
+        SourceError: the file is missing, has another format, holds no queries, or has an invalid line.
     """
     if not path.is_file():
         raise SourceError(f"{path} does not exist or is not a file", "Check the path.")
@@ -88,7 +88,7 @@ def read_labelled_queries(path: Path) -> list[LabelledQuery]:
 
 
 def _ids_problem(ids: object) -> str | None:
-    """What is wrong with the ids of a query. Numbers are taken for the strings that engines make of them."""
+    """The problem with the ids of a query, or None. Numbers are accepted, because engines turn them into strings."""
     if ids is None:
         return "ids is missing"
     if not isinstance(ids, list):
@@ -101,15 +101,15 @@ def _ids_problem(ids: object) -> str | None:
     return None
 
 
-# The end of a sentence: a full stop and what closes after it, before white space; of scripts without spaces, their own
-# full stop. A line ends one too: fields of a text are joined by line feeds, and titles have no full stop.
+# The end of a sentence: a period and any closing marks, followed by white space, or the period of a script without
+# spaces. The end of a line counts too, because line feeds join the fields of a text, and titles have no period.
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]»]*\s+|[。！？｡]+[」』”’）]*\s*|\s*\n\s*")
 _MIN_SENTENCE_WORDS = 3
 _MIN_UNSPACED_CHARACTERS = 8
 
 
 class QueryKind(StrEnum):
-    """What of a document a pseudo-query is."""
+    """The part of a document that is used as a pseudo-query."""
 
     SENTENCE = "first sentence"
     FIELD = "first field"
@@ -122,10 +122,10 @@ class PseudoQuery:
 
     Attributes:
         text: The query, never the whole text of the document.
-        kind: What it is.
-        end: First character of the document's text after it; 0 for a field, which may be anywhere in the text.
-        rest: The document's text without it; None of one sentence, whose halves mean nothing to each other: there the
-            query is compared with the whole.
+        kind: The part of the document.
+        end: Position in the document's text after the query; 0 for a field, which may be anywhere in the text.
+        rest: The document's text without the query. None if the text is one sentence, because its halves make no sense
+            on their own; the query is then compared with the whole text.
     """
 
     text: str
@@ -135,16 +135,18 @@ class PseudoQuery:
 
 
 def make_pseudo_query(template: TextTemplate, document: Mapping[str, Any], text: str) -> PseudoQuery | None:
-    """A query that the document should be found by.
+    """Make a query that should find the document.
 
-    Its first sentence, where its text has several. Of a text of one sentence, its first field where the template has
-    several, or else the first half of its words.
+    It is the first sentence if the text has several. Otherwise it is the first field if the template has several, or
+    else the first half of the words.
 
     Args:
-        text: Of the document by the template.
+        template: Template of the text.
+        document: The document.
+        text: Text of the document by the template.
 
     Returns:
-        The query; None where the text is too short for one.
+        The query; None if the text is too short for one.
     """
     end = first_sentence_end(text)
     if end is not None:
@@ -170,7 +172,7 @@ def first_sentence_end(text: str) -> int | None:
 
 
 def first_half(text: str) -> str | None:
-    """The first half of the words, rounded up; of a text without spaces, of its characters. None of a single word."""
+    """The first half of the words, rounded up, or of the characters in a script without spaces; None for one word."""
     words = text.split()
     if len(words) > 1:
         return " ".join(words[: (len(words) + 1) // 2])
@@ -178,7 +180,7 @@ def first_half(text: str) -> str | None:
 
 
 def _is_unspaced(text: str) -> bool:
-    """Whether a text is long enough for a query in a script that puts no spaces between words."""
+    """Whether a text is in a script without spaces between words, and long enough for a query."""
     return not text.isascii() and len(text.strip()) >= _MIN_UNSPACED_CHARACTERS and len(text.split()) == 1
 
 
@@ -192,12 +194,12 @@ class CalibrationDocument:
     """A document with its vectors.
 
     Attributes:
-        id: Its id.
+        id: Id of the document.
         source: The requested part of `_source`.
-        text: Its text by the field's template; empty where it has none.
-        spans: Of each vector, the first character in the document's text and the one after the last; 0 and 0 where
-            the vector is of all of it.
-        vectors: One, or one a passage. *Shape:* ``(vectors, dimensions)``.
+        text: Text by the field's template; empty if there is none.
+        spans: For each vector, its first character in the document's text and the one after the last; 0 and 0 if the
+            vector covers the whole text.
+        vectors: One vector, or one per passage. *Shape:* ``(vectors, dimensions)``.
     """
 
     id: str
@@ -213,9 +215,9 @@ class CalibrationQueries:
 
     Attributes:
         queries: The queries; each has a relevant document in the index.
-        relevant: Of each query, the vectors of each relevant document, of *shape* ``(vectors, dimensions)``.
-        kinds: How many are which part of a document; empty where somebody labelled them.
-        left_out: Reason → how many documents or queries were left out for it.
+        relevant: For each query, the vectors of each relevant document, of *shape* ``(vectors, dimensions)``.
+        kinds: Part of a document → number of queries made of it; empty for labeled queries.
+        left_out: Reason → number of documents or queries that were left out for it.
     """
 
     queries: Sequence[LabelledQuery]
@@ -226,15 +228,15 @@ class CalibrationQueries:
 
 @dataclass(frozen=True)
 class MeasuredCosines:
-    """What was measured, before a value is chosen.
+    """The measured cosines, before a value is chosen.
 
     Attributes:
         queries: The queries.
-        cosines: Theirs, in the same order.
-        documents: Documents with a vector.
-        sample: Documents that are used as unrelated ones.
+        cosines: The cosines of the queries, in the same order.
+        documents: Number of documents with a vector.
+        sample: Number of documents that are used as unrelated ones.
         k: Hits of a search.
-        stored: How much of the index was stored in its index type.
+        stored: Share of the index that was stored in its index type.
     """
 
     queries: CalibrationQueries
@@ -246,15 +248,15 @@ class MeasuredCosines:
 
 
 class IndexCalibrator:
-    """One vector field of an index, as searches of the name that was given see it.
+    """One vector field of an index, as a search of the given name sees it.
 
     Args:
-        engine: Where it is.
-        name: Index, or alias of one; of an alias with a filter, the documents are those that the alias shows.
+        engine: The engine.
+        name: Index, or alias of one index. The filter of an alias applies.
         vector_field: The field.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field.
+        IndexMissing, IndexMismatch: the index or the field does not exist.
         EngineError: the engine failed.
     """
 
@@ -272,8 +274,8 @@ class IndexCalibrator:
         """Recommend a minimum cosine.
 
         Args:
-            measured: By `measure`.
-            keep, max_unrelated: What the recommended value must do, see `calibrate`.
+            measured: Result of `measure`.
+            keep, max_unrelated: Condition for the recommended value, see `calibrate`.
         """
         queries = measured.queries
         return CalibrationReport(
@@ -303,27 +305,27 @@ class IndexCalibrator:
         k: int = 10,
         report: Callable[[str], None] = lambda message: None,
     ) -> MeasuredCosines:
-        """The cosines of queries with documents that are relevant to them, and with others.
+        """Measure the cosines of queries with their relevant documents, and with others.
 
         The index should not be written to at the same time.
 
         Args:
             encoder: The model of the field.
-            queries: Labelled ones; None makes pseudo-queries of the sampled documents.
-            sample: Documents to compare every query with.
-            seed: Which documents those are.
-            k: Hits of a search that are looked at.
-            report: Called with each step.
+            queries: Labeled queries; None makes pseudo-queries from the sampled documents.
+            sample: Number of documents to compare every query with.
+            seed: Seed of the random sample.
+            k: Number of hits of each search.
+            report: Called with a message before each step.
 
         Raises:
-            IndexMismatch: another model; no vectors, no queries, or no unrelated documents.
+            IndexMismatch: the encoder has another model, or there are no vectors, queries or unrelated documents.
             EngineError: the engine failed.
         """
         check_field_model(self.field, encoder.info.fingerprint, encoder.info.model)
         if queries is None and self._template is None:
             raise IndexMismatch(
-                f"the text of {self.field.index}.{self.field.name} is not known, so no queries can be made of it",
-                "Give labelled queries by `queries=FILE`, or set the text: `es-sbert index create "
+                f"the text of {self.field.index}.{self.field.name} is not known, so queries cannot be made from it",
+                "Give labeled queries with `queries=FILE`, or set the text: `es-sbert index create "
                 f"{self._name} --text-field FIELD{format_vector_field_option(self.field.name)}`.",
             )
         self._engine.refresh(self.field.index)
@@ -344,26 +346,26 @@ class IndexCalibrator:
             wanted = self._labelled(queries, left_out)
         report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
-        # As they are searched with: those of bytes are rounded.
+        # Searches of a byte field use rounded vectors.
         vectors = np.asarray(to_element_type(vectors, self.field.meta.element_type), np.float32)
         cosines = self._cosines(wanted, sampled, vectors, k)
         stored = read_index_type_share(self._engine, require_index(self._engine, self._name), self.field.name)
         return MeasuredCosines(wanted, cosines, documents, len(sampled), k, stored)
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
-        """Documents at random, the same ones for a seed as long as the index is at rest."""
+        """Random documents; a seed gives the same ones as long as the index does not change."""
         most = min(count, self._state.result_window)
         hits = random_hits(self._engine, self.field.index, self._has_vector, most, seed, source=self._source())
         return list(self._read(hits, left_out))
 
     def _source(self) -> Json | bool:
-        """What is read of a document."""
+        """The parts of a document to read."""
         name, texts = self.field.name, () if self._template is None else self._template.fields
         path = vector_path(name, self.field.meta)
         return self._engine.info.source_with_vectors([name, path, document_meta_field(name), *texts])
 
     def _read(self, hits: Iterable[Json], left_out: Counter[str]) -> Iterator[CalibrationDocument]:
-        """The documents of hits, with vectors of the field's model."""
+        """The documents of hits. Those without usable vectors of the field's model are counted in `left_out`."""
         name, meta = self.field.name, self.field.meta
         for hit in hits:
             found: Json = hit["_source"]
@@ -392,9 +394,9 @@ class IndexCalibrator:
                 left_out[query] += 1
         if not made:
             raise IndexMismatch(
-                f"no query can be made of the {pluralize(len(sampled), 'sampled document')} of {self._name}: "
+                f"queries cannot be made from the {pluralize(len(sampled), 'sampled document')} of {self._name}: "
                 + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
-                "Give labelled queries by `queries=FILE`.",
+                "Give labeled queries with `queries=FILE`.",
             )
         queries = [LabelledQuery(query.text, (document.id,)) for document, query in made]
         kinds = dict(Counter(query.kind.value for _, query in made))
@@ -412,7 +414,7 @@ class IndexCalibrator:
                 continue
             first_end = document.spans[0][1]
             later = [place for place, (start, _) in enumerate(document.spans) if 0 < query.end <= start]
-            # Later passages stay as they are, and the first one loses the query.
+            # Later passages keep their vectors; the first one is embedded again without the query.
             rest = document.text[query.end : first_end].strip() if later else query.rest
             kept.append(document.vectors[later])
             if rest:
@@ -423,7 +425,7 @@ class IndexCalibrator:
         return [[vectors] for vectors in kept]
 
     def _pseudo_query(self, document: CalibrationDocument) -> PseudoQuery | str:
-        """A query made of a document's text, or why none can be made."""
+        """A query made from a document's text, or the reason why it cannot be made."""
         assert self._template is not None
         if not document.text or document.text.isspace():
             return "documents without a text"
@@ -452,7 +454,7 @@ class IndexCalibrator:
         left_out["labelled documents that the index does not hold with a vector"] += len(ids) - len(found)
         left_out["queries without a relevant document in the index"] += len(queries) - len(kept)
         if not kept:
-            reason = f"{self._name} holds none of the {len(ids):,} labelled documents with a vector, such as {ids[0]!r}"
+            reason = f"{self._name} holds none of the {len(ids):,} labeled documents with a vector, such as {ids[0]!r}"
             raise IndexMismatch(reason, "Check that the ids are those of this index (`_id`).")
         vectors = [[found[id].vectors for id in query.ids] for query in kept]
         return CalibrationQueries(kept, vectors, {}, left_out)
@@ -464,7 +466,7 @@ class IndexCalibrator:
         own = [[places[id] for id in query.ids if id in places] for query in wanted.queries]
         passed, compared = count_unrelated(vectors, *_stack_vectors([document.vectors for document in sampled]), own)
         if not compared.any():
-            raise IndexMismatch(f"{self._name} holds no unrelated document", "Calibrate on a larger index.")
+            raise IndexMismatch(f"{self._name} holds no unrelated documents", "Calibrate on a larger index.")
         relevant = [
             document_cosines(vector[None], *_stack_vectors(documents))[0]
             for documents, vector in zip(wanted.relevant, vectors, strict=True)
@@ -472,7 +474,7 @@ class IndexCalibrator:
         return CosineSample(relevant, passed, compared, self._nearest(wanted.queries, vectors, k))
 
     def _nearest(self, queries: Sequence[LabelledQuery], vectors: Vectors, k: int) -> list[NearestHits]:
-        """What the index's own search finds for each query, without a minimum."""
+        """The hits of the index's own search for each query, without a minimum cosine."""
         info, field = self._engine.info, self.field
         searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})
         params = SearchParams.from_options(k, {"source": False})
@@ -490,6 +492,6 @@ class IndexCalibrator:
 
 
 def _stack_vectors(documents: Sequence[Vectors]) -> tuple[Vectors, Counts]:
-    """All vectors of the documents, and the row of each document's first."""
+    """The vectors of all documents, and the row of each document's first vector."""
     starts = np.cumsum([0, *(len(vectors) for vectors in documents[:-1])]).astype(np.int64)
     return np.concatenate(documents), starts

@@ -19,22 +19,22 @@ from es_sbert.index.text_template import TextTemplate, find_field
 from es_sbert.index.vector_field import VectorField, read_vector_field
 from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 
-# Hits of one request; with vectors of 384 numbers they take 2 MB.
+# Hits per request; with vectors of 384 numbers they take 2 MB.
 _PAGE = 250
 
 
 def since_query(field: str, since: str) -> Json:
-    """Documents whose field is not before a date.
+    """A query for documents whose date field is not before a date.
 
     Args:
-        field: A field of dates.
-        since: As the engine reads dates: `2026-01-31`, `now-7d`.
+        field: The date field.
+        since: A date or date math of the engine, such as `2026-01-31` or `now-7d`.
     """
     return {"range": {field: {"gte": since}}}
 
 
 def embedded_at_field(vector_field: str) -> str:
-    """Field of the time at which a document was embedded."""
+    """Name of the field with the time at which a document was embedded."""
     return f"{document_meta_field(vector_field)}.embedded_at"
 
 
@@ -54,15 +54,15 @@ def measure_drift(
     Args:
         engine: The engine.
         index: Index or alias.
-        vector_field: Field that holds the vectors. Of a document with passages, the first one counts.
+        vector_field: Field that holds the vectors. If a document has passages, the first one counts.
         new: Query for the new documents.
         baseline: Query for the baseline; None for all other documents.
-        sample: Most new documents, and half of the most documents of the baseline.
-        seed: Of the samples and of the test.
+        sample: Maximum number of new documents, and half the maximum number of baseline documents.
+        seed: Seed of the samples and of the test.
         report: Called with messages.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field, or too few documents.
+        IndexMissing, IndexMismatch: the index or the field does not exist, or there are too few documents.
         EngineError: the engine failed.
     """
     field = read_vector_field(engine, index, vector_field)
@@ -94,7 +94,7 @@ def _draw(engine: Engine, field: VectorField, index: str, query: Json, count: in
 def _count_tokens(
     field: VectorField, samples: tuple[Sequence[str], Sequence[str]], report: Callable[[str], None]
 ) -> tuple[TokenCounts, TokenCounts] | None:
-    """Tokens of both samples; None if the texts are not known, or the model is not on this machine."""
+    """Token counts of both samples; None if the texts are not known, or the model is not on this machine."""
     if not any(map(any, samples)):
         return None
     try:

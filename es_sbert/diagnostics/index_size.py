@@ -5,16 +5,16 @@ Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's 
 | part | bytes | source |
 |---|---|---|
 | float32 vector | 4·D | Lucene99FlatVectorsFormat (`.vec`); kept by every type, for rescoring and merging |
-| bfloat16 vector | 2·D | ES93GenericFlatVectorsFormat, in its place with `element_type: bfloat16` |
+| bfloat16 vector | 2·D | ES93GenericFlatVectorsFormat, used instead with `element_type: bfloat16` |
 | byte vector | D | Lucene99FlatVectorsFormat, with `element_type: byte` |
 | int8 | D + correction | Lucene99ScalarQuantizedVectorsFormat: 4; Lucene104's (Elasticsearch 9.4+): 16 |
 | int4 | ⌈D/2⌉ + correction | the same formats |
 | bbq | ⌈D/8⌉ + 14 | ES816BinaryQuantizedVectorsFormat: three floats and a short |
-| graph | GRAPH_BYTES·m/16 | at most 2·m neighbours on the lowest layer, delta-encoded |
+| graph | GRAPH_BYTES·m/16 | at most 2·m neighbors on the lowest layer, delta-encoded |
 
-Elasticsearch's guide "Tune approximate kNN search" counts the same, with 4·m bytes for the graph: its heap while it is
-built. For fast searches the file system cache must hold what a search reads: the graph and the vectors it compares.
-The whole vectors of a quantized type are read only for rescoring.
+Elasticsearch's guide "Tune approximate kNN search" gives the same numbers, except 4·m bytes for the graph, which is its
+heap usage while it is built. For fast searches the file system cache must hold the data that a search reads: the graph
+and the vectors it compares. The whole vectors of a quantized type are read only for rescoring.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from es_sbert.index.mapping import (
 from es_sbert.index.vector_field import VectorField, read_vector_field, require_index
 from es_sbert.messages import pluralize, size_text
 
-DEFAULT_M = 16  # neighbours of a node, the engines' default
-# Bytes that a node's neighbours take at m = 16, between what random and what clustered vectors need (docs/results.md).
+DEFAULT_M = 16  # neighbors of a node, the engines' default
+# Bytes of a node's neighbors at m = 16, between those for random and for clustered vectors (docs/results.md).
 GRAPH_BYTES = 48
-# Characters of a number of a vector as JSON text, comma included; those of bytes have sign and two digits or one.
+# Mean characters of a vector's number as JSON text, comma included. Bytes have a sign or not, and one or two digits.
 _CHARACTERS_PER_NUMBER = {ElementType.FLOAT: 11.5, ElementType.BFLOAT16: 11.5, ElementType.BYTE: 3.4}
 _OPTIMIZED_FORMAT_SINCE = (9, 4, 0)
 
 
 @dataclass(frozen=True)
 class VectorIndexSize:
-    """Bytes that one copy of all vectors takes.
+    """Size of one copy of all vectors in bytes.
 
     Attributes:
-        index_type: Of the field.
-        element_type: Of the whole vectors.
+        index_type: Index type of the field.
+        element_type: Element type of the whole vectors.
         vectors: Whole vectors (float32, bfloat16 or bytes), on disk.
-        quantized: Their copy in fewer bits, on disk; 0 where there is none.
-        graph: The graph, on disk; 0 where there is none.
-        source: The vector's second copy inside `_source`, on disk.
-        memory: What should fit into the file system's cache, outside the heap.
+        quantized: Quantized vectors, on disk; 0 if there are none.
+        graph: The graph, on disk; 0 if there is none.
+        source: The second copy of the vectors inside `_source`, on disk.
+        memory: The part that should fit into the file system cache, outside the heap.
     """
 
     index_type: IndexType
@@ -97,12 +97,12 @@ def estimate_size(
     """Size of `count` vectors in one copy (replicas not counted), merged.
 
     Args:
-        info: Engines and versions store differently.
-        index_type: Of the field.
-        count: Vectors.
-        dimensions: Of each.
-        m: Neighbours of a node in the graph.
-        element_type: Of the whole vectors.
+        info: The engine. Engines and versions have different formats.
+        index_type: Index type of the field.
+        count: Number of vectors.
+        dimensions: Dimensions of each vector.
+        m: Neighbors of a node in the graph.
+        element_type: Element type of the whole vectors.
     """
     vectors = count * element_type.size * dimensions
     quantized = count * _quantized_bytes(info, index_type, dimensions)
@@ -127,7 +127,7 @@ def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -
 def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int, element_type: ElementType) -> float:
     """Bytes of one vector inside `_source`, as numbers in JSON text.
 
-    Elasticsearch 9.2+ takes vectors out of it; OpenSearch 3 does in an index that has graphs (`index.knn`).
+    Elasticsearch 9.2+ does not store vectors there, nor does OpenSearch 3 in an index with graphs (`index.knn`).
     """
     is_derived = info.derives_vectors_in_source and index_type is not IndexType.FLAT
     if info.excludes_vectors_from_source or is_derived:
@@ -137,15 +137,15 @@ def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int, elem
 
 @dataclass(frozen=True)
 class MeasuredSize:
-    """What the vectors of an index take.
+    """The measured size of an index and its vectors.
 
     Attributes:
         index: The concrete index.
-        index_type: Of the field.
-        vectors: Bytes on disk in the primary shards; None if the engine does not report it.
-        store: Bytes on disk of the whole index, documents and all.
-        segments: In all primary shards; documents that were deleted or replaced stay in them until they are merged.
-        stored: How much of the index is stored in the index type.
+        index_type: Index type of the field.
+        vectors: Bytes of the vectors on disk in the primary shards; None if the engine does not report them.
+        store: Bytes on disk of the whole index, including documents.
+        segments: Number of segments in all primary shards. They keep deleted and replaced documents until a merge.
+        stored: Share of the index that is stored in the index type.
     """
 
     index: str
@@ -163,14 +163,14 @@ class MeasuredSize:
 
 @dataclass(frozen=True)
 class SizeReport:
-    """Sizes of one copy of each type, and of an index where one was named.
+    """Sizes of one copy of each type, and of an index if one was named.
 
     Attributes:
-        engine: `Elasticsearch 9.5.0`.
-        documents, dimensions: What was calculated with; of passages, each counts.
-        copies: Primary and replicas: what the sizes are multiplied by for people.
-        sizes: Of each index type of the engine.
-        real: What the index takes.
+        engine: Name and version of the engine, such as `Elasticsearch 9.5.0`.
+        documents, dimensions: Number and length of the vectors in the calculation; each passage counts.
+        copies: Number of primaries and replicas; the sizes are multiplied by it in the text report.
+        sizes: Size for each index type of the engine.
+        real: Measured size of the index, or None.
     """
 
     engine: str
@@ -182,8 +182,8 @@ class SizeReport:
 
     @property
     def error(self) -> float | None:
-        """How far the estimate is from the vectors' real size, as a share of it; None where that is not known, or some
-        vectors are stored in an earlier index type."""
+        """Relative error of the estimate. None if the real size is not known, or some vectors are stored in an earlier
+        index type."""
         if self.real is None or not self.real.vectors or not self.real.stored.is_whole:
             return None
         expected = next(size.index for size in self.sizes if size.index_type is self.real.index_type)
@@ -206,28 +206,35 @@ def size_report(
     copies: int = 1,
     element_type: str | None = None,
 ) -> SizeReport:
-    """Sizes for given numbers, or for those of an index.
+    """Estimate sizes for given numbers, or for those of an index.
 
     Args:
-        element_type: Of the whole vectors; None for that of the index, or float.
+        engine: The engine.
+        index: The index, or None.
+        vector_field: Vector field of the index.
+        documents: Number of vectors; None for that of the index.
+        dimensions: Length of a vector; None for that of the index.
+        m: Neighbors of a node in the graph.
+        copies: Number of primaries and replicas.
+        element_type: Element type of the whole vectors; None for that of the index, or float.
 
     Raises:
-        UsageError: neither an index nor both numbers, an index and another number of dimensions, or an element type
-            that the engine lacks.
-        IndexMissing, IndexMismatch: no such index or field.
+        UsageError: neither an index nor both numbers are given, `dimensions` differs from the index, or the engine
+            does not have the element type.
+        IndexMissing, IndexMismatch: the index or the field does not exist.
         EngineError: the engine failed.
     """
     real, stored_type = None, ElementType.FLOAT
     if index is None:
         if documents is None or dimensions is None:
             remedy = "Name an index, or give `documents` and `dimensions`."
-            raise UsageError("what to calculate with is missing", remedy)
+            raise UsageError("neither an index nor the numbers to calculate with are given", remedy)
     else:
         field = read_vector_field(engine, index, vector_field)
         stored_type = field.meta.element_type
         if dimensions not in (None, field.meta.dimensions):
             reason = f"the vectors of {field.index} have {field.meta.dimensions} dimensions"
-            raise UsageError(reason, "Leave `dimensions` out, or the index.")
+            raise UsageError(reason, "Leave out `dimensions`, or the index.")
         dimensions = field.meta.dimensions
         engine.refresh(field.index)
         if documents is None:
@@ -244,30 +251,32 @@ def size_report(
         if not is_unsupported(index_type, dimensions, numbers)
     )
     if real is not None and numbers is not stored_type:
-        real = None  # what other numbers take says nothing about the estimate
+        real = None  # the size of vectors with another element type cannot be compared
     return SizeReport(engine.info.label, documents, dimensions, copies, sizes, real)
 
 
 def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json | None = None) -> int:
-    """Vectors that a field holds: one a document, or one a passage.
+    """Count the vectors in a field: one per document, or one per passage.
 
     Args:
-        index: The field's index, or an alias whose filter applies too.
-        filter: Query of the documents that count; None counts all.
+        engine: The engine.
+        index: The index of the field, or an alias, whose filter applies.
+        field: The field.
+        filter: Query for the documents to count; None counts all.
     """
     query = and_query(has_vector_query(field.name, field.meta), filter)
     return engine.count(index, query) if field.meta.passages is None else count_chunks(engine, index, field.name, query)
 
 
 def is_unsupported(index_type: IndexType, dimensions: int, element_type: ElementType = ElementType.FLOAT) -> bool:
-    """Whether an index type cannot hold vectors of this length, or of these numbers."""
+    """Whether an index type does not support vectors of this length or element type."""
     too_short = index_type.startswith("bbq") and dimensions < BBQ_MIN_DIMENSIONS
     is_odd = index_type.startswith("int4") and dimensions % 2 == 1
     return too_short or is_odd or not is_element_type_of(element_type, index_type)
 
 
 def size_lines(report: SizeReport) -> list[str]:
-    """The report for people."""
+    """The report as lines of text."""
     times = f", {report.copies} copies" if report.copies > 1 else ""
     lines = [
         f"{report.engine}: {pluralize(report.documents, 'vector')} of {report.dimensions} dimensions{times}",

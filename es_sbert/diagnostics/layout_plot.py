@@ -1,4 +1,4 @@
-"""A plot of `es-sbert index advise` as SVG: the recall of every layout over the memory that it takes."""
+"""A plot for `es-sbert index advise` as SVG: the recall of every layout against its memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from es_sbert.diagnostics.index_advice import IndexAdvice, K, LayoutMeasurement
 from es_sbert.index.mapping import ElementType, IndexType
 from es_sbert.messages import pluralize, size_text
 
-# A value → its place on an axis.
+# A value → its position on an axis.
 Scale = Callable[[float], float]
 _WIDTH, _HEIGHT = 900, 540
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 690, 60, 470
-# Okabe and Ito's palette, which people with color vision deficiency can tell apart; light for types without a graph.
+# The palette of Okabe and Ito, suitable for color vision deficiency. Types without a graph have light colors.
 _COLORS = {
     IndexType.HNSW: "#0072b2",
     IndexType.FLAT: "#56b4e9",
@@ -28,10 +28,10 @@ _COLORS = {
 
 
 def layout_plot(advice: IndexAdvice) -> str:
-    """The plot as an SVG file.
+    """The plot as the text of an SVG file.
 
-    Circles are float, squares bfloat16, triangles byte; a label is the number of dimensions, a bar the 95 % interval,
-    and a ring the recommended layout. Memory has a logarithmic scale.
+    Circles are float, squares bfloat16 and triangles byte. A label shows the number of dimensions, a bar the 95 %
+    interval, and a ring the recommended layout. Memory has a logarithmic scale.
 
     Raises:
         ValueError: no layout was measured.
@@ -91,7 +91,7 @@ def _axes(low: float, high: float, bottom: float, x: Scale, y: Scale) -> Iterato
 
 
 def _round_sizes(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten within a range; only the powers of a wide one."""
+    """Values of ticks within a range: 1, 2 and 5 times the powers of ten, or only the powers if the range is wide."""
     powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     factors = (1, 2, 5) if high / low < 10_000 else (1,)
     return [size for power in powers for size in (factor * power for factor in factors) if low <= size <= high]

@@ -1,7 +1,7 @@
 """Recall@k of approximate search against exact search, for several values of num_candidates and oversample.
 
-The exact neighbours of all queries come from one pass over the vectors of the index. It needs no scripting and
-bounded memory, and costs the same on every engine.
+The exact neighbors of all queries come from one pass over the vectors of the index. The pass works on every engine,
+without scripting and in bounded memory.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from es_sbert.vectors import Vectors
 
 Doubles = NDArray[np.float64]
 
-# Cosines that differ by less are ties: engines keep vectors normalized in float32.
+# Cosines that differ by less are ties, because engines store normalized float32 vectors.
 TIE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class ExactNeighbors:
-    """Exact search for some queries.
+    """The result of an exact search for some queries.
 
     Attributes:
-        kth_cosine: Cosine of each query's k-th neighbour (or of its last, where there are fewer), float64. *Shape:*
+        kth_cosine: Cosine of each query's k-th neighbor (or of its last, if there are fewer), float64. *Shape:*
             ``(queries,)``.
-        found: Neighbours there are for each query, at most k.
+        found: Number of neighbors of each query, at most k.
         cosines: For each query, the exact cosine of every requested document.
-        documents: Documents compared.
+        documents: Number of documents that were compared.
     """
 
     kth_cosine: Doubles
@@ -53,7 +53,7 @@ class ExactNeighbors:
     documents: int
 
     def hits(self, query: int, ids: Iterable[str]) -> int:
-        """How many of these documents are among a query's k nearest; of tied ones, any."""
+        """Number of these documents that are among a query's k nearest. Tied documents count equally."""
         nearest = float(self.kth_cosine[query]) - TIE_TOLERANCE
         cosines = self.cosines[query]
         right = sum(cosines.get(document_id, -2.0) >= nearest for document_id in ids)
@@ -70,12 +70,12 @@ def find_exact_neighbors(
     """Compare every vector of the pages with every query.
 
     Args:
-        queries: *Shape:* ``(queries, dimensions)``.
-        own: Id of the document that a query is, which does not count as its neighbour; None for texts.
-        wanted: For each query, documents whose exact cosine is to be kept.
-        k: Neighbours.
-        pages: Ids of documents, the first row of each, and their vectors, ``(vectors, dimensions)``. A document with
-            several is as near as the nearest of them.
+        queries: Vectors of the queries. *Shape:* ``(queries, dimensions)``.
+        own: Id of the document that a query was made from, which does not count as its neighbor; None for texts.
+        wanted: For each query, the documents whose exact cosine to keep.
+        k: Number of neighbors.
+        pages: Ids of documents, the first row of each, and their vectors, ``(vectors, dimensions)``. The nearest
+            vector of a document counts.
     """
     best = np.full((len(queries), k), -np.inf)  # (queries, k) cosines, in no order
     cosines: list[dict[str, float]] = [{} for _ in wanted]
@@ -98,11 +98,11 @@ def find_exact_neighbors(
 
 
 def document_cosines(queries: Vectors, vectors: Vectors, starts: Sequence[int] | NDArray[np.int64]) -> Doubles:
-    """Cosine of each query with each document: that of the nearest vector, where a document has several.
+    """Cosine of each query with each document. If a document has several vectors, the nearest one counts.
 
     Args:
-        queries: *Shape:* ``(queries, dimensions)``.
-        vectors: Of all documents. *Shape:* ``(vectors, dimensions)``.
+        queries: Vectors of the queries. *Shape:* ``(queries, dimensions)``.
+        vectors: Vectors of all documents. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each document's first vector. *Shape:* ``(documents,)``.
 
     Returns:
@@ -126,11 +126,11 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class RecallQueries:
-    """What is searched for.
+    """The queries of a measurement.
 
     Attributes:
         vectors: *Shape:* ``(queries, dimensions)``.
-        own: Id of the document that a query is, or None for a text.
+        own: Id of the document that each query was made from, or None for a text.
     """
 
     vectors: Vectors
@@ -142,23 +142,24 @@ class SearchSetting:
     """The parameters of a search.
 
     Attributes:
-        num_candidates: Vectors that each shard looks at.
-        oversample: Multiple of k that is compared again by float32 vectors; None where nothing is quantized.
+        num_candidates: Number of vectors that each shard considers.
+        oversample: Multiple of k that is rescored with float32 vectors; None if vectors are not quantized.
     """
 
     num_candidates: int
     oversample: float | None
 
     def effort(self, k: int) -> float:
-        """Vectors looked at, of either kind: what settings are ordered by."""
+        """Number of vectors that are considered or rescored; settings are ordered by it."""
         return self.num_candidates + k * (self.oversample or 0.0)
 
 
 @dataclass(frozen=True)
 class RecallMeasurement:
-    """A setting with what it finds and takes.
+    """The recall and the latency of a setting.
 
     Attributes:
+        setting: The setting.
         recall: Mean recall@k with its interval.
         median_ms, p95_ms: Milliseconds of a search as the client sees it, one at a time.
     """
@@ -171,17 +172,18 @@ class RecallMeasurement:
 
 @dataclass(frozen=True)
 class RecallReport:
-    """All settings, and the one to use.
+    """All settings, and the recommended one.
 
     Attributes:
-        index, field, index_type: What was searched.
-        k: Neighbours.
+        index, field, index_type: The index and the field that were searched, and the type of the field.
+        k: Number of neighbors.
         queries: Number of queries.
-        documents: Documents with a vector.
+        documents: Number of documents with a vector.
         target: The recall to reach.
-        rows: In the order of effort.
-        recommended: The least effort whose interval is above the target; None if there is none.
-        stored: How much of the index is stored in its index type. What was measured is all of the index, as it is.
+        rows: The measurements in the order of effort.
+        recommended: The setting with the least effort whose interval is not below the target; None if there is none.
+        stored: Share of the index that is stored in its index type. The measurement covers the whole index in its
+            present state.
     """
 
     index: str
@@ -204,10 +206,10 @@ class RecallReport:
 def recall_settings(
     index_type: IndexType, k: int, candidates: Sequence[int], oversamples: Sequence[float]
 ) -> list[SearchSetting]:
-    """What to measure, least effort first; empty sequences mean the default values.
+    """The settings to measure, least effort first. Empty sequences mean the default values.
 
     Raises:
-        UsageError: oversample for a type that is not quantized, or a value out of range.
+        UsageError: the index type is not quantized but `oversamples` is given, or a value is out of range.
     """
     if index_type not in OVERSAMPLE and oversamples:
         raise UsageError(
@@ -217,7 +219,7 @@ def recall_settings(
         raise UsageError(f"`num_candidates` must be between k ({k}) and {MAX_K:,}", "Give other values.")
     if any(not 1.0 <= value <= MAX_OVERSAMPLE for value in oversamples):
         raise UsageError(f"`oversample` must be between 1 and {MAX_OVERSAMPLE:g}", "Give other values.")
-    # The graph is searched for k times oversample, so fewer candidates than that make no sense.
+    # The graph is searched for k times oversample vectors, so it needs at least as many candidates.
     usual = [max(k, value) for value in DEFAULT_CANDIDATES if max(k, value) <= MAX_K]
     factors: Sequence[float | None] = (oversamples or DEFAULT_OVERSAMPLES) if index_type in OVERSAMPLE else (None,)
     found = {
@@ -229,35 +231,35 @@ def recall_settings(
 
 
 def read_queries(path: Path) -> list[str]:
-    """One text a line, UTF-8; empty lines are left out.
+    """Read queries from a UTF-8 file with one query per line. Empty lines are skipped.
 
     Raises:
-        SourceError: the file cannot be read, is not text, or holds no query.
+        SourceError: the file cannot be read, is not text, or holds no queries.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
     except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 text", "Write one query a line, in UTF-8.") from error
+        raise SourceError(f"{path} is not UTF-8 text", "Write one query per line, in UTF-8.") from error
     queries = [line.strip() for line in lines if line.strip()]
     if not queries:
-        raise SourceError(f"{path} holds no query", "Write one query a line.")
+        raise SourceError(f"{path} holds no queries", "Write one query per line.")
     return queries
 
 
 def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) -> RecallQueries:
-    """Vectors of documents taken at random.
+    """Use the vectors of random documents as queries.
 
     Raises:
         IndexMismatch: no document has a vector.
         EngineError: the engine failed.
     """
     random = random_order_query(has_vector_query(field.name, field.meta), seed)
-    # The vectors come with the hits: a look-up by id alone misses documents with a routing value.
+    # The vectors come with the hits, because a multi-get by id would miss documents with a routing value.
     source = engine.info.source_with_vectors(_vector_paths(field))
     hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]
-    # Use the first chunk of a document.
+    # The first chunk of a document is the query.
     vectors = {hit["_id"]: _read_vectors(field, hit)[0] for hit in hits}
     if not vectors:
         remedy = "Embed its documents first: `es-sbert ingest`."
@@ -278,13 +280,13 @@ def measure_recall(
     """Search with every setting, then compare with exact search. The index should not be written to at the same time.
 
     Raises:
-        IndexMismatch: the index type is exact anyway.
+        IndexMismatch: searches of the index type are exact already, or the index holds too few documents.
         EngineError: the engine failed.
     """
     index_type = IndexType(field.meta.index_type)
     if index_type is IndexType.FLAT:
         raise IndexMismatch(
-            f"{field.index}.{field.name} is of type flat: its search is exact already", "There is nothing to measure."
+            f"{field.index}.{field.name} is of type flat, whose search is exact already", "There is nothing to measure."
         )
     engine.refresh(field.index)
     stored = read_index_type_share(engine, require_index(engine, field.index), field.name)
@@ -311,7 +313,7 @@ def measure_recall(
 
 
 def recommend_setting(rows: Sequence[RecallMeasurement], target: float) -> SearchSetting | None:
-    """The first row whose interval begins at the target or above; None where there is none."""
+    """The setting of the first row whose interval is not below the target; None if there is none."""
     return next((row.setting for row in rows if row.recall.low >= target), None)
 
 
@@ -321,12 +323,12 @@ def _search_all(
     """Search for all queries with one setting, one at a time.
 
     Returns:
-        Of each query, the ids of its hits, its own document left out, and the seconds.
+        The ids of each query's hits, without the document it was made from, and the seconds of each search.
     """
     found: list[list[str]] = []
     seconds: list[float] = []
     for vector, own in zip(queries.vectors, queries.own, strict=True):
-        # A document finds itself first, which says nothing about its neighbours.
+        # A document finds itself first, so ask for one hit more.
         count = k + (own is not None)
         query = VectorQuery(
             field.name,
@@ -346,7 +348,7 @@ def _search_all(
 
 
 def _vector_paths(field: VectorField) -> list[str]:
-    """What of `_source` holds its vectors."""
+    """The parts of `_source` that hold the vectors."""
     return [field.name, vector_path(field.name, field.meta)]
 
 
@@ -357,7 +359,7 @@ def _read_vectors(field: VectorField, hit: Json) -> list[Vectors]:
 
 
 def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
-    """Ids, first rows and vectors of all documents that have one."""
+    """Pages with the ids, first rows and vectors of all documents that have a vector."""
     query = has_vector_query(field.name, field.meta)
     paths = _vector_paths(field)
     for _, page, _ in scan_index(engine, field.index, query=query, source_includes=paths, page=_PAGE, vectors=True):
@@ -386,19 +388,19 @@ def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
     if report.recommended is None:
         best = max(report.rows, key=lambda row: row.recall.mean)
         shown.append(
-            f"No setting reaches {report.target:g} for certain; the best is {best.recall.mean:.4f}. Give more "
-            "`sample` for narrower intervals, higher values, or a finer index type."
+            f"No setting reaches {report.target:g} with 95 % confidence; the best is {best.recall.mean:.4f}. Use a "
+            "larger `sample` for narrower intervals, higher values, or a more precise index type."
         )
     else:
         with_oversample = f" and oversample {report.recommended.oversample:g}" if quantized else ""
-        of_mixture = "" if report.stored.is_whole else ", for the index as it is now"
+        of_mixture = "" if report.stored.is_whole else ", for the index in its present state"
         shown.append(
             f"Recommended for {report.target:g}{of_mixture}: num_candidates {report.recommended.num_candidates}"
             f"{with_oversample}"
         )
     if not report.stored.is_whole:
         shown.append(
-            f"{report.stored.describe()}. Recall and times will be others as segments are merged, so the figures are "
+            f"{report.stored.describe()}. Recall and times will change as segments are merged, so these figures are "
             f"not those of {report.index_type}. {report.stored.remedy} Then measure again."
         )
     return shown

@@ -13,13 +13,13 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.vector_field import force_merge
 
-# Of the names of all temporary indices.
+# Prefix of the names of all temporary indices.
 PREFIX = "es-sbert-advise-"
 _BULK_BYTES = 5 << 20
 
 
 def leftover_indices(engine: Engine) -> list[str]:
-    """Temporary indices that exist: of a command that was killed, or of one that is running now.
+    """Names of existing temporary indices, of a command that was killed or is still running.
 
     Raises:
         EngineError: the engine failed.
@@ -29,11 +29,15 @@ def leftover_indices(engine: Engine) -> list[str]:
 
 @contextmanager
 def temporary_index(engine: Engine, body: Json, report: Callable[[str], None]) -> Iterator[str]:
-    """An index of a new name, which is deleted in the end, also after an error or an interrupt.
+    """Create an index under a new name, and delete it at the end, even after an error or an interrupt.
 
     Args:
-        body: Of `PUT /index`.
-        report: Shows a line: what could not be deleted.
+        engine: The engine.
+        body: Body of `PUT /index`.
+        report: Called with a warning if the index cannot be deleted.
+
+    Yields:
+        The name of the index.
 
     Raises:
         EngineError: the engine failed.
@@ -43,7 +47,7 @@ def temporary_index(engine: Engine, body: Json, report: Callable[[str], None]) -
         engine.create_index(name, body)
         yield name
     finally:
-        # Also if its creation failed: the engine may have created it without being able to say so.
+        # Even if the request failed, the engine may have created the index.
         try:
             engine.delete_index(name)
         except (EngineError, KeyboardInterrupt) as error:
@@ -57,7 +61,9 @@ def fill_index(engine: Engine, name: str, documents: Iterable[Json]) -> None:
     """Write documents under the ids 0, 1, 2, …, and merge them into one segment; returns when the graph is built.
 
     Args:
-        documents: As orjson writes them, numpy arrays included.
+        engine: The engine.
+        name: The index.
+        documents: Documents that orjson can write, numpy arrays included.
 
     Raises:
         RequestFailed: the engine rejected a document.

@@ -24,15 +24,15 @@ MAX_CONNECTIONS = 16
 
 @dataclass(frozen=True)
 class Address:
-    """Where to connect and how to sign in.
+    """The address of an engine, with its credentials and TLS settings.
 
     Attributes:
         scheme: `http` or `https`.
         host: Name or IP address, without brackets.
         port: TCP port.
-        path: Path before every request (`/engine` behind a reverse proxy), no slash at the end; often empty.
+        path: Prefix of all paths (`/engine` on a reverse proxy), without a slash at the end; often empty.
         authorization: Value of the Authorization header, or None.
-        ssl_context: Set where the scheme is https.
+        ssl_context: Set if the scheme is https.
         fingerprint: SHA-256 of the server's certificate in hex digits; None checks the certificate itself.
         timeout: Seconds for one request.
     """
@@ -96,19 +96,19 @@ def parse_address(settings: EngineSettings) -> Address:
 def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
     """The different addresses of these settings, in their order.
 
-    A user name and password inside a URL are honored and taken out; they apply to all addresses.
+    A user name and password inside a URL are removed from it and used for all addresses.
 
     Raises:
         UsageError: a URL that cannot be read, two kinds of credentials, two URLs with different credentials, an API key
-            or token that no header takes, or a CA file that is missing or broken.
+            or token that a header cannot contain, or a CA file that is missing or broken.
     """
     urls = split_addresses(settings.url)
     parts = [_split_url(url, address_name(number, len(urls))) for number, url in enumerate(urls, 1)]
     signed = [each for each in parts if each.username is not None]
     if len({(each.username, each.password) for each in signed}) > 1:
         raise UsageError(
-            "the addresses of the engine hold different user names or passwords",
-            "Nodes of one cluster take the same ones: write them once, in ES_SBERT_USERNAME and ES_SBERT_PASSWORD.",
+            "the addresses of the engine contain different user names or passwords",
+            "All nodes of a cluster accept the same ones: set them once, in ES_SBERT_USERNAME and ES_SBERT_PASSWORD.",
         )
     user, password = (signed[0].username, signed[0].password) if signed else (None, None)
     authorization = _authorization(settings, user, password)
@@ -126,7 +126,7 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
         )
         for each in parts
     ]
-    # The same node twice would get twice the requests, and the clients refuse it.
+    # A node that is named twice would get twice the requests, and the clients refuse duplicates.
     return tuple({address.url: address for address in addresses}.values())
 
 
@@ -134,13 +134,13 @@ def published_addresses(base: Address, published: Sequence[str]) -> list[Address
     """The different addresses that a cluster's nodes publish.
 
     Args:
-        base: Has the scheme, path, credentials and TLS settings of all of them.
+        base: An address with the scheme, path, credentials and TLS settings of all nodes.
         published: `host:port`, `[IPv6]:port` or `name/IP:port`, as the nodes API shows them; others are left out.
     """
     found: dict[str, Address] = {}
     for text in published:
         host, _, port = text.rpartition(":")
-        # Where a name is published, it comes before the IP address; a certificate is more likely to hold the name.
+        # A published name comes before the IP address; a certificate is more likely to contain the name.
         host = host.partition("/")[0].strip("[]")
         if host and port.isdigit():
             address = replace(base, host=host, port=int(port))
@@ -158,8 +158,8 @@ def _split_url(url: str, name: str) -> SplitResult:
         is_valid, host = False, ""
     if not is_valid or not host or not host.isprintable() or " " in host or parts.query or parts.fragment:
         # The URL itself may hold a password, so it is not repeated here.
-        hint = " Each of several addresses begins with http:// or https://." if "," in url else ""
-        raise UsageError(f"{name} is not a URL", f"Write it as {DEFAULT_URL} is written.{hint}")
+        hint = " If there are several, each must begin with http:// or https://." if "," in url else ""
+        raise UsageError(f"{name} is not a URL", f"Write it like {DEFAULT_URL}.{hint}")
     return parts
 
 
@@ -167,8 +167,8 @@ def _authorization(settings: EngineSettings, url_user: str | None, url_password:
     if url_user is not None:
         if any(given is not None for given in (settings.username, settings.api_key, settings.token)):
             raise UsageError(
-                "the URL holds a user name and credentials are given as options too",
-                "Take the user name out of the URL.",
+                "the URL contains a user name, but credentials are also given outside it",
+                "Remove the user name from the URL.",
             )
         return _basic(unquote(url_user), unquote(url_password or ""))
     if settings.api_key is not None:
@@ -198,15 +198,16 @@ def _fingerprint(settings: EngineSettings, scheme: str) -> str | None:
     if settings.fingerprint is None:
         return None
     if scheme != "https":
-        raise UsageError("a fingerprint is checked by TLS alone", "Write https:// in front of every address.")
+        raise UsageError(
+            "a certificate fingerprint can only be checked with TLS", "Write https:// in front of every address."
+        )
     return settings.fingerprint.replace(":", "").lower()
 
 
 def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
-    """The system's authorities, or the given one; certificates and host names are always checked.
+    """A context with the system's certificate authorities or the given one, which checks certificates and host names.
 
-    With a fingerprint, the client checks only the hash of the certificate, not its
-    issuer or host name.
+    With a fingerprint, the client checks only the hash of the certificate, not its issuer or host name.
     """
     if settings.fingerprint is not None:
         context = ssl.create_default_context()

@@ -1,9 +1,9 @@
-"""Tell complete answers of an engine from partial ones, and from those that no engine gives.
+"""Detect partial answers of an engine, and answers that do not come from an engine.
 
-An engine answers 200 although shards, nodes or remote clusters are missing, and says so in the answer only. What reads
-such an answer as if it were complete takes documents for missing, or shard 1 for shard 0. Therefore every answer is
-checked here, unless the caller has asked for partial ones. A web server that answers every path alike is found out by
-what cannot be read in its answers.
+An engine answers 200 even if shards, nodes or remote clusters are missing; only the body of the answer says so. Code
+that takes such an answer for a complete one would find documents missing, or mistake shard 1 for shard 0. Therefore
+every answer is checked here, unless the caller has asked for partial ones. Another web server is detected because its
+answers cannot be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BAD_GATEWAY = 502
 
 _UNAVAILABLE = 503
 _BAD_REQUEST = 400
-# What every copy of a shard would answer. All other failures may come from a node that is gone or overloaded.
+# Errors that every copy of a shard would return. All others may come from a node that is gone or overloaded.
 _QUERY_FAULTS = frozenset(
     {
         "query_shard_exception",
@@ -44,7 +44,7 @@ def check_complete(answer: Json, label: str, action: str) -> None:
     Args:
         answer: The parsed body of a 2xx response.
         label: The engine, for messages.
-        action: What was asked, such as `POST /docs/_search`.
+        action: The request, such as `POST /docs/_search`.
 
     Raises:
         PointInTimeLost: the point in time that was searched is gone.
@@ -93,8 +93,8 @@ def missing_shards_error(label: str, action: str, name: str, missing: list[int],
     """The error for an answer that lacks primary shards.
 
     Args:
-        missing: Their numbers.
-        count: Primary shards of the index.
+        missing: Numbers of the missing shards.
+        count: Number of primary shards of the index.
     """
     numbers = ", ".join(map(str, missing[:10]))
     which = f"shard {numbers} has" if len(missing) == 1 else f"shards {numbers} have"
@@ -122,10 +122,10 @@ def _shards_failed(answer: Json, label: str, action: str) -> RequestFailed:
 
 
 def shard_failures_text(answer: Json) -> str:
-    """Why shards failed: the first reason, and how many more there are. Never empty.
+    """Why shards failed: the first reason, and the number of others. Never empty.
 
     Args:
-        answer: With `_shards`.
+        answer: An answer with `_shards`.
     """
     failures = list(_failures(answer))
     if not failures:
@@ -139,9 +139,10 @@ def shard_failures_text(answer: Json) -> str:
 
 
 def _lacks_copies(answer: Json) -> bool:
-    """Whether a search or a count lacks shards without an active copy, which OpenSearch does not count as failed.
+    """Whether the answer to a search or a count lacks shards without an active copy.
 
-    Answers of other operations also count copies that are not assigned.
+    OpenSearch does not report such shards as failed. In answers to other operations, the total includes unassigned
+    copies.
     """
     shards = answer.get("_shards") or {}
     is_search = "timed_out" in answer or "count" in answer
@@ -149,7 +150,7 @@ def _lacks_copies(answer: Json) -> bool:
 
 
 def _failures(answer: Json) -> Iterator[Json]:
-    """The failures of shards that the answer gives; there may be fewer than failed."""
+    """The shard failures that the answer lists; there may be more."""
     listed = (answer.get("_shards") or {}).get("failures")
     yield from (failure for failure in listed or () if isinstance(failure, dict))
 
@@ -171,9 +172,9 @@ def _first_reason(part: Json) -> str:
 
 
 def checks_answers(cls: Class) -> Class:
-    """Class decorator: a method that cannot read the answer of the server raises `RequestFailed`.
+    """Class decorator: a public method that cannot read the server's answer raises `RequestFailed`.
 
-    All public methods do nothing but send requests and read their answers. `info` of the class names the server.
+    It is for classes whose public methods only send requests and read the answers, and whose `info` names the server.
     """
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method) and not name.startswith("_") and not inspect.isgeneratorfunction(method):
@@ -190,9 +191,9 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise RequestFailed(
-                f"{self.info.url} sent an answer that {self.info.label} does not give ({method.__name__}: "
+                f"{self.info.url} sent an answer that is not in the format of {self.info.label} ({method.__name__}: "
                 f"{type(error).__name__})",
-                "Check the address, and any proxy in between: it must pass on all paths of the engine.",
+                "Check the address, and any proxy in between: it must forward all paths to the engine.",
                 _BAD_GATEWAY,
             ) from error
 

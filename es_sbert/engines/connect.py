@@ -1,6 +1,6 @@
 """Connect to an engine: from settings, from a URL, or from an elasticsearch-py or opensearch-py client.
 
-`es_sbert.engines.detection` finds out whether Elasticsearch or OpenSearch answers, and in which version.
+`es_sbert.engines.detection` detects the engine and its version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPATIBLE_VERSION = (8, 0, 0)
 def connect(settings: EngineSettings) -> Engine:
     """Detect the engine at an address and open a client for it; close it with `close()`.
 
-    Of several addresses, one has to answer; the others are used once they do.
+    If there are several addresses, at least one has to answer; the others are used once they do.
 
     Raises:
         UsageError: an address that is not a URL, contradictory credentials, or addresses of different clusters.
@@ -39,7 +39,7 @@ def connect(settings: EngineSettings) -> Engine:
     if settings.sniff:
         addresses = sniff(cluster)
     info = EngineInfo(cluster.info.engine_type, cluster.info.version, join_urls(addresses))
-    # Each client package takes a tenth of a second and more to import: import only the one in use.
+    # Each client package takes at least a tenth of a second to import, so only the one in use is imported.
     if info.engine_type is EngineType.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine
 
@@ -57,7 +57,7 @@ def open_engine(engine: Any) -> Engine:
             a client of elasticsearch-py or opensearch-py, or an engine.
 
     Raises:
-        UsageError: an asynchronous client, or none of these.
+        UsageError: an asynchronous client, or an object of another type.
         EngineError: the engine cannot be used.
     """
     if engine is None:
@@ -113,7 +113,7 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
 
     Args:
         client: `Elasticsearch` (8 or 9), `OpenSearch`, `AsyncElasticsearch` or `AsyncOpenSearch`.
-        loop: Event loop of an asynchronous client; call the engine from other threads then.
+        loop: Event loop of an asynchronous client; the engine must then be called from other threads.
 
     Raises:
         UsageError: another object, or an asynchronous client without its loop.
@@ -123,7 +123,7 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
     engine_type = _client_type(client)
     if engine_type is None or not is_engine_client(client):
         raise UsageError(
-            f"{type(client).__name__} is not a client of an engine",
+            f"{type(client).__name__} is not an Elasticsearch or OpenSearch client",
             "Give an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
         )
     is_async = is_async_client(client)
@@ -145,8 +145,8 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
     info = identify_engine(lambda path: probe.send("GET", path), url)
     if info.engine_type is not engine_type:
         raise UnsupportedEngine(
-            f"the client is one of {engine_type.value}, but {info.label} answers at {info.url}",
-            "Give the client of that engine.",
+            f"the client is for {engine_type.value}, but {info.label} answers at {info.url}",
+            "Give a client for that engine.",
         )
     return EngineClass(info, sender, None)
 
@@ -159,7 +159,7 @@ def _client_type(client: object) -> EngineType | None:
 
 
 def _opensearch_url(host: Mapping[str, Any]) -> str:
-    """Address of a host as the client stores it, without credentials."""
+    """The URL of a host as the client stores it, without credentials."""
     scheme = "https" if host.get("use_ssl") else host.get("scheme", "http")
     path = str(host.get("url_prefix") or "").strip("/")
     return f"{scheme}://{host.get('host', 'localhost')}:{host.get('port', 9200)}{f'/{path}' if path else ''}"

@@ -1,4 +1,4 @@
-"""Find out which engine answers at one address or several, in which version, and at which addresses its nodes are."""
+"""Detect the engine and its version at one or more addresses, and find the addresses of its nodes."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
 _SNIFF_PATH = "/_nodes/http?filter_path=nodes.*.roles,nodes.*.http.publish_address"
 # Nodes that only manage the cluster; the official clients leave them out too.
 _MANAGER_ROLES = (["master"], ["cluster_manager"])
-# Seconds that the other addresses are waited for once one has answered.
+# Seconds to wait for the other addresses once one has answered.
 _OTHERS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What answers at several addresses.
+    """The cluster that answers at one or more addresses.
 
     Attributes:
-        info: The engine, in the oldest version that answered.
+        info: The engine, with the oldest version that answered.
         answering: The addresses that answered.
         failures: Address → why it did not answer.
     """
@@ -63,12 +63,12 @@ class Cluster:
 
 
 def detect_engine(address: Address) -> EngineInfo:
-    """Which engine runs at an address, in which version; see `identify_engine`."""
+    """The engine and its version at an address; see `identify_engine`."""
     return _identify(address)[0]
 
 
 def detect_cluster(addresses: Sequence[Address]) -> Cluster:
-    """Which engine runs at these addresses; one that does not answer is not an error while another does.
+    """The cluster at these addresses; an address that does not answer is not an error if another one does.
 
     Raises:
         UsageError: they belong to different clusters.
@@ -83,25 +83,29 @@ def detect_cluster(addresses: Sequence[Address]) -> Cluster:
         if failure is not None and (not isinstance(failure, EngineError) or not _may_be_down(failure)):
             raise failure
     if not found:
-        # An unknown host is not waited for, but one that is known may be starting.
+        # Callers do not retry an unknown host, but an engine on a known host may be starting.
         ordered = [failures[address] for address in addresses]
         error = next((each for each in ordered if not isinstance(each, HostUnknown)), ordered[0])
         reasons = "; ".join(failures[address].message for address in addresses)
-        raise error.with_message(f"none of {len(addresses)} addresses answers: {reasons}") from error
+        raise error.with_message(f"none of the {len(addresses)} addresses answers: {reasons}") from error
     answering = tuple(address for address in addresses if address in found)
     _check_same_cluster([(address.url, *found[address]) for address in answering])
     return Cluster(min((info for info, _ in found.values()), key=lambda info: info.version), answering, failures)
 
 
 def _may_be_down(failure: EngineError) -> bool:
-    """Whether this is how a node fails that is not running, or not ready."""
+    """Whether the failure may come from a node that is not running or not ready."""
     return is_transient(failure) and not isinstance(failure, TlsFailed)
 
 
 def _identify_all(
     addresses: Sequence[Address],
 ) -> tuple[dict[Address, tuple[EngineInfo, str | None]], dict[Address, EsSbertError]]:
-    """Ask all addresses at once, so that one that hangs costs little: what answered, and why others did not."""
+    """Query all addresses at once, so that one that hangs costs little time.
+
+    Returns:
+        The engine and the UUID of its cluster at each address that answered, and why each of the others did not.
+    """
     found: dict[Address, tuple[EngineInfo, str | None]] = {}
     failures: dict[Address, EsSbertError] = {}
     answers = {_in_thread(_identify, address): address for address in addresses}
@@ -118,7 +122,7 @@ def _identify_all(
             for answer in waiting:
                 url = answers[answer].url
                 failures[answers[answer]] = EngineUnreachable(
-                    f"{url} did not answer within {_OTHERS_SECONDS:g} seconds", "Check its process, and its log."
+                    f"{url} did not answer within {_OTHERS_SECONDS:g} seconds", "Check its process and its log."
                 )
             break
     return found, failures
@@ -127,7 +131,7 @@ def _identify_all(
 def _in_thread(
     call: Callable[[Address], tuple[EngineInfo, str | None]], address: Address
 ) -> concurrent.futures.Future[tuple[EngineInfo, str | None]]:
-    """The result of a call in a thread that does not keep the process from ending."""
+    """Run a call in a thread that does not keep the process from exiting, and return its future."""
     future: concurrent.futures.Future[tuple[EngineInfo, str | None]] = concurrent.futures.Future()
 
     def run() -> None:
@@ -144,7 +148,7 @@ def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> 
     """Refuse addresses of different engines or clusters: documents would be spread over them.
 
     Args:
-        found: Address, engine, and UUID of the cluster where it is known.
+        found: Address, engine, and UUID of the cluster if it is known.
 
     Raises:
         UsageError: they differ.
@@ -165,14 +169,14 @@ def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> 
 
 
 def _identify(address: Address) -> tuple[EngineInfo, str | None]:
-    """The engine at an address, and the UUID of its cluster where `GET /` says it."""
+    """The engine at an address, and the UUID of its cluster if `GET /` returns it."""
     node = Urllib3HttpNode(address.node_config())
     uuids: list[str] = []
 
     def get(path: str) -> EngineResponse:
         response = _get(node, path)
         uuid = response.body.get("cluster_uuid") if isinstance(response.body, dict) else None
-        # A node that has not joined a cluster yet says `_na_`.
+        # A node that has not joined a cluster yet returns `_na_`.
         if isinstance(uuid, str) and uuid != "_na_":
             uuids.append(uuid)
         return response
@@ -186,9 +190,9 @@ def _identify(address: Address) -> tuple[EngineInfo, str | None]:
 
 
 def sniff(cluster: Cluster) -> tuple[Address, ...]:
-    """The addresses that the nodes of a cluster publish and that answer; those that are down now are kept.
+    """The published addresses of a cluster's nodes that answer, and the given addresses that are down now.
 
-    Where none of them answers, as behind a load balancer or in containers, the given addresses stay.
+    If no published address answers, as behind a load balancer or in containers, the given addresses are returned.
 
     Raises:
         AccessDenied, RequestFailed: the engine does not list its nodes.
@@ -213,7 +217,7 @@ def sniff(cluster: Cluster) -> tuple[Address, ...]:
     usable = [each for each in listed if each not in failures]
     if not usable:
         return (*cluster.answering, *cluster.failures)
-    # Not the given addresses that answer: another name of the same node would get it twice the requests.
+    # Given addresses that answer are left out: a node under two names would get twice the requests.
     return (*usable, *(each for each in cluster.failures if each not in usable))
 
 
@@ -227,10 +231,10 @@ def _get(node: Urllib3HttpNode, path: str) -> EngineResponse:
 
 
 def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInfo:
-    """Which engine answers, in which version.
+    """The engine and its version, identified by its responses.
 
-    Elasticsearch signs every response with `X-Elastic-Product`, OpenSearch names itself in `GET /`. If `GET /` is
-    missing (distributions without the rest-root module), the node's own description has the version.
+    Every response of Elasticsearch has the header `X-Elastic-Product`. OpenSearch is named in the response to `GET /`.
+    If `GET /` is missing (distributions without the rest-root module), the version comes from the nodes API.
 
     Args:
         get: Sends a GET request for a path.
@@ -252,15 +256,15 @@ def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInf
         _check_access(nodes, _VERSION_PATH, url)
         info = _parse_nodes(nodes, url)
     if info is None and (root.status == 429 or root.status >= 500):
-        # A proxy whose engine is away, or an engine that is starting.
+        # A proxy whose engine is down, or an engine that is starting.
         raise RequestFailed(
-            f"{url} is not ready: GET / gave {root.status}",
+            f"{url} is not ready: GET / returned {root.status}",
             "Wait until the engine has started; if there is a proxy in front of it, check its log.",
             root.status,
         )
     if info is None:
         raise UnsupportedEngine(
-            f"{url} is neither Elasticsearch nor OpenSearch (GET / gave {root.status})",
+            f"{url} is neither Elasticsearch nor OpenSearch (GET / returned {root.status})",
             "Check host, port and path of the address; Kibana and Dashboards (5601) are not the engine (9200).",
         )
     check_version(info)
@@ -283,7 +287,7 @@ def check_version(info: EngineInfo) -> None:
 
 
 def refuse_old_engine(addresses: Sequence[Address]) -> None:
-    """Refuse addresses at which an engine of an old version answers now. No answer, or any other one, is not an error.
+    """Refuse addresses at which an engine that is too old answers now. Other answers, or none, are not an error.
 
     Raises:
         EngineTooOld: the version of a node is older than `MIN_VERSIONS`.
@@ -310,7 +314,7 @@ def parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) ->
         return None
     if described.get("distribution") == "opensearch":
         return EngineInfo(EngineType.OPENSEARCH, version, url)
-    # Elasticsearch before 7.14 does not sign its responses; the tagline is enough to call it too old.
+    # Elasticsearch before 7.14 does not send the product header; the tagline is enough to refuse it as too old.
     if is_elasticsearch or body.get("tagline") == "You Know, for Search":
         return EngineInfo(EngineType.ELASTICSEARCH, version, url)
     return None
@@ -324,7 +328,7 @@ def _parse_nodes(response: EngineResponse, url: str) -> EngineInfo:
         if version is not None:
             return EngineInfo(EngineType.ELASTICSEARCH, version, url)
     raise RequestFailed(
-        f"Elasticsearch at {url} does not tell its version: {root_cause(response.body)[1]}",
+        f"Elasticsearch at {url} does not return its version: {root_cause(response.body)[1]}",
         "Give the user or API key the cluster privilege monitor, or wait until the server is ready.",
         response.status,
     )

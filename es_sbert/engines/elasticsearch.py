@@ -1,6 +1,6 @@
-"""The `Engine` for Elasticsearch 8.19 and 9.x, over the transport of the official client or a client of the caller.
+"""The `Engine` for Elasticsearch 8.19 and 9.x, using the transport of the official client or a client of the caller.
 
-The client's package takes a quarter second to import, for an API of 500 methods that is not needed here.
+The client itself is not imported: that takes a quarter of a second, for an API of 500 methods that is not needed here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class _EngineJson(JsonSerializer):
-    """Reads JSON; what is sent is encoded already."""
+    """Reads JSON; bodies of requests are encoded already."""
 
     def json_loads(self, data: bytes) -> Any:
         return parse_json(data)
@@ -54,7 +54,7 @@ _SERIALIZERS = {
 
 
 class _TransportClient:
-    """A transport as the client of an engine."""
+    """A transport with the interface of `EngineClient`."""
 
     def __init__(self, addresses: Sequence[Address], watch: NodeWatch | None) -> None:
         configs = [each.node_config() for each in addresses]
@@ -81,27 +81,27 @@ class _TransportClient:
 
 @checks_answers
 class ElasticsearchEngine(Engine):
-    """Elasticsearch, by a client of either major version."""
+    """Elasticsearch, accessed through a client of either major version."""
 
     def __init__(
         self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
     ) -> None:
         super().__init__(info, client, timeout, watch)
         self._warned: set[str] = set()
-        # A caller's client warns. Logged below; as Python warnings they would show a line of this file.
+        # A caller's client turns warnings into Python warnings, which would point to this file. They are logged below.
         warnings.filterwarnings("ignore", category=TransportWarning, module=re.escape(__name__))
 
     @classmethod
     def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> ElasticsearchEngine:
-        """Open a client for one node or several."""
+        """Create an engine with a new client for one or more nodes."""
         watch = NodeWatch() if len(addresses) > 1 else None
         return cls(info, _TransportClient(addresses, watch), addresses[0].timeout, watch)
 
     def _send_once(
         self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
     ) -> EngineResponse:
-        # In the dialect of the server's major version: the client would otherwise use its own, which an older server
-        # rejects with 400.
+        # Use the media type of the server's major version. The client would use that of its own version, which an older
+        # server rejects with 400.
         version = self.info.version[0]
         headers = {"accept": f"application/vnd.elasticsearch+json; compatible-with={version}"}
         if body is not None:

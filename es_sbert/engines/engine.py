@@ -52,26 +52,26 @@ logger = logging.getLogger(__name__)
 
 # Responses to an API that the engine was built without, or that is disabled.
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
-# In the reason why a search cannot ask the copy on a node.
+# Part of the engine's error message if the node in a `preference` has no copy of the shard.
 _NO_SUCH_COPY = "no data nodes with criteria"
 # Parameter of a search that OpenSearch's `_msearch` lacks.
 _NAMED_SCORES = "include_named_queries_score"
 # Characters of index names in the path of a request; engines refuse request lines of more than 4096 bytes.
 _MAX_NAMES_IN_PATH = 3000
-# What is read of an item of a bulk answer.
+# Fields that are read from each item of a bulk response.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
 
 # Not frozen: one is made per document, and a frozen dataclass takes three times as long to make.
 @dataclass(slots=True)
 class BulkItemResult:
-    """What became of one action of a bulk request.
+    """The result of one action of a bulk request.
 
     Attributes:
-        status: HTTP status of the item; 429 and 503 are worth another try.
-        id: The document's id; another one than was sent where an ingest pipeline has changed it.
+        status: HTTP status of the item; 429 and 503 can be retried.
+        id: The document's id; not the one that was sent if an ingest pipeline has changed it.
         reason: Why it failed, one line; empty on success.
-        index: Where it was written; another index where an ingest pipeline has changed it.
+        index: The index it was written to; not the one that was addressed if an ingest pipeline has changed it.
         result: `created`, `updated`, `deleted`, or `noop` if an ingest pipeline dropped the document or an update
             changed nothing; empty on failure.
         version: `_seq_no` and `_primary_term` of the write; None on failure.
@@ -90,7 +90,7 @@ class BulkItemResult:
 
 
 def seq_no_range_body(query: Json, after: int, up_to: int, page: int, source: Json | bool) -> Json:
-    """A search for the first documents of a shard whose last write has a `_seq_no` in (after, up_to], in its order."""
+    """Body of a search for the first documents whose last write has a `_seq_no` in (after, up_to], in that order."""
     return {
         "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
         "sort": [{"_seq_no": "asc"}],
@@ -110,7 +110,7 @@ def document_key(hit: Json) -> DocumentKey:
 
 
 class EngineClient(Protocol):
-    """The part of an official client that is used: of `Elasticsearch`, or of the transport of `OpenSearch`."""
+    """The part of an official client that is used: of `Elasticsearch` itself, or of the transport of `OpenSearch`."""
 
     def perform_request(
         self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None
@@ -121,14 +121,14 @@ class EngineClient(Protocol):
 
 @checks_answers
 class Engine(ABC):
-    """A connection to either engine. All methods raise `EngineError` and its kinds.
+    """A connection to Elasticsearch or OpenSearch. All methods raise `EngineError` and its subclasses.
 
     Thread-safe: ingest calls `bulk` from several threads.
 
     Args:
-        info: What answers at the address.
+        info: The engine at the address.
         client: Used with its own settings; `close` closes it.
-        timeout: Seconds that the client waits for an answer; None where it alone knows.
+        timeout: Seconds that the client waits for an answer; None if only the client knows.
         watch: Watches the client's nodes; None with one address.
     """
 
@@ -143,10 +143,10 @@ class Engine(ABC):
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
     ) -> EngineResponse:
-        """Send one request, without retries but to other nodes; every status is returned.
+        """Send one request and return its response, with any status. It is retried on other nodes only.
 
         Raises:
-            EngineUnreachable: no response, or none in JSON.
+            EngineUnreachable: no response, or one that is not JSON.
         """
         call = partial(self._send_once, method, path, params, body, ndjson=ndjson)
         return call() if self._watch is None else self._watch.send(call, method, path)
@@ -166,7 +166,7 @@ class Engine(ABC):
         """Open a point in time and return its id. It expires half an hour after the last page was read from it.
 
         Args:
-            shard: The only shard to be seen.
+            shard: The only shard that it contains.
             node: Id of the node whose copy is read; empty for any copy.
         """
 
@@ -174,7 +174,7 @@ class Engine(ABC):
     def vector_size(self, name: str, field: str) -> int | None:
         """Bytes on disk of a field's vectors, quantized copies and graph in the primary shards, without `_source`.
 
-        None where the engine does not tell: OpenSearch where the index has several vector fields, or no graphs.
+        None if unknown: on OpenSearch, if the index has several vector fields, or no graphs.
         """
 
     @abstractmethod
@@ -195,10 +195,11 @@ class Engine(ABC):
         missing_ok: bool = False,
         partial_ok: bool = False,
     ) -> Any:
-        """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None) and complete.
+        """The body of a response, which must be 2xx and complete.
 
         Args:
-            partial_ok: Return a partial answer too; see `check_complete`.
+            missing_ok: Return None for a 404.
+            partial_ok: Also return a partial answer; see `check_complete`.
         """
         ndjson = isinstance(body, bytes)
         encoded = encode_json(body) if isinstance(body, dict) else body
@@ -208,7 +209,7 @@ class Engine(ABC):
         if not 200 <= response.status < 300:
             raise self._response_error(response.status, response.body, f"{method} {path}")
         if not isinstance(response.body, dict):
-            # A connection that is cut off among the headers looks like a response without a body.
+            # A connection that is cut off in the middle of the headers looks like a response without a body.
             raise EngineUnreachable(
                 f"{self.info.url} broke off its response to {method} {path}",
                 "Check the network, and any proxy in between.",
@@ -247,7 +248,7 @@ class Engine(ABC):
         return self._get_indices(quote_index_name(name))
 
     def resolve_indices(self, expression: str) -> list[IndexState]:
-        """The indices that a search by this expression asks, sorted by name; empty if there are none.
+        """The indices that a search of this expression covers, sorted by name; empty if there are none.
 
         Args:
             expression: An index, an alias or a data stream; several of them (`a,b`); a pattern (`logs-*`, `*,-old-*`).
@@ -260,7 +261,7 @@ class Engine(ABC):
         return [entry["name"] for kind in ("indices", "aliases", "data_streams") for entry in answer.get(kind, ())]
 
     def alias_filters(self, expression: str, states: Sequence[IndexState]) -> dict[str, Json | None]:
-        """Concrete index → the filter that a search by this expression applies to it; None where there is none.
+        """Concrete index → the filter that a search of this expression applies to it, or None.
 
         Args:
             states: What `resolve_indices` returned.
@@ -269,7 +270,7 @@ class Engine(ABC):
             return {state.name: state.alias_filter(expression) for state in states}
         filters: dict[str, Json | None] = dict.fromkeys([state.name for state in states])
         if any("filter" in alias for state in states for alias in state.aliases.values()):
-            # An index may be meant by its own name and by those of several aliases.
+            # The expression may match an index by its own name and by several of its aliases.
             path = f"/{quote_index_expression(expression)}/_search_shards"
             found = self._request("GET", path, {"filter_path": "indices"}).get("indices", {})
             filters |= {index: state.get("filter") for index, state in found.items() if index in filters}
@@ -299,8 +300,8 @@ class Engine(ABC):
 
         Args:
             actions: Number of actions in the body; None counts them.
-            timeout: Seconds that the engine itself waits for a shard that is not active, at most what the client waits
-                for the answer; None for the engine's own minute.
+            timeout: Seconds that the engine waits for a shard that is not active, limited by the client's timeout; None
+                for the engine's default of a minute.
 
         Raises:
             RequestFailed: the whole request was refused (`status` 413, 429, 503, …; 0: the connection broke).
@@ -311,7 +312,7 @@ class Engine(ABC):
         try:
             answer = self._request("POST", f"/{quote_index_name(name)}/_bulk", params, body)
         except EngineUnreachable as error:
-            # Whether the server took the actions is unknown; ids make sending them again harmless.
+            # It is unknown whether the server carried out the actions; ids make sending them again harmless.
             raise RequestFailed(error.message, error.remedy, 0) from error
         items = answer.get("items", [])
         sent = _count_actions(body) if actions is None else actions
@@ -322,10 +323,10 @@ class Engine(ABC):
     def mget_sources(
         self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
     ) -> dict[str, Json]:
-        """Real-time lookup: id → the part of `_source` asked for; ids that do not exist are absent.
+        """Real-time lookup: id → the requested part of `_source`; ids that do not exist are left out.
 
         Args:
-            vectors: Also bring vectors on engines that leave them out of `_source`.
+            vectors: Also return vectors on engines that leave them out of `_source`.
         """
         if not ids:
             return {}
@@ -338,18 +339,18 @@ class Engine(ABC):
     def mget(
         self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str] | None
     ) -> list[Json | None]:
-        """Real-time lookup with vectors, in the order of the keys; None where there is no such document.
+        """Real-time lookup with vectors, in the order of the keys; None for a document that does not exist.
 
         Args:
             keys: Id and routing of each document.
             source_includes: Fields to read; None reads no `_source`.
 
         Returns:
-            `_source`, `_seq_no`, `_primary_term` and, where it has one, `_routing` of each document.
+            `_source`, `_seq_no`, `_primary_term` and, if it has one, `_routing` of each document.
         """
         if not keys:
             return []
-        # A name that holds a comma would be read as two.
+        # A name that contains a comma would be read as two names.
         named = source_includes is not None and not any("," in field for field in source_includes)
         params = {"_source_includes": ",".join(source_includes or ())} if named else {}
         if source_includes is None:
@@ -361,15 +362,15 @@ class Engine(ABC):
         return [document if document.get("found") else None for document in documents]
 
     def _multi_get(self, name: str, params: QueryParams, body: Json, count: int) -> list[Json]:
-        """The documents of `_mget`, one for each that was asked for.
+        """The documents of `_mget`, one for each that was requested.
 
         Raises:
-            RequestFailed: the engine could not look one up; it is not known whether it exists.
+            RequestFailed: the engine could not look one up, so it is not known whether it exists.
         """
         path = f"/{quote_index_name(name)}/_mget"
         documents: list[Json] = self._request("POST", path, params, body)["docs"]
         for document in documents:
-            # In the place of its content, if its shard is not available.
+            # An error takes the place of a document whose shard is not available.
             if "error" in document:
                 raise self._lookup_error(document, name)
         if len(documents) != count:
@@ -378,7 +379,7 @@ class Engine(ABC):
 
     def _lookup_error(self, document: Json, name: str) -> RequestFailed:
         kind, reason = root_cause(document)
-        # An alias of several indices is refused for each document; all else is a shard that is not available.
+        # An alias of several indices is refused for each document; any other error is a shard that is not available.
         status = 400 if kind == "illegal_argument_exception" else 503
         return RequestFailed(
             f"{self.info.label} cannot look up {document['_id']!r} in {name}: {reason}",
@@ -388,7 +389,7 @@ class Engine(ABC):
 
     def _item_count_error(self, action: str, received: int, sent: int) -> RequestFailed:
         return RequestFailed(
-            f"{self.info.url} answered {action} with {received:,} items, and {sent:,} were sent",
+            f"{self.info.url} answered {action} with {received:,} items, but {sent:,} were sent",
             "Check for a proxy in front of the engine that changes its answers.",
         )
 
@@ -402,14 +403,14 @@ class Engine(ABC):
         hit_fields: Sequence[str] = (),
         allow_partial: bool = False,
     ) -> Json:
-        """`_search` as the engine answers it.
+        """The engine's answer to `_search`.
 
         Args:
             name: Index or alias, or several.
-            preference: Which copies of the shards are asked, in the engine's words (`_shards:0`).
-            named_scores: Return the scores of the queries that have a `_name`, not their names alone.
+            preference: The engine's parameter that selects copies of the shards, such as `_shards:0`.
+            named_scores: Return the scores of the queries that have a `_name`, not only their names.
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the answer.
-            allow_partial: Return an answer that lacks shards, too.
+            allow_partial: Also return an answer that lacks shards.
         """
         path = quote_index_names(name)
         if len(path) > _MAX_NAMES_IN_PATH:
@@ -418,7 +419,7 @@ class Engine(ABC):
             return answer
         params = {} if preference is None else {"preference": preference}
         if allow_partial:
-            # A cluster can refuse them by default (`search.default_allow_partial_results`).
+            # A cluster can refuse partial answers by default (`search.default_allow_partial_results`).
             params["allow_partial_search_results"] = "true"
         if hit_fields:
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
@@ -429,7 +430,7 @@ class Engine(ABC):
     def multi_search(
         self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
     ) -> list[Json]:
-        """`_msearch`: several searches in one request, each answered as by `search`."""
+        """The answers to several searches in one request (`_msearch`), each as `search` returns it."""
         return self._multi_search(name, bodies, {}, allow_partial)
 
     def _multi_search(
@@ -457,9 +458,9 @@ class Engine(ABC):
             options = options | {"allow_partial_search_results": True}
         if named_scores and self.info.engine_type is EngineType.OPENSEARCH:
             raise UsageError(
-                f"the names of the {len(options['index'])} indices of this search are longer than a request line may "
-                "be, and OpenSearch tells the scores of several clauses in no other request",
-                "Search fewer indices at a time, or by one vector field or the fusion rrf, which need no such scores.",
+                f"the names of the {len(options['index'])} indices of this search do not fit into a request line, and "
+                "OpenSearch cannot return the scores of several clauses in another request",
+                "Search fewer indices at a time, or use one vector field or the fusion rrf, which need no such scores.",
             )
         params = {_NAMED_SCORES: "true"} if named_scores else None
         header = encode_json(options)
@@ -475,7 +476,7 @@ class Engine(ABC):
         return answers
 
     def search_point_in_time(self, pit_id: str, body: Json) -> Json:
-        """`_search` of a point in time, which lives on for another half an hour.
+        """The answer to `_search` of a point in time, which stays open for another half an hour.
 
         Raises:
             PointInTimeLost: it has expired, or its node is gone.
@@ -484,10 +485,10 @@ class Engine(ABC):
         return _checked_search(self._request("POST", "/_search", body=body | {"pit": pit}))
 
     def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
-        """`_source` of a search that brings these fields; none brings nothing.
+        """The `_source` parameter of a search that returns these fields; False if there are none.
 
         Args:
-            vectors: Also bring vectors on engines that leave them out of `_source`.
+            vectors: Also return vectors on engines that leave them out of `_source`.
         """
         if not includes:
             return False
@@ -506,12 +507,12 @@ class Engine(ABC):
         vectors: bool = False,
         node: str = "",
     ) -> list[Json]:
-        """The first hits of a query in a shard whose last write has a `_seq_no` in (after, up_to], in its order.
+        """The first hits of a query in a shard whose last write has a `_seq_no` in (after, up_to], in that order.
 
-        Hits carry `_seq_no` and `_primary_term`. Deleted documents are none, and only refreshed writes are seen.
+        Hits have `_seq_no` and `_primary_term`. Deleted documents are left out, and only refreshed writes are visible.
 
         Args:
-            vectors: Also bring vectors on engines that leave them out of `_source`.
+            vectors: Also return vectors on engines that leave them out of `_source`.
             node: Id of the node whose copy is read; empty for any copy.
         """
         body = seq_no_range_body(query, after, up_to, page, self.hit_source(source_includes, vectors=vectors))
@@ -519,7 +520,7 @@ class Engine(ABC):
         return hits
 
     def searched_shards(self, name: str) -> list[int]:
-        """Numbers of the shards that a search by this name asks, which the routing of an alias may limit.
+        """Numbers of the shards that a search of this name covers, which the routing of an alias may limit.
 
         Args:
             name: An index, or an alias of one.
@@ -539,20 +540,20 @@ class Engine(ABC):
         groups = self._request("GET", path)["shards"]
         if not all(groups):
             raise RequestFailed(
-                f"{self._label} knows no active copy of {groups.count([])} of {len(groups)} shards of {name}",
+                f"{self._label} has no active copy of {groups.count([])} of {len(groups)} shards of {name}",
                 HEALTH_REMEDY,
                 503,
             )
         return sorted({int(copies[0]["shard"]) for copies in groups})
 
     def search_shard(self, name: str, shard: int, body: Json, node: str = "") -> Json:
-        """`_search` of one shard.
+        """The answer to `_search` of one shard.
 
         Args:
             node: Id of the node whose copy is read; empty for any copy.
 
         Raises:
-            RequestFailed: also if that node has no copy any more (503).
+            RequestFailed: also if that node no longer has a copy (503).
         """
         try:
             return self.search(name, body, preference=shard_preference(shard, node))
@@ -569,7 +570,7 @@ class Engine(ABC):
         """The answer of one of the engine's own APIs (GET; POST with a body); None if the engine lacks it.
 
         Args:
-            path: A constant of this program, never made from user input.
+            path: A constant, never built from user input.
         """
         method = "GET" if body is None else "POST"
         response = self.send(method, path, params, None if body is None else encode_json(body))
@@ -617,13 +618,13 @@ class Engine(ABC):
     def block_writes(self, name: str, timeout: float) -> None:
         """Refuse writes to an index from now on; returns when those in flight have ended.
 
-        The setting `index.blocks.write` takes the block away.
+        To remove the block, reset the setting `index.blocks.write`.
 
         Args:
             timeout: Seconds that the engine waits for the writes in flight.
 
         Raises:
-            RequestFailed: they did not end in time; the block may be there all the same.
+            RequestFailed: they did not end in time; the block may be set nevertheless.
         """
         limit = f"{limit_engine_wait(timeout, self._timeout) * 1000:.0f}ms"
         params = {"timeout": limit, "master_timeout": limit}
@@ -632,8 +633,8 @@ class Engine(ABC):
         answer = self._request("PUT", f"/{quote_index_name(name)}/_block/write", params, partial_ok=True)
         if not (answer.get("acknowledged") and answer.get("shards_acknowledged")):
             raise RequestFailed(
-                f"{self.info.label} cannot say that writes to {name} have ended: a request in flight takes too long, "
-                "or a node does not answer",
+                f"{self.info.label} cannot confirm that writes to {name} have ended: a request in flight takes too "
+                "long, or a node does not answer",
                 "Look at `GET _tasks?actions=*write*&detailed` and `GET _cluster/health`, and run the command again.",
                 503,
             )
@@ -642,7 +643,7 @@ class Engine(ABC):
         """Write an index to disk, so that its sequence numbers are final.
 
         Raises:
-            RequestFailed: a shard could not.
+            RequestFailed: a shard could not be flushed.
         """
         self._broadcast(name, "_flush")
 
@@ -650,20 +651,20 @@ class Engine(ABC):
         """Make all writes visible to searches.
 
         Raises:
-            RequestFailed: a shard was not refreshed: searches would miss its documents.
+            RequestFailed: a shard was not refreshed, so searches would miss its documents.
         """
         self._broadcast(name, "_refresh")
 
     def refresh_if_allowed(self, name: str) -> None:
-        """As `refresh`; a user who may not do it gets the counts and hits of the last refresh."""
+        """Like `refresh`, but without an error if the user may not do it; searches then see only the last refresh."""
         with suppress(AccessDenied):
             self.refresh(name)
 
     def _broadcast(self, name: str, operation: str) -> None:
         """Carry out an operation on all copies of all shards.
 
-        A shard without an active primary is not counted as failed, nor is a copy that is not assigned. If copies are
-        missing, the number of those that are started therefore tells whether all have answered.
+        The answer counts neither a shard without an active primary nor an unassigned copy as failed. If copies are
+        missing, the number of answers is therefore compared with the number of started copies.
         """
         path = f"/{quote_index_name(name)}/{operation}"
         # Twice: a copy may have started between the two requests.
@@ -681,7 +682,7 @@ class Engine(ABC):
         )
 
     def _count_started_copies(self, name: str) -> int:
-        """Copies of all shards that are started; without the privilege monitor, one for each shard."""
+        """The number of started copies of all shards; without the privilege monitor, one for each shard."""
         try:
             states = self._all_shard_states(name)
         except AccessDenied:
@@ -694,11 +695,11 @@ class Engine(ABC):
         return {index: state.get("aliases", {}) for index, state in answer.items()}
 
     def update_aliases(self, actions: Sequence[Json]) -> None:
-        """Add and remove aliases, and remove indices, in one step: all of it, or none."""
+        """Add and remove aliases, and remove indices, in one atomic step."""
         self._request("POST", "/_aliases", body={"actions": list(actions)})
 
     def count_segments(self, name: str) -> dict[int, int]:
-        """Primary shard → segments that searches see in it.
+        """Primary shard → the number of its segments that searches see.
 
         Raises:
             RequestFailed: a shard has no active primary.
@@ -721,12 +722,12 @@ class Engine(ABC):
         return {number: [_parse_copy(copy) for copy in copies] for number, copies in shards.items()}
 
     def running_merges(self, name: str) -> int:
-        """Merges that run now in all copies of an index."""
+        """The number of merges that run now in all copies of an index."""
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/merge")
         return int(answer["_all"]["total"]["merges"]["current"])
 
     def start_force_merge(self, name: str) -> str:
-        """Begin to merge every shard into one segment; the task's name, for `is_task_done`."""
+        """Start merging every shard into one segment, and return the task's name for `is_task_done`."""
         params = {"max_num_segments": "1", "wait_for_completion": "false"}
         return str(self._request("POST", f"/{quote_index_name(name)}/_forcemerge", params)["task"])
 
@@ -747,7 +748,7 @@ class Engine(ABC):
         return bool(answer["completed"])
 
     def shard_states(self, name: str) -> dict[int, ShardState]:
-        """How far the writes of each primary shard are, by its number.
+        """Number of each primary shard → the state of its writes.
 
         Args:
             name: An index, or an alias of one.
@@ -761,7 +762,7 @@ class Engine(ABC):
     def _all_shard_states(self, name: str) -> dict[str, dict[int, ShardState]]:
         """Index → primary shard → its state."""
         path = f"/{quote_index_name(name)}/_stats"
-        # No statistics of their own: sequence numbers and commits come with every level of shards.
+        # Sequence numbers and commits have no metric of their own: they are in every answer with the level `shards`.
         answer = self._request("GET", f"{path}/docs", {"level": "shards"})
         return {
             index: {number: _parse_shard_state(copies) for number, copies in shards.items()}
@@ -771,8 +772,8 @@ class Engine(ABC):
     def _primary_shards(self, name: str, path: str, answer: Json) -> dict[str, dict[int, list[Json]]]:
         """Index → shard → its copies, the primary first.
 
-        Shards whose primary is not active, or whose node does not answer, are missing in an answer. It therefore counts
-        only if it has as many shards as the index.
+        An answer leaves out shards whose primary is not active or whose node does not answer, so it must have as many
+        shards as the index.
 
         Raises:
             RequestFailed: a shard is missing.
@@ -789,7 +790,7 @@ class Engine(ABC):
         return found
 
     def _shard_counts(self, name: str) -> dict[str, int]:
-        """Index → its primary shards, for an index or all indices of an alias.
+        """Index → number of its primary shards, for an index or all indices of an alias.
 
         Raises:
             IndexMissing: there is no such name.
@@ -798,7 +799,7 @@ class Engine(ABC):
         return {index: int(count) for index, count in counts.items()}
 
     def _index_setting(self, name: str, setting: str, *, missing_ok: bool = True) -> dict[str, str]:
-        """Concrete index → a setting, where it is not the default; empty if there is no such name and `missing_ok`."""
+        """Concrete index → a setting, unless it is the default; empty if there is no such name and `missing_ok`."""
         params = {"filter_path": f"*.settings.index.{setting}"}
         answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=missing_ok) or {}
         return {index: state["settings"]["index"][setting] for index, state in answer.items()}
@@ -807,12 +808,12 @@ class Engine(ABC):
         """Concrete index → UUID, which a new index of the same name does not share; empty if there is no such name.
 
         Args:
-            name: Of an index, an alias or a data stream.
+            name: An index, an alias or a data stream.
         """
         return self._index_setting(name, "uuid")
 
     def result_window(self, name: str) -> int:
-        """Hits that one search of an index, or an alias of one, may return; see `IndexState.result_window`."""
+        """Number of hits that a search of an index, or an alias of one, may return; see `IndexState.result_window`."""
         windows = self._index_setting(name, "max_result_window")
         return min(map(int, windows.values()), default=DEFAULT_RESULT_WINDOW)
 
@@ -843,9 +844,9 @@ def _checked_search(answer: Json) -> Json:
 
 
 def _started_copies(copies: Sequence[Json]) -> list[Json]:
-    """The started copies of a shard, its primary first; none if the primary is not one of them.
+    """The started copies of a shard, its primary first; empty if the primary is not one of them.
 
-    A primary that moves to another node is active until it has arrived.
+    A primary that is relocating counts as started: it is active until the move has ended.
     """
     started = [copy for copy in copies if copy["routing"].get("state") in ("STARTED", "RELOCATING")]
     started.sort(key=lambda copy: not copy["routing"]["primary"])
@@ -877,7 +878,7 @@ def _parse_shard_state(copies: Sequence[Json]) -> ShardState:
 
 
 def _count_actions(body: bytes) -> int:
-    """Actions of a bulk body; each but a deletion is followed by a line with its document."""
+    """The number of actions in a bulk body; each except a deletion is followed by a line with its document."""
     lines = body.split(b"\n")
     count = position = 0
     while position < len(lines) and lines[position]:

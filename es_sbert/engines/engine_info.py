@@ -1,4 +1,4 @@
-"""`EngineInfo`: what answers at an address, and what this version of it can do."""
+"""`EngineInfo`: the engine at an address, its version, and what this version supports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EngineType(StrEnum):
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What answers at an address.
+    """The engine at an address, and its version.
 
     Attributes:
         engine_type: Elasticsearch or OpenSearch.
@@ -50,7 +50,7 @@ class EngineInfo:
     def supports_base64_vectors(self) -> bool:
         """Whether a vector may be sent as base64 of big-endian float32 instead of a list of numbers.
 
-        OpenSearch reads another base64 (little-endian) from 3.9 on; this is not tested yet, so lists are sent there.
+        OpenSearch accepts base64 from 3.9 on, but of little-endian numbers. This is not tested yet, so it gets lists.
         """
         return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
 
@@ -68,8 +68,8 @@ class EngineInfo:
     def needs_index_knn(self) -> bool:
         """Whether an index with a vector field must have the setting `index.knn`, which gives the field a graph.
 
-        OpenSearch 2 takes such a field without the setting, but then fails all shards of the index whenever its mapping
-        changes (https://github.com/opensearch-project/k-NN/issues/2540).
+        OpenSearch 2 accepts such a field without the setting, but then fails all shards of the index whenever its
+        mapping changes (https://github.com/opensearch-project/k-NN/issues/2540).
         """
         return self._is_opensearch_2
 
@@ -88,7 +88,7 @@ class EngineInfo:
         return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 2, 0)
 
     def source_with_vectors(self, includes: Sequence[str] = ()) -> Json | bool:
-        """`_source` of a search that brings these fields, vectors among them.
+        """The `_source` parameter of a search that returns these fields, including vectors.
 
         Args:
             includes: Names or patterns; none for all fields. OpenSearch returns a placeholder for a vector inside

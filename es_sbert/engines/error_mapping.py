@@ -39,7 +39,7 @@ class EngineModule(BaseModel):
     names: dict[str, str]
 
     def brings(self, kind: str, name: str) -> bool:
-        """Whether the module brings the thing of that kind and name."""
+        """Whether the module provides the thing of that kind and name."""
         return name in self.names.get(kind, "").split()
 
 
@@ -47,7 +47,7 @@ _DATA = tomllib.loads(files("es_sbert.engines").joinpath("engine_modules.toml").
 MODULES = [EngineModule.model_validate(module) for module in _DATA["modules"]]
 SCRIPTS_MODULE = next(module for module in MODULES if module.name == "lang-painless")
 
-# Kind of a thing → how the engine calls one that it does not know.
+# Kind of a thing → pattern of the engine's message about an unknown one.
 UNKNOWN_NAME_PATTERNS = {
     "script_language": r"script_lang not supported \[(\w+)\]",
     "field_type": r"(?:No handler for|The mapper) type \[(\w+)\] declared on field",
@@ -60,16 +60,16 @@ UNKNOWN_NAME_PATTERNS = {
     "tokenizer": r"(?:failed to find (?:global )?tokenizer under (?:name )?|Unknown tokenizer type )\[(\w+)\]",
 }
 
-# Of a path without a handler, the first part is taken for the name of an index.
+# Engines take the first part of a path without a handler for the name of an index.
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")
 
 
 def find_missing_module(reason: str, path: str) -> EngineModule | None:
-    """The module that a request needed and the engine lacks; None where the request failed for another reason.
+    """The module that a request needed and the engine lacks; None if the request failed for another reason.
 
     Args:
-        reason: The engine's own.
-        path: What was asked, `/docs/_search`.
+        reason: The reason that the engine gives.
+        path: Path of the request, such as `/docs/_search`.
     """
     for kind, pattern in UNKNOWN_NAME_PATTERNS.items():
         if found := re.search(pattern, reason):
@@ -84,32 +84,32 @@ def find_missing_module(reason: str, path: str) -> EngineModule | None:
 
 
 def servers_with_module(module: EngineModule) -> str:
-    """Which servers have it, as a sentence of a remedy."""
+    """The sentence of a remedy that says which servers have a module."""
     builds = [name for name, has in (("es9", module.in_es9), ("opensearch", module.in_opensearch)) if has]
     here = "".join(f"`es-sbert engine up {name}`, " for name in builds)
     return f"Use a server that has it: {here}{'or ' if here else ''}the complete Elasticsearch of docker-compose.yml."
 
 
 CREDENTIALS_REMEDY = (
-    "Check ES_SBERT_USERNAME and ES_SBERT_PASSWORD, or ES_SBERT_API_KEY, or ES_SBERT_TOKEN: an expired or mistyped one "
-    "looks the same."
+    "Check ES_SBERT_USERNAME and ES_SBERT_PASSWORD, or ES_SBERT_API_KEY, or ES_SBERT_TOKEN. The engine does not "
+    "say whether they are wrong or expired."
 )
-# How the engines name what is missing: Elasticsearch by privileges, the least first; OpenSearch by actions.
+# How the engines name missing permissions: Elasticsearch by privileges, the narrowest first; OpenSearch by actions.
 _GRANTED_BY = re.compile(r"granted by the (index|cluster) privileges? \[([^\]]+)\]")
 _ON_INDICES = re.compile(r"on (?:restricted )?indices \[([^\]]+)\]")
 _NO_PERMISSIONS = re.compile(r"no permissions for \[([^\]]+)\]")
 _STATUS_REMEDIES = {
-    400: "Fix what the engine's message names.",
+    400: "Fix the part of the request that the engine's message names.",
     404: "Check the name of the index: `GET _cat/indices` lists them.",
-    413: "The request is larger than the server takes (http.max_content_length): send smaller bulk requests.",
+    413: "The request is larger than the server accepts (http.max_content_length): send smaller bulk requests.",
     429: "The server is overloaded: try again later, or with smaller bulk requests.",
     503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
 }
 
-# The statuses of answers about an unknown path, script language or type.
+# Statuses of errors about an unknown path, script language or type.
 _UNSUPPORTED_STATUSES = frozenset({400, 404, 405})
 
-# Of a point in time, or a scroll.
+# Type of the error about a point in time or a scroll that is gone.
 SEARCH_CONTEXT_MISSING = "search_context_missing_exception"
 
 # OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
@@ -139,8 +139,8 @@ def connection_error(
 
     Args:
         url: Address without credentials.
-        error: The client's exception; its causes are searched for the one that says most.
-        timeout: Seconds that were allowed, for the message of a timeout; None where the client alone knows them.
+        error: The client's exception; its causes are searched for the most specific one.
+        timeout: Seconds that were allowed, for the message of a timeout; None if only the client knows.
         refused_remedy: What to do if the connection is refused.
     """
     causes = list(exception_chain(error))
@@ -154,15 +154,15 @@ def connection_error(
     if any(isinstance(cause, ssl.SSLError) for cause in causes) or "certificate" in text or "ssl" in text:
         if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
             return TlsFailed(
-                f"{url} does not speak TLS", "Write http:// in front of the address, or switch TLS on in the engine."
+                f"{url} does not speak TLS", "Write http:// in front of the address, or enable TLS in the engine."
             )
         if "fingerprint" in text:
             return TlsFailed(
                 f"the certificate of {url} is not the one with the fingerprint given",
-                "If the engine has a new certificate, take its fingerprint on the engine's own machine; if it has not, "
-                "another program intercepts the connection.",
+                "If the engine has a new certificate, get its fingerprint on the engine's machine. Otherwise, another "
+                "program intercepts the connection.",
             )
-        # A connection that breaks during the handshake may be a server that starts.
+        # If the connection breaks during the handshake, the server may be starting.
         kind = EngineUnreachable if any(isinstance(cause, ssl.SSLEOFError) for cause in causes) else TlsFailed
         return kind(
             f"the TLS connection to {url} failed: {_tls_reason(causes)}",
@@ -181,7 +181,7 @@ def connection_error(
         return EngineUnreachable(f"nothing listens at {url}", refused_remedy)
     return EngineUnreachable(
         f"the connection to {url} broke: {causes[-1]}",
-        "Check that an engine runs there, and whether it wants https:// instead of http://.",
+        "Check that an engine runs there, and whether it needs https:// instead of http://.",
     )
 
 
@@ -212,12 +212,12 @@ def _tls_reason(causes: list[BaseException]) -> str:
 
 
 def response_error(status: int, body: Any, *, label: str, action: str) -> EsSbertError:
-    """An answer other than 2xx as an error.
+    """The error for a response other than 2xx.
 
     Args:
-        body: The answer, parsed where it was JSON.
+        body: The response, parsed if it is JSON.
         label: `Elasticsearch 9.5.0 at http://…`.
-        action: What was asked, e.g. `PUT /docs`.
+        action: The request, such as `PUT /docs`.
     """
     kind, reason = root_cause(body)
     if status == 401:
@@ -225,8 +225,8 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     if kind in _BLOCK_EXCEPTIONS:
         return RequestFailed(
             f"{label} blocks {action}: {reason}",
-            "A full disk makes indices read-only, and new ones impossible: free space. Where the engine does not "
-            "notice, set index.blocks.read_only_allow_delete to null, or the block that somebody has set by hand.",
+            "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the "
+            "block, set index.blocks.read_only_allow_delete to null, or the block that somebody has set by hand.",
             status,
         )
     if status == 403:
@@ -242,46 +242,46 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     if kind == SEARCH_CONTEXT_MISSING:
         return point_in_time_lost(label, reason)
     if kind == "index_not_found_exception":
-        return IndexMissing(f"{reason} ({label})", "Check the name, or create it: `es-sbert index create NAME`.")
+        return IndexMissing(f"{reason} ({label})", "Check the name, or create the index: `es-sbert index create NAME`.")
     if kind == "index_closed_exception":
-        return RequestFailed(f"{label} cannot do {action}: the index is closed", "Open it: `POST /NAME/_open`.", status)
-    remedy = _STATUS_REMEDIES.get(status, "The engine's log says more; the message above is its own.")
-    if "maxClauseCount" in reason:
-        remedy = (
-            "The query holds too many words or clauses: search by fewer, or raise indices.query.bool.max_clause_count."
+        return RequestFailed(
+            f"{label} cannot carry out {action}: the index is closed", "Open it: `POST /NAME/_open`.", status
         )
+    remedy = _STATUS_REMEDIES.get(status, "See the engine's log for details; the message above comes from the engine.")
+    if "maxClauseCount" in reason:
+        remedy = "The query has too many words or clauses: use fewer, or raise indices.query.bool.max_clause_count."
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
 
 
 def point_in_time_lost(label: str, reason: str) -> PointInTimeLost:
-    """A point in time that is no longer there.
+    """The error for a point in time that no longer exists.
 
-    Its status is 503: whoever reads from it can open another one.
+    Its status is 503, because the caller can open another one.
 
     Args:
         label: The engine.
-        reason: The engine's own.
+        reason: The reason that the engine gives.
     """
     return PointInTimeLost(
         f"{label} has lost the point in time from which the index was read: {reason}",
-        "A restart of a node ends it, and so does half an hour in which nothing was read: run the same command again.",
+        "It is lost when its node restarts, or when it is not read for half an hour: run the same command again.",
         503,
     )
 
 
 def access_denied(label: str, action: str, reason: str) -> AccessDenied:
-    """An action that the user may not do.
+    """The error for an action that the user may not do.
 
     Args:
-        label: Who refuses.
-        action: What was asked.
-        reason: The engine's own, which names the missing privilege.
+        label: The engine.
+        action: The request.
+        reason: The reason that the engine gives, which names the missing privilege.
     """
     return AccessDenied(f"{label} does not allow {action}: {reason}", privilege_remedy(reason))
 
 
 def privilege_remedy(reason: str) -> str:
-    """What to give a user, from the engine's reason for refusing an action."""
+    """A remedy that names the missing privilege, taken from the engine's reason for refusing an action."""
     granted, refused = _GRANTED_BY.search(reason), _NO_PERMISSIONS.search(reason)
     if granted is not None:
         scope, names = granted[1], granted[2].split(",")
@@ -297,7 +297,7 @@ def privilege_remedy(reason: str) -> str:
     )
 
 
-# Of errors that engines give no reason for.
+# Reasons of errors for which the engines give none.
 _REASONS = {"no_shard_available_action_exception": "no active copy"}
 
 
@@ -317,7 +317,7 @@ def root_cause(body: Any) -> tuple[str, str]:
     if isinstance(first, dict) and isinstance(first.get("reason"), dict):
         inner = first["reason"]
     kind = str(inner.get("type", ""))
-    # Null where a node is gone.
+    # Null if a node is gone.
     reasons = [str(inner.get("reason") or "")]
     cause = inner.get("caused_by") or error.get("caused_by")
     while isinstance(cause, dict):

@@ -1,9 +1,9 @@
 """Read all documents of an index that match a query, shard by shard, in the order of their last writes.
 
-Each shard is read from a point in time, which keeps documents that are written or deleted while it is read. A node
-that goes down takes its points in time with it. Another one is then opened, and reading continues after the last
-document: the `_seq_no` of a document is the same on all copies of a shard, unlike its position in the files. Documents
-that were written again since the first point in time was opened are no longer where they were; they come last.
+Each shard is read from a point in time, which keeps documents that are written or deleted while it is read. If a node
+goes down, its points in time are lost. Another one is then opened, and reading continues after the last document: the
+`_seq_no` of a document is the same on all copies of a shard, unlike its position in the files. Documents that were
+written again since the first point in time was opened have a new `_seq_no`; they come last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed
 
 _TOO_MANY_REQUESTS = 429
-# A broken connection says nothing about the point in time; one that breaks again may come from its node.
+# One broken connection says nothing about the point in time; if it breaks again, the node may have failed.
 _FAILURES_BEFORE_REOPENING = 2
 
 
@@ -55,11 +55,11 @@ class ShardSnapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexSlice:
-    """One of the parts that an index is read in; each document of the snapshots is in exactly one of them.
+    """One of the parts in which an index is read; each document of the snapshots is in exactly one of them.
 
     Attributes:
-        number: From 0.
-        count: Of how many.
+        number: Number of the slice, from 0.
+        count: Number of all slices.
         snapshots: One of each shard, the same for all slices.
     """
 
@@ -89,8 +89,8 @@ def scan_index(
     Args:
         name: An index, or an alias of one; the filter of an alias applies.
         source_includes: Fields to read; none reads no `_source`.
-        page: Most documents of a page; fewer if `index.max_result_window` is smaller.
-        vectors: Also bring vectors on engines that leave them out of `_source`.
+        page: Maximum number of documents in a page; fewer if `index.max_result_window` is smaller.
+        vectors: Also return vectors on engines that leave them out of `_source`.
         slice: The part of the index to read; None reads all of it.
         retrying: Retries each request; a lost point in time is opened again.
 
@@ -118,10 +118,10 @@ def scan_index(
 def open_snapshots(
     engine: Engine, name: str, retrying: Retrier, nodes: Mapping[int, str] | None = None
 ) -> tuple[ShardSnapshot, ...]:
-    """A point in time of each shard; the caller closes them with `close_snapshots`.
+    """Open a point in time of each shard; the caller closes them with `close_snapshots`.
 
     Args:
-        nodes: Shard → id of the node whose copy is read; any copy of a shard that is left out.
+        nodes: Shard → id of the node whose copy is read; for a shard that is left out, any copy.
 
     Raises:
         IndexMissing: no such index.
@@ -165,7 +165,7 @@ def latest_seq_no(response: Json) -> int:
 
 
 class _ScanRequest(NamedTuple):
-    """What a scan reads: matching documents, so many at a time, and which part of their `_source`."""
+    """The query of a scan, the size of its pages, and the part of `_source` that it reads."""
 
     query: Json
     page: int
@@ -176,8 +176,8 @@ class _ShardReader:
     """Reads one shard; see `scan_index`.
 
     Args:
-        uuids: The index as it was when the scan began.
-        request: What is read.
+        uuids: UUIDs of the index when the scan began.
+        request: The query, page size and part of `_source`.
         snapshot: A point in time to begin with, which is not closed; None opens one.
         bounds: Sequence numbers to read, see `IndexSlice.bounds`; None reads all.
     """
@@ -202,7 +202,7 @@ class _ShardReader:
         self._bounds = bounds
         self._given = snapshot
         self._snapshot = snapshot
-        # Of the first point in time; None until there is one.
+        # `max_seq_no` of the first point in time; None until there is one.
         self._first_max = None if snapshot is None else snapshot.max_seq_no
         self._failures = 0
 
@@ -225,7 +225,7 @@ class _ShardReader:
     def _read(self, after: int, up_to: Callable[[], int], *, is_rewritten: bool) -> Iterator[ScanPage]:
         """Pages of the documents with a number in (after, up_to].
 
-        A range of numbers at a time: a search sorts only what matches, and numbers are indexed.
+        Each search covers a range of numbers, so that it has few documents to sort; the numbers are indexed.
         """
         page = self._request.page
         width = page

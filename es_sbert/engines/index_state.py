@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 
-# Of `index.max_result_window`.
+# The engines' default of `index.max_result_window`.
 DEFAULT_RESULT_WINDOW = 10_000
 
 
@@ -37,41 +37,41 @@ class IndexState:
 
     @property
     def shards(self) -> int:
-        """Primary shards (`index.number_of_shards`)."""
+        """Number of primary shards (`index.number_of_shards`)."""
         return int(self.settings["index.number_of_shards"])
 
     @property
     def result_window(self) -> int:
-        """Hits that one search may return (`index.max_result_window`)."""
+        """Number of hits that one search may return (`index.max_result_window`)."""
         return int(self.settings.get("index.max_result_window", DEFAULT_RESULT_WINDOW))
 
     def alias_filter(self, name: str) -> Json | None:
-        """The filter of this alias; None where it has none, or the name is not an alias."""
+        """The filter of this alias; None if it has none, or if the name is not an alias."""
         filter: Json | None = self.aliases.get(name, {}).get("filter")
         return filter
 
     def has_search_routing(self, name: str) -> bool:
-        """Whether searches by this name ask a part of the shards only."""
+        """Whether this is an alias whose routing limits searches to some of the shards."""
         return self.aliases.get(name, {}).get("search_routing") is not None
 
     def is_write_index(self, alias: str) -> bool:
-        """Whether the alias names this index, of all of its indices, as the one that takes writes."""
+        """Whether this index is the write index of the alias (`is_write_index`)."""
         return self.aliases.get(alias, {}).get("is_write_index") is True
 
     def alias_routing(self, alias: str) -> str | None:
-        """The routing of documents that are written by this alias; None where there is none, or it is not an alias."""
+        """The routing of documents written through this alias; None if it has none, or if the name is not an alias."""
         routing: str | None = self.aliases.get(alias, {}).get("index_routing")
         return routing
 
 
 def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
-    """The index that documents written by a name go to: of an alias its write index, of a data stream its newest.
+    """The index that receives documents written to a name: an alias's write index, a data stream's newest index.
 
     Args:
         states: All indices of the name, at least one.
 
     Raises:
-        IndexMismatch: the alias points to several indices, and names none of them for writes.
+        IndexMismatch: the alias points to several indices, and none of them is its write index.
     """
     if len(states) == 1:
         return states[0]
@@ -91,17 +91,17 @@ def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
 
 @dataclass(frozen=True)
 class ShardState:
-    """How far the writes of one shard are. Every write and every deletion takes the next sequence number.
+    """The state of one shard's writes. Every write and every deletion gets the next sequence number.
 
-    A number up to the global checkpoint belongs to the same write for good, also if the shard gets another primary, as
-    long as the history stays the same. A shard gets another history if an operator lets it lose writes: by
-    `allocate_stale_primary`, or by restoring a snapshot over it. Its numbers are then given a second time.
+    A number up to the global checkpoint always belongs to the same write, even if the shard gets another primary, as
+    long as the history stays the same. A shard gets another history if an operator makes it lose writes, with
+    `allocate_stale_primary` or by restoring a snapshot over it. Its numbers are then assigned a second time.
 
     Attributes:
-        max_seq_no: The highest that was assigned; -1 for none.
-        global_checkpoint: Up to this one, every write has arrived on all copies: a refresh makes it visible.
-        history: UUID of the shard's history; empty if the engine does not tell.
-        copies: Copies of the shard that are started, its primary included.
+        max_seq_no: The highest number that was assigned; -1 for none.
+        global_checkpoint: Every write up to this number has arrived on all copies, so a refresh makes it visible.
+        history: UUID of the shard's history; empty if unknown.
+        copies: Number of copies that are started, including the primary.
         node: Id of the node that holds the primary.
     """
 
@@ -114,13 +114,13 @@ class ShardState:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a copy of a shard. What it holds is not changed any more, only marked as deleted.
+    """A segment of a copy of a shard. Its documents never change; they are only marked as deleted.
 
     Attributes:
-        generation: Of all segments that the copy has had, each has its own.
-        documents: Documents that are not deleted, and the nested objects in them.
-        deleted: Documents that are deleted or replaced, and still take space.
-        is_searched: Whether searches see it. Others wait to be removed.
+        generation: Number that is unique among all segments that the copy has had.
+        documents: Number of documents that are not deleted, and of the nested objects in them.
+        deleted: Number of documents that are deleted or replaced, but still take space.
+        is_searched: Whether searches see it. The other segments are waiting to be removed.
     """
 
     generation: int
@@ -130,7 +130,7 @@ class Segment:
 
     @property
     def max_documents(self) -> int:
-        """Documents that it was written with, which never changes."""
+        """Number of documents that it was written with, which never changes."""
         return self.documents + self.deleted
 
 
@@ -140,7 +140,7 @@ class ShardCopy:
 
     Attributes:
         node: Id of its node.
-        segments: Of the copy; each copy merges on its own.
+        segments: Segments of the copy; each copy merges independently.
     """
 
     node: str

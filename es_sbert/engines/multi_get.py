@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.rest import Json
 
-# Documents with one id and several routings are in different shards; no index has more shards.
+# Documents with the same id but different routings are in different shards; an index has at most this many.
 _MAX_SHARDS = 1024
 
 
@@ -22,15 +22,15 @@ def multi_get(
     result_window: int | None = None,
     hit_fields: Sequence[str] = (),
 ) -> dict[DocumentKey, Json]:
-    """The documents of these ids as the last refresh left them, with `_seq_no` and `_primary_term`.
+    """The documents with these ids as of the last refresh, by id and routing, with `_seq_no` and `_primary_term`.
 
     Args:
         name: Index or alias.
-        ids: Of the documents; if these are more than a search may return, each half is asked for by itself.
+        ids: Ids of the documents; if a search cannot return that many, each half is requested separately.
         query: Return only documents that match it.
         source: The part of `_source` to return.
         shards: Return the `_shard` of each document.
-        result_window: The index's `index.max_result_window`; None asks for it.
+        result_window: The index's `index.max_result_window`; None reads it from the index.
         hit_fields: Members of a hit to return in addition to `_id` and `_routing`; empty for all.
 
     Raises:
@@ -48,7 +48,7 @@ def multi_get(
             "size": min(len(wanted) + _MAX_SHARDS, window),
             "track_total_hits": False,
         }
-        # Where there is no hit, the filter leaves `hits` out too.
+        # If there are no hits, `filter_path` leaves out `hits` as well.
         hits: list[Json] = engine.search(name, body, hit_fields=members).get("hits", {}).get("hits", [])
         if len(hits) < body["size"] or len(wanted) == 1:
             return {document_key(hit): hit for hit in hits}

@@ -1,9 +1,9 @@
 """Watch the nodes of a cluster that is reached at several addresses, and move requests away from those that fail.
 
-The official clients' own pools choose the node of each request (round robin), leave out a node whose connection failed,
-and try it again after a while. Two things are added here. A request that a node leaves unanswered is broken off if the
-node does not answer a health request either: a stopped process or a hung machine keeps its connections open. And a node
-that failed has to answer a health request before it gets the next request.
+The official clients' pools choose the node of each request (round robin), leave out a node whose connection failed, and
+try it again after a while. This module adds two things. First, a request without an answer is aborted if the node does
+not answer a health request either: a stopped process or a hung machine keeps its connections open. Second, a node that
+failed has to answer a health request before it gets the next request.
 
 With one address, none of this is used.
 """
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 # Seconds without an answer after which the node is checked, and again after each check that it passes.
 UNANSWERED_SECONDS = 5.0
-# Seconds for the answer to a health request, and how many may fail: a garbage collection stops a node for seconds.
+# Timeout of a health request in seconds, and number of attempts: garbage collection can stop a node for seconds.
 HEALTH_SECONDS, HEALTH_ATTEMPTS = 3.0, 2
-# Seconds for a connection to a node: a machine that is switched off does not refuse one.
+# Timeout of a connection to a node in seconds: a machine that is switched off does not refuse one.
 _CONNECT_SECONDS = 10.0
 # Seconds without requests after which the thread ends.
 _IDLE_SECONDS = 10.0
@@ -60,15 +60,15 @@ def may_repeat(error: EngineUnreachable, method: str, path: str) -> bool:
 
 
 class WatchedNode:
-    """One node: whether it failed last, and whether it answers.
+    """One node: whether its last request failed, and whether it answers.
 
     Args:
         config: Its address and TLS settings. Health requests carry no credentials: a refusal is an answer too.
-        seconds: For the answer to a health request.
+        seconds: Timeout of a health request in seconds.
 
     Attributes:
         url: Address without credentials.
-        is_suspect: Set by a failure, until it answers.
+        is_suspect: Whether the node has failed and not answered a request since.
     """
 
     def __init__(self, config: NodeConfig, seconds: float) -> None:
@@ -83,18 +83,18 @@ class WatchedNode:
         """Whether the node answers a health request; any response counts.
 
         Args:
-            attempts: How many may fail.
+            attempts: Number of health requests to try.
         """
         asked = time.monotonic()
         with self._lock:
-            # Whoever waited for the lock shares the result.
+            # Threads that waited for the lock share the result.
             if self._checked < asked:
                 self._answered = any(self._answers_once() for _ in range(attempts))
                 self._checked = time.monotonic()
             return self._answered
 
     def _answers_once(self) -> bool:
-        # Not over a connection that a firewall may have dropped since.
+        # A new connection each time: a firewall may have dropped an idle one.
         headers = HttpHeaders({"accept": "application/json", "connection": "close"})
         try:
             self._node.perform_request("GET", "/", headers=headers, request_timeout=self._seconds)
@@ -110,10 +110,10 @@ class _Flight:
     """A request in progress.
 
     Attributes:
-        node: Where it was sent.
+        node: The node that it was sent to.
         next_check: When the node is checked, by the monotonic clock.
         connection: The connection that carries it, once there is one.
-        is_broken_off: Whether the watch has broken it off.
+        is_broken_off: Whether the watch has aborted it.
     """
 
     def __init__(self, node: WatchedNode, next_check: float) -> None:
@@ -124,7 +124,7 @@ class _Flight:
 
     def break_off(self) -> None:
         self.is_broken_off = True
-        # Another thread may use the connection by now, and TLS would want to say goodbye: wake the reader only.
+        # Only wake the reader: another thread may use the connection by now, and closing TLS properly needs an answer.
         sock = getattr(self.connection, "sock", None)
         if sock is not None and self.connection.flight is self:
             with suppress(OSError):
@@ -144,10 +144,10 @@ class NodeWatch:
         self._closed = threading.Event()
 
     def add(self, config: NodeConfig, pool: Any) -> WatchedNode:
-        """Watch a node.
+        """Start watching a node, and return it.
 
         Args:
-            pool: Its urllib3 pool, whose connections can then be broken off.
+            pool: Its urllib3 pool, so that requests on its connections can be aborted.
         """
         node = WatchedNode(config, self._health)
         self.nodes.append(node)
@@ -156,7 +156,7 @@ class NodeWatch:
         return node
 
     def send(self, call: Callable[[], T], method: str, path: str) -> T:
-        """The result of a call that sends one request; sent again to other nodes where `may_repeat` allows it.
+        """The result of a call that sends one request; it is sent again to other nodes if `may_repeat` allows it.
 
         Args:
             call: Sends the request to the node that the client's pool chooses next.
@@ -177,7 +177,7 @@ class NodeWatch:
 
     @property
     def current(self) -> _Flight | None:
-        """The request that this thread is sending."""
+        """The request that this thread is sending; None if there is none."""
         return getattr(self._local, "flight", None)
 
     @contextmanager
@@ -185,7 +185,7 @@ class NodeWatch:
         """Watch one request to a node while the block runs.
 
         Raises:
-            NodeSilentError: the node does not answer, and the request was not sent, or was broken off.
+            NodeSilentError: the node does not answer, and the request was not sent, or was aborted.
         """
         self._local.url = node.url
         if node.is_suspect and not node.answers():
@@ -202,7 +202,7 @@ class NodeWatch:
             node.is_suspect = False
         except Exception as error:
             causes = exception_chain(error)
-            # Errors that are answers come as exceptions too.
+            # Error responses are raised as exceptions too, but the node has answered.
             node.is_suspect = any(isinstance(cause, HTTPError) for cause in causes)
             if flight.is_broken_off and not any(isinstance(cause, _NEVER_SENT) for cause in causes):
                 raise NodeSilentError(node.url, sent=True) from error
@@ -225,7 +225,7 @@ class NodeWatch:
                 due = [flight for flight in self._flights if flight.next_check <= now]
             for node in {flight.node for flight in due}:
                 is_silent = not node.answers(self._attempts)
-                # If no other node answers, the fault may be on this side, and no node would be better.
+                # If no other node answers either, the fault may be on this side, and another node would not help.
                 if is_silent and any(other.answers() for other in self.nodes if other is not node):
                     node.is_suspect = True
                     self._break_off([flight for flight in due if flight.node is node])
@@ -244,7 +244,7 @@ class NodeWatch:
 
 
 class _WatchedConnection:
-    """Mixed into a connection class of urllib3: notes which request a connection carries, and connects in time."""
+    """Mixin for a urllib3 connection: records the request that it carries, and limits the time to connect."""
 
     watch: NodeWatch
     flight: _Flight | None = None
@@ -253,7 +253,7 @@ class _WatchedConnection:
 
     def connect(self) -> None:
         self._note_flight()
-        # The timeout of a request is long; a connection is made in a moment, or never.
+        # The timeout of a request is too long here: a connection is made quickly, or never.
         allowed = self.timeout
         self.timeout = min(allowed, _CONNECT_SECONDS) if isinstance(allowed, int | float) else _CONNECT_SECONDS
         try:
@@ -275,7 +275,7 @@ class _WatchedConnection:
 class WatchedTransportNode(Urllib3HttpNode):
     """A node of elastic-transport; the configuration's `_extras` name its watch as `_es_sbert_watch`.
 
-    elastic-transport documents `_extras` as the place for data of others, whose keys begin with an underscore.
+    elastic-transport documents `_extras` as the place for third-party data, whose keys begin with an underscore.
     """
 
     def __init__(self, config: NodeConfig) -> None:

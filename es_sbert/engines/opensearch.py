@@ -1,4 +1,4 @@
-"""The `Engine` for OpenSearch 2.19 and 3.x, over the official client."""
+"""The `Engine` for OpenSearch 2.19 and 3.x, using the official client."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from es_sbert.engines.error_mapping import NodeSilentError, connection_error, no
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch
 from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, point_in_time_params, quote_index_name
 
-# Lucene's files of vectors, quantized vectors and graphs, with their headers.
+# File extensions of Lucene's vectors, quantized vectors and graphs, and of their metadata.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 
 def _count_vector_fields(mappings: Json) -> int:
-    """Vector fields of a mapping, also inside objects."""
+    """The number of vector fields in a mapping, including those inside objects."""
     fields = mappings.get("properties", {}).values()
     return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
 
@@ -42,8 +42,8 @@ class _WatchedConnection(Urllib3HttpConnection):
     """The connections to one of several nodes.
 
     Args:
-        watch: Watches it.
-        node_config: Its address, for health requests.
+        watch: Watches the node.
+        node_config: Address of the node, for health requests.
     """
 
     def __init__(self, *, watch: NodeWatch, node_config: NodeConfig, **options: Any) -> None:
@@ -61,11 +61,11 @@ class _WatchedConnection(Urllib3HttpConnection):
 
 @checks_answers
 class OpenSearchEngine(Engine):
-    """OpenSearch, by the transport of a client."""
+    """OpenSearch, accessed through the transport of a client."""
 
     @classmethod
     def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> OpenSearchEngine:
-        """Open a client for one node or several."""
+        """Create an engine with a new client for one or more nodes."""
         first = addresses[0]
         hosts: list[Json] = [
             {"host": each.host, "port": each.port, "url_prefix": each.path, "use_ssl": each.scheme == "https"}
@@ -78,9 +78,9 @@ class OpenSearchEngine(Engine):
             options = {
                 "connection_class": _WatchedConnection,
                 "watch": watch,
-                # The client's own minute is long, and it doubles five times.
+                # The client's default of a minute is too long, and it is doubled up to five times.
                 "dead_timeout": FIRST_BACKOFF_SECONDS,
-                # Nothing is sent again after a timeout (`max_retries`), but the node is left out.
+                # With `max_retries=0`, a request that timed out is not sent again, but its node is left out.
                 "retry_on_timeout": True,
             }
         client = OpenSearch(
@@ -116,7 +116,7 @@ class OpenSearchEngine(Engine):
         return EngineResponse(200, {}, response)
 
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
-        # By default, shards without an active copy would be left out of it.
+        # By default, a point in time leaves out shards without an active copy.
         params = point_in_time_params(shard, node) | {"allow_partial_pit_creation": "false"}
         answer = self._request("POST", f"/{quote_index_name(name)}/_search/point_in_time", params)
         return str(answer["pit_id"])
@@ -132,5 +132,5 @@ class OpenSearchEngine(Engine):
         params = {"include_segment_file_sizes": "true"}
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/segments", params)
         files = answer["_all"]["primaries"]["segments"]["file_sizes"]
-        # Without index.knn vectors are ordinary doc values, whose share of a file is unknown.
+        # Without index.knn, vectors are ordinary doc values, whose share of a file is unknown.
         return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None

@@ -19,12 +19,12 @@ QueryParams = Mapping[str, str] | None
 
 @dataclass(frozen=True)
 class EngineResponse:
-    """What a server answers.
+    """The response of a server.
 
     Attributes:
         status: HTTP status.
         headers: By lower-case names.
-        body: Parsed where it is JSON.
+        body: Parsed if it is JSON.
     """
 
     status: int
@@ -32,14 +32,14 @@ class EngineResponse:
     body: Any
 
 
-# An integer of more than 64 bits has at least 19 digits. Any digit becomes a zero, and what may come before an integer
-# a colon: hashes, which may have as many digits in a row, begin with a quote or a letter.
+# An integer of more than 64 bits has at least 19 digits. The table maps every digit to a zero, and every character that
+# may precede an integer to a colon. Hashes, which may have as many digits in a row, follow a quote or a letter.
 _SHAPE_OF_NUMBERS = bytes.maketrans(b"123456789[,- \t\r\n", b"000000000:::::::")
 _LONG_INTEGER = b":" + b"0" * 19
 
 
 def parse_json(data: bytes) -> Any:
-    """JSON of an engine, by orjson where it reads the same as the standard library: four times as fast.
+    """Parse JSON of an engine, with orjson if it reads the same as the standard library: it is four times as fast.
 
     Documents may hold integers of any size, which orjson rounds, and lone surrogates, which it refuses.
 
@@ -81,7 +81,7 @@ def quote_index_name(name: str) -> str:
     if name.isprintable() and any(is_remote_name(each) for each in name.split(",")):
         raise UsageError(
             f"{name!r} is not the name of one index of this cluster, but names a remote cluster",
-            "Only the gateway (`es-sbert serve`) searches remote clusters. Or connect to that cluster itself (`url`).",
+            "Connect to that cluster (`url`). Only the gateway (`es-sbert serve`) searches remote clusters.",
         )
     if not _is_index_name(name):
         raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")
@@ -89,7 +89,7 @@ def quote_index_name(name: str) -> str:
 
 
 def _is_index_name(name: str) -> bool:
-    """Whether an index may have this name, apart from the engine's limit of its length."""
+    """Whether an index may have this name, apart from the engine's limit on its length."""
     return (
         name.isprintable()
         and name not in ("", ".", "..")
@@ -99,15 +99,15 @@ def _is_index_name(name: str) -> bool:
 
 
 def is_index_expression(name: str) -> bool:
-    """Whether a name may stand for several indices by itself: a list (`a,b`), a pattern (`logs-*`) or `_all`."""
+    """Whether this is an expression instead of a single name: a list (`a,b`), a pattern (`logs-*`) or `_all`."""
     return name == "_all" or any(character in name for character in ",*")
 
 
 def quote_index_expression(expression: str) -> str:
-    """An index expression as a part of a path: names and patterns with commas between, exclusions (`logs-*,-logs-old`).
+    """An index expression as a part of a path: names, patterns and exclusions separated by commas (`logs-*,-logs-old`).
 
     Raises:
-        UsageError: a name of a remote cluster, an API's own path, or something that no index is called.
+        UsageError: a name of a remote cluster, an API's own path, or an invalid index name.
     """
     if not is_index_expression(expression):
         return quote_index_name(expression)
@@ -116,16 +116,16 @@ def quote_index_expression(expression: str) -> str:
         if expression.isprintable() and is_remote_name(part):
             quote_index_name(part)  # raises
         name = part.removeprefix("-") if number else part
-        # What is left of a pattern keeps to the rules of names, but for its beginning.
+        # Without its wildcards, a pattern must follow the rules for names, except for its beginning.
         if name != "_all" and not _is_index_name(f"x{name.replace('*', '')}" if "*" in name else name):
             raise UsageError(
                 f"{part!r} in {expression!r} is neither the name of an index nor a pattern",
-                "Give indices or aliases with commas between; * stands for any characters: logs-*,-logs-old.",
+                "Give indices or aliases separated by commas; * matches any characters: logs-*,-logs-old.",
             )
     return ",".join(quote(part, safe="*") for part in parts)
 
 
-# Last parts of the paths of POST requests that change nothing, or the same however often they are sent.
+# Last parts of the paths of POST requests that change nothing, or that can be repeated with the same effect.
 _REPEATABLE_APIS = frozenset({
     "_analyze", "_count", "_disk_usage", "_field_caps", "_flush", "_has_privileges", "_mget", "_msearch", "_refresh",
     "_search",
@@ -139,7 +139,7 @@ def is_repeatable(method: str, path: str) -> bool:
     of the lost response would stay open.
 
     Args:
-        path: With its query.
+        path: The path with its query string.
     """
     if method in ("GET", "HEAD", "OPTIONS"):
         return True
@@ -147,28 +147,28 @@ def is_repeatable(method: str, path: str) -> bool:
     return method == "POST" and path.rstrip("/").rpartition("/")[2] in _REPEATABLE_APIS and "scroll=" not in query
 
 
-# A page of a scan is embedded and loaded before the next page is requested: minutes on a slow machine.
+# A page of a scan is embedded and loaded before the next page is requested, which takes minutes on a slow machine.
 KEEP_ALIVE = "30m"
-# Seconds that an engine waits for a shard by default, and the fewest that it is given: it also waits that long for a
-# new field of the mapping, which every cluster takes a moment for.
+# Seconds that an engine waits for a shard by default, and the fewest that a request allows: the limit also applies to
+# the wait for a new field of the mapping, which takes every cluster a moment.
 _MAX_ENGINE_WAIT, _MIN_ENGINE_WAIT = 60.0, 1.0
-# Part of the client's own limit: the engine is to say what it waited for before the client breaks the request off.
+# Share of the client's timeout: the engine must answer, and say what it waited for, before the client gives up.
 _CLIENT_TIMEOUT_SHARE = 0.8
 
 
 def limit_engine_wait(asked: float, client: float | None) -> float:
-    """Seconds that an engine may wait for what a request needs.
+    """The engine's own timeout for a request, in seconds.
 
     Args:
         asked: Seconds that the caller would wait.
-        client: Seconds after which the client breaks the request off; None where it alone knows.
+        client: The client's timeout in seconds; None if only the client knows it.
     """
     most = _MAX_ENGINE_WAIT if client is None else min(_MAX_ENGINE_WAIT, _CLIENT_TIMEOUT_SHARE * client)
     return min(most, max(_MIN_ENGINE_WAIT, asked))
 
 
 def shard_preference(shard: int, node: str = "") -> str:
-    """The `preference` that reads one shard only.
+    """The `preference` that limits a search to one shard.
 
     Args:
         node: Id of the node whose copy is read; empty for any copy.
@@ -185,12 +185,12 @@ def encode_json(body: dict[str, Any]) -> bytes:
     """A request's body as JSON.
 
     Raises:
-        UsageError: something in it, such as a filter or an id, is not to be written.
+        UsageError: a part of it, such as a filter or an id, cannot be written as JSON.
     """
     try:
         return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError as error:
         raise UsageError(
             f"the request cannot be written as JSON: {error}",
-            "Give texts in valid Unicode, integers of at most 64 bits, and of other values what JSON has.",
+            "Use only values that JSON has, texts in valid Unicode, and integers of at most 64 bits.",
         ) from error

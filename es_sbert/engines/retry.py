@@ -70,7 +70,7 @@ class Backoff:
         return max(0.0, self._deadline - time.monotonic()) if self._failures else self._policy.budget
 
     def reset(self) -> None:
-        """There was progress: the budget starts again with the next failure."""
+        """Call after progress: the budget starts again with the next failure."""
         self._failures = 0
 
 
@@ -100,7 +100,7 @@ def without_retries(call: Callable[[], T]) -> T:
 def make_retrier(
     policy: RetryPolicy, on_wait: Callable[[str], None], stop_retrying: threading.Event | None = None
 ) -> Retrier:
-    """`with_retries` for several calls.
+    """A `Retrier` that makes each call with `with_retries`.
 
     Args:
         on_wait: Called with the reason of each retry.
@@ -138,14 +138,14 @@ def with_retries(
                 raise
 
 
-# Requests that may not be sent again without a look at what the first one has done.
+# Requests that must not be sent again before a check of what the first one has done.
 _NOT_REPEATABLE = frozenset(
     {"send", "bulk", "update_aliases", "create_index", "put_mapping", "block_writes", "start_force_merge"}
 )
 
 
 class RetryingEngine:
-    """An engine whose requests are retried, as far as sending them twice is the same as sending them once.
+    """An engine whose idempotent requests are retried.
 
     Args:
         engine: Any object with the methods of `Engine`.
@@ -163,7 +163,7 @@ class RetryingEngine:
         return lambda *args, **kwargs: self._retrying(lambda: attribute(*args, **kwargs))
 
 
-# Seconds: shorter than for an overloaded engine, so that the command goes on soon after the start.
+# Seconds. Shorter than for an overloaded engine, so that the command continues soon after the start.
 _MAX_STARTUP_WAIT = 5.0
 
 
@@ -199,7 +199,7 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
         raise
     if began:
         waited = time.monotonic() - began[0]
-        message = f"The engine answers after {waited:,.1f} s"
+        message = f"The engine answered after {waited:,.1f} s"
         log_event("waiting_ended", message, logging.WARNING, seconds=round(waited, 3))
     return answer
 
@@ -255,7 +255,7 @@ class Throttle:
                 self._changed.notify()
 
     def increase(self) -> None:
-        """A body was taken whole: a larger one next time, and one more request after a round of them."""
+        """A whole body was accepted: allow a larger one next time, and one more request after a round of them."""
         with self._changed:
             self.body_bytes = min(self._largest, self.body_bytes + _BODY_STEP)
             self._taken += 1
@@ -266,7 +266,7 @@ class Throttle:
             recovered = self._halved and (self.body_bytes, self.requests) == (self._largest, self._most)
             self._halved &= not recovered
         if recovered:
-            self._record("all is sent as before")
+            self._record("the limits on bulk requests are at their maximum again")
 
     def decrease(self) -> None:
         """The engine is overloaded: halve both limits."""
@@ -278,10 +278,10 @@ class Throttle:
             self._halved = True
             changed = before != (self.body_bytes, self.requests)
         if changed:
-            self._record("the engine is overloaded: half as much is sent")
+            self._record("the engine is overloaded: the limits on bulk requests are halved")
 
     def limit_body(self, size: int) -> None:
-        """A body of this size is over the server's limit: no later one is larger than half of it."""
+        """A body of this size is over the server's limit: later ones are at most half as large."""
         with self._changed:
             self._largest = max(1, min(self._largest, size // 2))
             self._smallest = min(self._smallest, self._largest)

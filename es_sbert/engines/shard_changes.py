@@ -1,7 +1,7 @@
-"""Read what has changed in the shards of an index, in the order of the writes.
+"""Read the changes in the shards of an index, in the order of the writes.
 
-Changes are read from a shard's primary: another copy may have missed a write, if it was cut off from the cluster and
-the node that coordinates the search does not know it yet.
+Changes are read from a shard's primary. Another copy may have missed a write if it was cut off from the cluster and the
+node that coordinates the search does not know this yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ShardChanges:
 
     Args:
         index: Its name.
-        retrying: Retries each request. If a shard gets another primary, that one is asked.
+        retrying: Retries each request. If a shard gets another primary, the retry goes to the new one.
 
     All methods raise `EngineError` if the engine fails for longer than `retrying` allows.
     """
@@ -35,23 +35,23 @@ class ShardChanges:
         self._states: dict[int, ShardState] = {}
 
     def page_size(self, most: int) -> int:
-        """How many hits to read at a time: so many, or fewer if `index.max_result_window` is smaller."""
+        """The number of hits to read at a time: `most`, or fewer if `index.max_result_window` is smaller."""
         return min(most, self._retrying(lambda: self._engine.result_window(self._index)))
 
     def states(self) -> dict[int, ShardState]:
-        """How far the writes of each shard are."""
+        """Number of each primary shard → the state of its writes."""
         return self._retrying(lambda: self._engine.shard_states(self._index))
 
     def make_visible(self) -> dict[int, ShardState]:
         """Refresh the index.
 
         Returns:
-            How far the writes of each shard were; `read` sees them up to the global checkpoint.
+            The state of each shard's writes before the refresh; `read` sees them up to the global checkpoint.
         """
         return self._retrying(self._make_visible)
 
     def _make_visible(self) -> dict[int, ShardState]:
-        # First the numbers, then the refresh: every write up to these numbers is visible then.
+        # Read the numbers before the refresh, so that it makes every write up to them visible.
         states = self._engine.shard_states(self._index)
         self._engine.refresh(self._index)
         self._states = states
@@ -72,7 +72,7 @@ class ShardChanges:
         """The first hits of a query whose last write has a `_seq_no` in (after, up_to]; see `Engine.read_changes`.
 
         Args:
-            alias: Read by this alias of the index, whose filter applies.
+            alias: Read through this alias of the index, whose filter applies.
         """
 
         def read() -> list[Json]:
@@ -91,15 +91,18 @@ class ShardChanges:
         return self._from_primary(read)
 
     def search(self, shard: int, body: Json) -> Json:
-        """`_search` of one shard."""
+        """The answer to `_search` of one shard."""
         return self._from_primary(lambda: self._engine.search_shard(self._index, shard, body, self._states[shard].node))
 
     def open_point_in_time(self, shard: int) -> str:
-        """A point in time of one shard, with every write that `make_visible` knew. Not retried: engines limit them."""
+        """Open a point in time of one shard, and return its id. It contains every write before the last `make_visible`.
+
+        Not retried, since engines limit the number of open points in time.
+        """
         return self._engine.open_point_in_time(self._index, shard=shard, node=self._states[shard].node)
 
     def _from_primary(self, call: Callable[[], T]) -> T:
-        """The result of a request to the primary of a shard; after a failure, it may be on another node."""
+        """The result of a request to the primary of a shard; after a failure, the primary is looked up again."""
         failed = False
 
         def attempt() -> T:

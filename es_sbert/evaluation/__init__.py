@@ -1,4 +1,4 @@
-"""Evaluate models by the protocols of the Sentence-BERT paper (Reimers and Gurevych 2019, sections 4 to 6).
+"""Evaluate models with the protocols of the Sentence-BERT paper (Reimers and Gurevych 2019, sections 4 to 6).
 
 `evaluate` is the entry point. evaluated_models.py opens a model, task_data.py and task_files.py read the data,
 task_runner.py computes the figures of a task, and evaluation_report.py holds and prints them. `evaluate_judgements`
@@ -50,7 +50,7 @@ def evaluate(
         data: Folder of the data (see `task_files.py` for the layout), or data sets that `read_task_data` returned.
         files: Data files instead of a folder.
         columns: Role, such as `score` → name of the column in the data.
-        limit: At most so many examples (queries for retrieval) of each file, drawn by a fixed seed.
+        limit: Maximum number of examples (for retrieval: queries) of each file, drawn with a fixed seed.
         index: For `retrieval`: search this index instead of memory. A missing index is created and loaded.
         engine: Address and credentials of the engine that holds `index`.
         vector_field: Field of the index that holds the vectors.
@@ -58,9 +58,12 @@ def evaluate(
             only recorded in the report's settings.
         report: Called with progress messages and warnings.
 
+    Returns:
+        The figures of each data set.
+
     Raises:
-        UsageError: an option is invalid, the task does not suit the model, or the extra `train` is missing.
-        SourceError: the data is missing or invalid; with file and line.
+        UsageError: an argument is invalid, the task does not suit the model, or the extra `train` is missing.
+        SourceError: the data is missing or invalid; the message names file and line.
         ModelError: the model cannot be opened, or returned NaN or infinite values.
         DeviceError: the device is not available.
         EngineError, IndexMismatch: `index` cannot be used.

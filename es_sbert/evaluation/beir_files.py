@@ -23,7 +23,7 @@ from es_sbert.evaluation.task_data import RetrievalCollection, has_roles, sample
 from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
 
 _LAYOUT = "A test collection is corpus.jsonl, queries.jsonl and qrels/test.tsv; each may also be Parquet."
-# A file of a part, whose name may say which of several files it is.
+# Name of a file of a part; it may include the number of the file if the part has several.
 _FILE_NAME = re.compile(r"(.+?)(?:-\d+-of-\d+)?\.(?:parquet|(?:jsonl|csv|tsv)(?:\.gz|\.zst)?)")
 
 
@@ -32,8 +32,8 @@ class CollectionFiles:
     """The files of a collection.
 
     Attributes:
-        folder: That holds them.
-        name: Of the collection.
+        folder: The folder that holds them.
+        name: Name of the collection.
         corpus, queries, judgements: One file or several.
     """
 
@@ -53,14 +53,14 @@ def find_collections(folder: Path) -> list[CollectionFiles]:
     """The collections of a folder that holds a corpus, sorted by name.
 
     Raises:
-        SourceError: queries or judgements are missing, or several could be meant.
+        SourceError: queries or judgements are missing or ambiguous.
     """
     corpus, queries, judgements = (_files_by_name(folder, part) for part in ("corpus", "queries", "qrels"))
     if len(corpus) > 1:
         for part, found in (("queries", queries), ("qrels", judgements)):
             missing = sorted(corpus.keys() - found.keys())
             if missing:
-                raise SourceError(f"{folder / part} has no file of {', '.join(missing)}", _LAYOUT)
+                raise SourceError(f"{folder / part} has no file for {', '.join(missing)}", _LAYOUT)
         return [CollectionFiles(folder, name, corpus[name], queries[name], judgements[name]) for name in sorted(corpus)]
     name = folder.resolve().name
     (documents,) = corpus.values()
@@ -78,23 +78,23 @@ def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalColl
     """Read the only collection of a folder, see `read_collection`.
 
     Raises:
-        SourceError: as `find_collections` and `read_collection`; the folder holds several collections, or none.
+        SourceError: see `find_collections` and `read_collection`; or the folder does not hold exactly one collection.
     """
     found = find_collections(folder) if is_beir_folder(folder) else []
     if len(found) != 1:
-        raise SourceError(f"{folder} holds {len(found)} test collections", _LAYOUT)
+        raise SourceError(f"{folder} holds {len(found)} test collections, not one", _LAYOUT)
     return read_collection(found[0], limit=limit)
 
 
 def read_collection(files: CollectionFiles, *, limit: int | None = None) -> RetrievalCollection:
     """Read a collection, without queries that have no relevant document.
 
-    Documents that were judged but are not in the corpus count as not found, as trec_eval has it. So do documents
-    with neither title nor text.
+    Documents that were judged but are not in the corpus count as not found, as in trec_eval. So do documents with
+    neither title nor text.
 
     Args:
         files: Its files.
-        limit: At most so many queries, drawn by a fixed seed; the documents stay all.
+        limit: Maximum number of queries, drawn with a fixed seed. All documents are kept.
 
     Raises:
         SourceError: a file is invalid (with its line), an id is duplicated, a judged query does not exist, or no query
@@ -120,7 +120,7 @@ def read_collection(files: CollectionFiles, *, limit: int | None = None) -> Retr
 
 
 def _files_by_name(folder: Path, part: str) -> dict[str, list[Path]]:
-    """Files of a part, by their name without number and suffix; `""` for a file named as the part.
+    """Files of a part, by their name without number and suffix; `""` for a file with the name of the part.
 
     Raises:
         SourceError: the folder cannot be read.
@@ -143,7 +143,7 @@ def _files_by_name(folder: Path, part: str) -> dict[str, list[Path]]:
 
 def _several(folder: Path, files: dict[str, list[Path]]) -> str:
     names = ", ".join(str(paths[0].relative_to(folder)) for paths in files.values())
-    return f"{folder} holds several of which one is needed: {names}"
+    return f"{folder} must hold only one of these: {names}"
 
 
 def _read_documents(paths: Sequence[Path]) -> dict[str, str]:
@@ -177,11 +177,11 @@ def _read_queries(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _read_ids(table: Table, seen: dict[str, tuple[Path, int]]) -> tuple[list[str], RowErrors]:
-    """Ids, with what is wrong with them so far.
+    """The ids of a table, and the problems with them.
 
     Args:
         table: A file.
-        seen: Id → file and line of it in earlier files; this file's ids are added.
+        seen: Id → file and line where it was seen; the ids of this file are added.
     """
     problems = table.problems()
     ids = table.texts("_id", problems)
@@ -208,8 +208,8 @@ def _read_judgements(paths: Sequence[Path], queries: dict[str, str]) -> dict[str
             elif math.isfinite(grade) and grade != int(grade):  # `floats` reports invalid numbers
                 problems.add(line, f"score is {grade}, not a whole number")
             elif math.isfinite(grade) and found.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
-                problems.add(line, f"{document!r} has had the grade {found[query][document]} for {query!r}")
-        problems.check("Name queries of queries.jsonl, documents, and whole numbers as grades, one for each pair.")
+                problems.add(line, f"{document!r} already has the grade {found[query][document]} for {query!r}")
+        problems.check("Give a query of queries.jsonl, a document, and a whole number as grade, one for each pair.")
     return found
 
 
@@ -218,5 +218,5 @@ def _read_beir_table(path: Path, columns: list[str]) -> Table:
         return read_table(path, columns)
     except MissingColumns as error:
         raise SourceError(
-            error.message, f"A test collection has the names of BEIR: rename its columns to {', '.join(columns)}."
+            error.message, f"A test collection needs BEIR's column names: rename the columns to {', '.join(columns)}."
         ) from None

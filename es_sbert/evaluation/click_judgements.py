@@ -1,10 +1,10 @@
 """Judgements from clicks: which documents users opened more often than their positions explain.
 
-Users open the first hits more often than later ones, whatever these are. The grade therefore depends on clicks over
-expected clicks (COEC; Zhang and Jones 2007, "Comparing click logs and editorial labels for training query rewriting"):
-the clicks on a document in searches of one query, divided by the clicks that the average document at its position gets
-in as many searches. The log does not hold what was shown. A document counts as shown in every search of the query, at
-the positions where it was opened, which is right while the index and the model do not change.
+Users open the first hits more often than later ones, even if these are equally relevant. The grade therefore depends on
+clicks over expected clicks (COEC; Zhang and Jones 2007, "Comparing click logs and editorial labels for training query
+rewriting"): the clicks on a document in searches of one query, divided by the clicks that the average document at its
+position gets in as many searches. The log does not record which hits were shown. A document counts as shown in every
+search of the query, at the positions where it was opened, which is right while the index and the model do not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from es_sbert.io.text_formats import format_csv_line
 from es_sbert.messages import pluralize
 
 MIN_SEARCHES, MIN_CLICKS = 5, 2
-# Grade → COEC from which it is given.
+# Grades with their lowest COEC.
 _GRADES = ((3, 2.0), (2, 1.0), (1, 0.0))
 _TRAINING_GRADE = 2
 _IDS_PER_REQUEST = 500
@@ -38,9 +38,9 @@ class Click:
     """A document that was opened.
 
     Attributes:
-        search_id: Search among whose hits it was.
-        document: Its id.
-        position: From 1.
+        search_id: Id of the search that returned the document.
+        document: Id of the document.
+        position: Position among the hits, from 1.
     """
 
     search_id: str
@@ -50,12 +50,12 @@ class Click:
 
 @dataclass(frozen=True)
 class ClickLog:
-    """What the logs of a gateway hold.
+    """The contents of a gateway's logs.
 
     Attributes:
         searches: Id → text of the query.
-        clicks: On hits of these and of other searches.
-        without_text: Searches whose text is not in the log.
+        clicks: Clicks on hits of these and of other searches.
+        without_text: Number of searches whose text is not in the log.
     """
 
     searches: Mapping[str, str]
@@ -65,14 +65,14 @@ class ClickLog:
 
 @dataclass(frozen=True)
 class ClickJudgement:
-    """A query and a document.
+    """The judgement of a document for a query.
 
     Attributes:
-        query: The text, as it was written most often.
+        query: The text of the query in its most frequent spelling.
         document: Id of the document.
-        clicks: Searches of the query in which it was opened.
-        searches: Searches of the query.
-        expected: Clicks that the average document at its positions gets in so many searches.
+        clicks: Number of searches of the query in which it was opened.
+        searches: Number of searches of the query.
+        expected: Clicks that the average document at its positions gets in as many searches.
     """
 
     query: str
@@ -95,14 +95,14 @@ class ClickJudgement:
 def click_judgements(
     log: ClickLog, *, min_searches: int = MIN_SEARCHES, min_clicks: int = MIN_CLICKS
 ) -> list[ClickJudgement]:
-    """Judgements of the documents that were opened, sorted by query; of a query, the surest first.
+    """Judgements of the documents that were opened, sorted by query, and then with the highest ratio first.
 
-    Queries that differ only in case and white space are one. Clicks with an id that no search has are ignored.
+    Queries that differ only in case and white space count as one. Clicks of unknown searches are ignored.
 
     Args:
         log: Searches and clicks.
-        min_searches: Least searches of a query; of fewer, nothing is said.
-        min_clicks: Least searches in which a document was opened.
+        min_searches: Minimum number of searches of a query; queries with fewer are left out.
+        min_clicks: Minimum number of searches in which a document was opened.
     """
     texts: dict[str, Counter[str]] = defaultdict(Counter)
     for text in log.searches.values():
@@ -125,12 +125,12 @@ def click_judgements(
 
 
 def _normalize(text: str) -> str:
-    """As the hashes of the search log."""
+    """Normalize a text like the hashes of the search log."""
     return " ".join(text.casefold().split())
 
 
 def judgement_csv(judgements: Iterable[ClickJudgement]) -> Iterator[bytes]:
-    """The list as CSV, line by line, as `read_judgements` reads it."""
+    """The lines of a CSV file with the judgements, which `read_judgements` can read."""
     rows = (
         (each.query, each.document, each.grade, each.clicks, each.searches, f"{each.ratio:.3f}") for each in judgements
     )
@@ -153,7 +153,7 @@ def training_pairs(
     if field.meta.text is None:
         raise IndexMismatch(
             f"the mapping of {index} does not say which text is embedded in {vector_field}",
-            f"State it: `es-sbert index create {index} --text-field FIELD`.",
+            f"Set it: `es-sbert index create {index} --text-field FIELD`.",
         )
     template = TextTemplate.parse(field.meta.text)
     chosen = [each for each in judgements if each.grade >= _TRAINING_GRADE]
@@ -177,12 +177,12 @@ def read_click_log(
     Args:
         engine: The engine of the logs.
         searches_pattern, clicks_pattern: Index patterns of the two logs.
-        searched: Index expressions as callers wrote them.
-        since: Oldest time, as the engine reads dates (`now-90d`); None for all.
+        searched: Index expressions as the gateway's clients wrote them.
+        since: Earliest time in the engine's date format, e.g. `now-90d`; None for all.
 
     Raises:
         IndexMissing: there is no such log.
-        SourceError: no search of these indices is in the log, or their texts are not.
+        SourceError: the log has no search of these indices, or does not have their texts.
         EngineError: the engine failed.
     """
     recent: list[Json] = [] if since is None else [{"range": {"@timestamp": {"gte": since}}}]
@@ -209,7 +209,7 @@ def read_click_log(
     if not searches:
         raise SourceError(
             f"{searches_pattern} has no semantic search of {names}",
-            "Name the index as applications do with `searched`. Keyword searches are not used.",
+            "Set `searched` to the index name that applications use. Keyword searches are not used.",
         )
     clicks = [
         Click(source["search_id"], source["document_id"], source["position"])

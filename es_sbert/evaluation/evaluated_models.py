@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SentenceEmbedder(Protocol):
-    """Returns one vector for each text: a sentence encoder in torch or ONNX, for example.
+    """A model that returns one vector per text, for example a sentence encoder in torch or ONNX.
 
     Attributes:
-        name: For tables: what was measured, with precision or backend where that matters.
+        name: Name for tables, with precision or backend if they matter.
     """
 
     @property
@@ -34,16 +34,16 @@ class SentenceEmbedder(Protocol):
 
         Args:
             texts: Any number of texts.
-            kind: `query` or `document` where a model has prompts for them (retrieval).
+            kind: `query` or `document` if a model has prompts for them (retrieval).
         """
 
 
 @runtime_checkable
 class PairScorer(Protocol):
-    """Gives one score a pair: cross-encoders and poly-encoders. The higher, the more alike.
+    """A model that returns one score per pair of texts, such as a cross-encoder; a higher score is more similar.
 
     Attributes:
-        name: For tables.
+        name: Name for tables.
     """
 
     @property
@@ -54,7 +54,7 @@ class PairScorer(Protocol):
 
 
 class OnnxEmbedder:
-    """An `Embedder` on onnxruntime: the vectors that ingest and search would use.
+    """A `SentenceEmbedder` on onnxruntime, with the vectors that ingest and search use.
 
     Args:
         encoder: A loaded encoder.
@@ -122,7 +122,7 @@ def open_model(
         report: Called with progress messages and warnings.
 
     Raises:
-        ModelError: not found, broken, or of an unknown architecture.
+        ModelError: the model is not found, broken, or of an unknown architecture.
         DeviceError: the device is not available.
         UsageError: the model does not support the backend, device or precision, or torch is not installed.
     """
@@ -143,7 +143,7 @@ def open_model(
 
 
 def close_model(model: SentenceEmbedder | PairScorer) -> None:
-    """End the threads of a model that has some."""
+    """End the threads of a model, if it has any."""
     close = getattr(model, "close", None)
     if close is not None:
         close()
@@ -170,7 +170,7 @@ def _open_onnx(
         if not is_reranker_bundle(folder):
             raise UsageError(
                 f"{spec} scores pairs and was not exported, so onnx cannot run it",
-                f"Leave `backend` out, or export a cross-encoder first: `es-sbert export {spec} -o RERANKER`.",
+                f"Omit `backend`, or export a cross-encoder first: `es-sbert export {spec} -o RERANKER`.",
             )
         model = Reranker(folder, **options)
         warnings = model.warnings
@@ -186,9 +186,9 @@ def _open_torch(
     folder: Path, spec: str, *, device: str, precision: str, runtime: str, pair: bool
 ) -> SentenceEmbedder | PairScorer:
     if runtime != "auto":
-        raise UsageError(f"torch measures {spec}, not {runtime}", 'Use `backend="onnx"` to choose a runtime.')
+        raise UsageError(f"{spec} runs on torch, not on {runtime}", 'Use `backend="onnx"` to choose a runtime.')
     if precision not in ("auto", "fp32"):
-        raise UsageError(f"torch measures {spec} in fp32, not in {precision}", 'Use `backend="onnx"` for variants.')
+        raise UsageError(f"{spec} runs on torch in fp32, not in {precision}", 'Use `backend="onnx"` for variants.')
     require_extra("train", "torch", "transformers")
     from es_sbert.networks.pair_scorer_folder import open_pair_scorer
     from es_sbert.networks.siamese_encoder import open_siamese_encoder

@@ -47,11 +47,11 @@ class ReportRow:
 
     Attributes:
         data: Name of the data set.
-        part: What of it, or how it was measured: `all`, a subset, `10 folds`, …
-        size: How many `unit` were measured.
+        part: The measured part of it, or how it was measured: `all`, a subset, `10 folds`, …
+        size: Number of units that were measured.
         unit: `pairs`, `triplets`, `examples` or `queries`.
         figures: Name → value. Measures are × 100; thresholds are similarities.
-        scores: Query → figure → value, of retrieval only; not printed.
+        scores: Query → figure → value, for retrieval only; not printed.
     """
 
     data: str
@@ -67,9 +67,9 @@ class EvaluationReport:
     """Results of one model on one task.
 
     Attributes:
-        task: Which.
-        model: The model's name, with what matters about how it ran.
-        rows: In the order of the data.
+        task: The task.
+        model: The model's name, with details of how it ran if they matter.
+        rows: Figures in the order of the data.
         settings: How it was measured.
         versions: Package → version.
     """
@@ -86,10 +86,10 @@ class EvaluationReport:
         Args:
             data: Name of the data set.
             name: Name of the figure.
-            part: Which row of it; the first by default.
+            part: Part of the data set; by default the first one.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such figure.
         """
         for row in self.rows:
             if row.data == data and part in (None, row.part):
@@ -108,7 +108,7 @@ def score_lines(systems: Iterable[tuple[str, EvaluationReport]]) -> Iterator[byt
     """Figures of each query as lines of CSV, with the name of the system first.
 
     Args:
-        systems: Name and report of the task retrieval.
+        systems: Name and retrieval report of each system.
     """
     rows = [
         (system, row.data, query, figures)
@@ -123,12 +123,12 @@ def score_lines(systems: Iterable[tuple[str, EvaluationReport]]) -> Iterator[byt
 
 
 def metric_label(name: str) -> str:
-    """`ρ cosine` of `spearman_cosine`."""
+    """A metric's name for tables, e.g. `ρ cosine` for `spearman_cosine`."""
     return name.replace("spearman", "ρ").replace("pearson", "r").replace("_", " ")
 
 
 def _table_cells(rows: Sequence[ReportRow]) -> list[list[str]]:
-    """Headings, and rows with the same figures as texts, measures with two digits as the paper prints them."""
+    """The headings and cells of rows with the same figures. Measures have two digits, as in the paper."""
     grid = [["data", "part", rows[0].unit, *map(metric_label, rows[0].figures)]]
     for row in rows:
         figures = [f"{value:.4f}" if "threshold" in name else f"{value:.2f}" for name, value in row.figures.items()]
@@ -137,7 +137,7 @@ def _table_cells(rows: Sequence[ReportRow]) -> list[list[str]]:
 
 
 def text_table(report: EvaluationReport) -> str:
-    """The report as lines for a terminal, numbers flush right. Rows with other figures get a separate table."""
+    """The report as text for a terminal. Rows with other figures get a separate table."""
     lines = [f"{report.task}: {report.model}"]
     for group in _group_by_metrics(report.rows):
         grid = _table_cells(group)
@@ -199,9 +199,9 @@ class TrainingRecord(BaseModel):
     """`training.json` in the folder of a model that es-sbert trained; the card shows these fields.
 
     Attributes:
-        recipe: The recipe, without what is by default.
+        recipe: The recipe, without default values.
         data: Path → SHA-256 of every file that was read.
-        stages: In order.
+        stages: The stages in order.
         test: Scores on the recipe's test set, if it has one.
         versions: Package → version.
     """
@@ -236,8 +236,8 @@ def model_card(name: str, reports: Sequence[EvaluationReport], training: Trainin
 
     Args:
         name: The model's name.
-        reports: Each task's figures get a section.
-        training: How it was trained, if it was trained here.
+        reports: Reports of tasks, each of which gets a section.
+        training: The training record, if es-sbert trained the model.
     """
     described = (training.recipe.get("description") or "") if training else ""
     sections = [
@@ -265,7 +265,7 @@ def write_card(path: Path, card: str) -> None:
 
 
 def _dump_yaml(value: dict[str, Any]) -> str:
-    import yaml  # of the extra `train`, which only cards need
+    import yaml  # from the extra `train`, which only cards need
 
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
 
@@ -330,12 +330,12 @@ def _markdown_table(columns: list[str], rows: list[list[str]], rules: list[str])
 
 
 def retrieval_row(data: RetrievalCollection, run: Run, part: str) -> ReportRow:
-    """Metrics of a ranking of a collection."""
+    """The row with the metrics of a collection's rankings."""
     scores = measure_queries(run, data.judgements)
     return ReportRow(data.name, part, len(data.queries), "queries", mean_scores(scores), scores)
 
 
 def average_row(rows: Sequence[ReportRow]) -> ReportRow:
-    """Means over several collections, each of which counts the same, as BEIR and NanoBEIR average."""
+    """The row of means over several collections, each with the same weight, as BEIR and NanoBEIR average."""
     figures = {name: sum(row.figures[name] for row in rows) / len(rows) for name in METRICS}
     return ReportRow(AVERAGE, pluralize(len(rows), "collection"), sum(row.size for row in rows), "queries", figures)

@@ -1,4 +1,4 @@
-"""Exact search in memory: the documents of the largest cosine for each query."""
+"""Exact search in memory: the documents with the largest cosine for each query."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _QUERIES, _DOCUMENTS = 64, 1 << 16
 def search_exact(
     queries: NDArray[np.float32], documents: NDArray[np.float32], k: int, own: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The k documents of the largest cosine for each query, exactly, in memory bounded by blocks.
+    """Find the k documents with the largest cosine for each query, exactly. Blocks bound the memory use.
 
     Args:
         queries: *Shape:* ``(queries, dimensions)``.
         documents: *Shape:* ``(documents, dimensions)``.
-        k: At most so many.
+        k: Maximum number of documents per query.
         own: *Shape:* ``(queries,)``: row of the document that is the query itself, which is excluded; −1 for none.
 
     Returns:
         Rows of documents and their cosines, *shape* ``(queries, at most k)`` each, best first; equal cosines in the
-        order of the documents. Where fewer are left, the rows end with −1 and −∞.
+        order of the documents. If fewer are left, the rows end with −1 and −∞.
 
     Raises:
         ModelError: a value is not a finite number.
@@ -42,7 +42,7 @@ def search_exact(
                 here = np.flatnonzero((own[some] >= first) & (own[some] < first + len(block)))
                 scores[here, own[some][here] - first] = -np.inf
             best = _top_k(scores, width)  # (some queries, at most k)
-            # What was found before comes first, so that a stable sort keeps the order of the documents.
+            # Earlier hits come first, so that a stable sort keeps the order of the documents.
             merged = np.hstack([cosines[some], np.take_along_axis(scores, best, axis=1)])
             places = np.hstack([rows[some], first + best])
             order = np.argsort(-merged, axis=1, kind="stable")[:, :width]
@@ -55,7 +55,7 @@ def search_exact(
 def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Columns of the k largest values of each row, best first, equal ones by column. *Shape:* ``(rows, at most k)``."""
     if k < scores.shape[1]:
-        # Only what is at least the k-th largest value is sorted; ties with it are cut by the sort, by column.
+        # Only values of at least the k-th largest one are sorted. Ties with it are cut in the order of columns.
         least = np.partition(scores, -k, axis=1)[:, -k]  # (rows,)
         result = np.empty((len(scores), k), dtype=np.int64)
         for row, bound in enumerate(least):

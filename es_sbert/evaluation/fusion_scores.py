@@ -1,4 +1,4 @@
-"""Measure settings of hybrid search in an index: every fusion runs as it does in production."""
+"""Measure settings of hybrid search in an index. Every fusion runs as it does in production."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from es_sbert.search.hybrid_search import Fusion, HybridOptions, HybridSearch, h
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.vectors import Vectors
 
-# nDCG@10 looks at 10 hits, of which one may be the query itself.
+# nDCG@10 needs 10 hits, and one more may be the query itself.
 _HITS = 11
 _PROGRESS_QUERIES = 100
 
@@ -36,16 +36,16 @@ def measure_fusions(
 
     Args:
         engine: The engine.
-        scope: The searched indices and their vector field, one.
-        encoder: Of the field's model.
+        scope: The searched indices and their only vector field.
+        encoder: The encoder of the field's model.
         data: Queries and judgements, each query with a relevant document.
-        settings: What to measure; the default of reciprocal rank fusion is measured in any case.
+        settings: The settings to measure; the default of reciprocal rank fusion is always measured.
         lexical_fields: Fields of the keyword query; by default those of the embedded text.
         report: Called with progress messages.
 
     Raises:
         UsageError: the mapping does not say which fields the text is made of, and none are given.
-        UnsupportedEngine: a fusion that the engine lacks.
+        UnsupportedEngine: the engine does not support a fusion.
         EngineError: the engine failed.
     """
     default = default_setting(engine.info.engine_type)

@@ -32,17 +32,17 @@ MIN_QUERIES = 10
 
 _RRF_WEIGHTS = ((1, 4), (1, 2), (1, 1), (2, 1), (3, 1), (4, 1), (8, 1))
 _RANK_CONSTANTS = (10, RANK_CONSTANT)
-# Of the default semantic weight, which depends on the engine.
+# Factors of the default semantic weight, which depends on the engine.
 _BOOST_FACTORS = (1 / 40, 1 / 10, 1 / 4, 1 / 2, 1, 2, 4)
 _SEMANTIC_SHARES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
 class FusionSetting:
-    """One way to fuse.
+    """A fusion and its parameters.
 
     Attributes:
-        rank_constant: Of `rrf`; None for the other fusions.
+        rank_constant: Rank constant of `rrf`; None for the other fusions.
     """
 
     fusion: Fusion
@@ -51,12 +51,12 @@ class FusionSetting:
 
     @property
     def label(self) -> str:
-        """`rrf 3:1, rank constant 60`."""
+        """The setting as text, e.g. `rrf 3:1, rank constant 60`."""
         constant = "" if self.rank_constant is None else f", rank constant {self.rank_constant}"
         return f"{self.fusion} {self.weights.semantic:g}:{self.weights.lexical:g}{constant}"
 
     def options(self) -> HybridOptions:
-        """The setting as options of a hybrid search."""
+        """The setting as arguments of a hybrid search."""
         options: HybridOptions = {"fusion": str(self.fusion), "weights": (self.weights.semantic, self.weights.lexical)}
         return options if self.rank_constant is None else options | {"rank_constant": self.rank_constant}
 
@@ -67,13 +67,13 @@ class FusionSetting:
 
 
 def default_setting(engine_type: EngineType, fusion: Fusion = Fusion.RRF) -> FusionSetting:
-    """What a hybrid search uses if nothing is chosen."""
+    """The setting that a hybrid search uses by default."""
     weights = DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
     return FusionSetting(fusion, weights, RANK_CONSTANT if fusion is Fusion.RRF else None)
 
 
 def fusion_settings(engine_type: EngineType, fusions: Sequence[Fusion]) -> list[FusionSetting]:
-    """The settings to compare, the defaults first: of equal ones, the first is chosen."""
+    """The settings to compare, the defaults first, because the first of equally good settings is chosen."""
     found = [default_setting(engine_type, fusion) for fusion in fusions]
     if Fusion.RRF in fusions:
         found += [
@@ -97,9 +97,9 @@ class FusionScores:
 
     Attributes:
         queries: The queries.
-        lexical, semantic: Of each search alone. *Shape:* ``(queries,)``.
+        lexical, semantic: Scores of each search alone. *Shape:* ``(queries,)``.
         hybrid: Setting → scores, *shape* ``(queries,)``; the default of the engine is among them.
-        default: The setting that is used if nothing is chosen.
+        default: The default setting.
     """
 
     queries: Sequence[str]
@@ -115,7 +115,7 @@ class CrossValidation:
 
     Attributes:
         best: Setting with the best mean over all queries.
-        chosen: Setting that was chosen for each fold.
+        chosen: Setting chosen for each fold.
         held_out: Scores of the queries of each fold by the setting chosen without them. *Shape:* ``(queries,)``.
     """
 
@@ -125,7 +125,7 @@ class CrossValidation:
 
 
 def require_queries(count: int) -> None:
-    """Refuse to choose a setting by too few queries.
+    """Refuse to choose a setting with too few queries.
 
     Raises:
         UsageError: there are fewer than `MIN_QUERIES`.
@@ -133,23 +133,24 @@ def require_queries(count: int) -> None:
     if count < MIN_QUERIES:
         raise UsageError(
             f"only {count} queries have a relevant document",
-            f"Judge at least {MIN_QUERIES} queries; with fewer, a choice would be chance.",
+            f"Judge at least {MIN_QUERIES} queries; with fewer, the choice would be random.",
         )
 
 
 def cross_validate(scores: Mapping[FusionSetting, Doubles], *, folds: int = FOLDS, seed: int = 0) -> CrossValidation:
-    """Choose a setting without each fold of the queries, and measure it on the fold.
+    """For each fold of the queries, choose a setting on the other folds and measure it on the fold.
 
-    The score of a setting on the queries that it was chosen by is too high: the more settings, the higher. That of
-    held-out queries is not.
+    On the queries that it was chosen with, the score of a setting is too high, and the more settings there are, the
+    higher it is. On held-out queries it is not.
 
     Args:
-        scores: Setting → score of each query, *shape* ``(queries,)`` each; of equal means, the first setting is chosen.
-        folds: At most so many, of sizes that differ by at most 1.
-        seed: Of the assignment of queries to folds.
+        scores: Setting → score of each query, *shape* ``(queries,)`` each; with equal means, the first setting is
+            chosen.
+        folds: Maximum number of folds, whose sizes differ by at most 1.
+        seed: Seed of the assignment of queries to folds.
 
     Raises:
-        UsageError: fewer than `MIN_QUERIES` queries.
+        UsageError: there are fewer than `MIN_QUERIES` queries.
     """
     settings, table = list(scores), np.stack(list(scores.values()))  # (settings, queries)
     queries = table.shape[1]
@@ -168,13 +169,13 @@ TUNED, DEFAULT, SEMANTIC, LEXICAL_ONLY = "tuned", "default", "semantic only", "l
 
 @dataclass(frozen=True)
 class FusionReport:
-    """What to use for an index.
+    """The comparison of settings for an index, and the recommendation.
 
     Attributes:
         index: Searched index.
         queries: Number of judged queries.
         means: Setting → nDCG@10 × 100 over all queries.
-        default: Setting that is used if nothing is chosen.
+        default: The default setting.
         validation: The cross-validation.
         differences: The held-out scores of the tuned setting against `default`, `semantic only` and `lexical only`,
             and each of those two against the default.
@@ -219,7 +220,7 @@ def fusion_report(index: str, scores: FusionScores, *, seed: int = 0) -> FusionR
     """Cross-validate the settings, and compare the result with the default and with each search alone.
 
     Raises:
-        UsageError: as `cross_validate`.
+        UsageError: see `cross_validate`.
     """
     validation = cross_validate(scores.hybrid, seed=seed)
     systems = {
@@ -239,7 +240,7 @@ def fusion_report(index: str, scores: FusionScores, *, seed: int = 0) -> FusionR
 
 
 def fusion_lines(report: FusionReport) -> Iterator[str]:
-    """A table, the comparisons and the recommendation, line by line; the last one is what to type."""
+    """The lines of the report: a table, the comparisons, and the recommendation last."""
     validation, best = report.validation, report.validation.best
     found = report.differences
     yield f"{report.index}: nDCG@10 of {pluralize(report.queries, 'judged query', 'judged queries')}"

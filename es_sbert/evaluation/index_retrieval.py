@@ -1,4 +1,4 @@
-"""Evaluate the retrieval of an index: a collection that is loaded into it, or judgements of its own documents."""
+"""Evaluate the retrieval of an index, with a collection that is loaded into it or with judgements of its documents."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def single_collection(data: Sequence[TaskData]) -> RetrievalCollection:
     """
     if len(data) != 1 or not isinstance(data[0], RetrievalCollection):
         raise UsageError(
-            f"one index holds one collection, and there are {len(data)}: {', '.join(each.name for each in data)}",
-            "Name the folder of one: `data=FOLDER/retrieval/NAME`.",
+            f"one index holds one collection, but there are {len(data)}: {', '.join(each.name for each in data)}",
+            "Name the folder of one collection: `data=FOLDER/retrieval/NAME`.",
         )
     return data[0]
 
@@ -78,8 +78,8 @@ def evaluate_index(
     """
     if not isinstance(model, OnnxEmbedder):
         raise UsageError(
-            f"{model.name} does not run on onnxruntime, as models of an index do",
-            "Measure it in memory (leave `index` out), or export it: `es-sbert export`.",
+            f"{model.name} does not run on onnxruntime, which searches of an index require",
+            "Measure it in memory (omit `index`), or export it: `es-sbert export`.",
         )
     with closing(connect(engine)) as opened:
         if opened.get_index(index) is None:
@@ -89,7 +89,7 @@ def evaluate_index(
         found = opened.count(index, has_vector_query(field.name, field.meta))
         if found != len(data.documents):
             raise IndexMismatch(
-                f"{index} has vectors of {pluralize(found, 'document')}, {data.name} has {len(data.documents):,}",
+                f"{index} has vectors of {pluralize(found, 'document')}, but {data.name} has {len(data.documents):,}",
                 "Name the index that holds this data, or a new one, which is then loaded.",
             )
         progress(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
@@ -118,8 +118,8 @@ def _load_collection(
             letters = dead.read_bytes().splitlines() if dead.exists() else []
             reason = f": {orjson.loads(letters[0])['reason']}" if letters else ""
             raise EngineError(
-                f"{index} took {summary.indexed:,} of {pluralize(len(data.documents), 'document')}{reason}",
-                "Correct the documents, delete the index and run again.",
+                f"{index} accepted {summary.indexed:,} of {pluralize(len(data.documents), 'document')}{reason}",
+                "Correct the documents, delete the index and run the command again.",
             )
     engine.refresh(index)
 
@@ -133,11 +133,11 @@ def evaluate_judgements(
     settings: Settings | None = None,
     **model: Unpack[ModelOptions],
 ) -> EvaluationReport:
-    """Evaluate searches of an existing index by judgements of its documents.
+    """Evaluate searches of an existing index with judgements of its documents.
 
     Args:
         data: Queries and judgements, see `read_judgements`.
-        index: Index, alias, pattern, or several names with commas between.
+        index: Index, alias, pattern, or several names separated by commas.
         engine: Address and credentials.
         vector_field: Field that holds the vectors.
         settings: Settings to record in the report; the index is added.
@@ -166,10 +166,10 @@ def _ignore(message: str) -> None:
 def report_unknown_documents(
     engine: Engine, index: str, data: RetrievalCollection, report: Callable[[str], None]
 ) -> None:
-    """Warn of relevant documents that the index does not hold.
+    """Warn about relevant documents that the index does not hold.
 
     Raises:
-        IndexMismatch: it holds none of them.
+        IndexMismatch: the index holds none of them.
     """
     relevant = {document for grades in data.judgements.values() for document, grade in grades.items() if grade > 0}
     found = _count_documents(engine, index, relevant)
@@ -188,7 +188,7 @@ def report_unknown_documents(
 
 
 def _count_documents(engine: Engine, index: str, ids: Iterable[str]) -> int:
-    """How many of the ids exist; never more than there are, though several indices may hold one each."""
+    """Count the ids that exist; never more than there are, although several indices may hold the same id."""
     batches = batched(sorted(ids), _IDS_PER_REQUEST)
     return sum(min(len(some), engine.count(index, {"ids": {"values": list(some)}})) for some in batches)
 

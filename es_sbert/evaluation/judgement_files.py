@@ -2,11 +2,12 @@
 
 | file | content |
 |---|---|
-| `.csv`, `.tsv`, `.jsonl` (also .gz, .zst), `.parquet` | one judgement a row: query, document, grade |
-| `.jsonl` (also .gz, .zst), `.parquet` | one query a row, as of `index calibrate`: query, ids of relevant documents |
+| `.csv`, `.tsv`, `.jsonl` (also .gz, .zst), `.parquet` | one judgement per row: query, document, grade |
+| `.jsonl` (also .gz, .zst), `.parquet` | one query per row (see `index calibrate`): query, ids of relevant documents |
 | `.json` | the body of Elasticsearch's and OpenSearch's `_rank_eval`: `requests` with `ratings` |
 
-Columns have the names of `_ALIASES`, in any case; Quepid exports `query,docid,rating` or `Query Text,Doc ID,Rating`.
+Columns have the names of `_ALIASES`, in upper or lower case. Quepid exports `query,docid,rating` or
+`Query Text,Doc ID,Rating`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _ALIASES = {
     "document": ("document", "document_id", "docid", "doc_id", "_id", "id"),
     "grade": ("grade", "rating", "relevance", "score", "label"),
 }
-_IDS_REMEDY = 'Give one query a row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
-_REMEDY = "Give one judgement a row, with the columns query, document (its _id) and grade (a whole number)."
+_IDS_REMEDY = 'Give one query per row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
+_REMEDY = "Give one judgement per row, with the columns query, document (its _id) and grade (a whole number)."
 
 Judgements = dict[str, dict[str, int]]  # text of the query → id of the document → grade
 
@@ -42,7 +43,7 @@ def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollect
 
     Args:
         path: The file.
-        limit: At most so many queries, drawn by a fixed seed.
+        limit: Maximum number of queries, drawn with a fixed seed.
 
     Raises:
         SourceError: the file is missing or invalid (with its line), or no query has a relevant document.
@@ -110,7 +111,7 @@ def _read_columns(path: Path) -> Table:
         missing = [role for role, column in columns.items() if column is None]
         if missing:
             raise SourceError(
-                f"{path} has no column {', '.join(missing)}, but {', '.join(error.names) or 'none'}", _REMEDY
+                f"{path} has no column {', '.join(missing)}; it has {', '.join(error.names) or 'none'}", _REMEDY
             ) from None
         table = read_table(path, [column for column in columns.values() if column is not None])
         renamed = {role: table.columns[column] for role, column in columns.items() if column is not None}
@@ -118,17 +119,17 @@ def _read_columns(path: Path) -> Table:
 
 
 def _add_judgement(found: Judgements, query: object, document: object, grade: object) -> str | None:
-    """Add one judgement; returns what is wrong with it."""
+    """Add one judgement; return the problem with it, if there is one."""
     if not isinstance(query, str) or not query.strip():
         return f"query is not a text: {query!r}"
-    # JSON may hold numbers, which are the texts that engines make of them.
+    # JSON may hold numbers as ids, which engines convert to strings.
     if isinstance(document, bool) or not isinstance(document, str | int) or document == "":
         return f"document is not an id: {document!r}"
     number = _whole_number(grade)
     if number is None:
         return f"grade is not a whole number: {grade!r}"
     given = found.setdefault(query.strip(), {}).setdefault(str(document), number)
-    return None if given == number else f"{document!r} has had the grade {given} for {query!r}"
+    return None if given == number else f"{document!r} already has the grade {given} for {query!r}"
 
 
 def _whole_number(value: object) -> int | None:
@@ -151,7 +152,7 @@ def _read_rank_eval(path: Path) -> Judgements:
         raise SourceError(f"{path} is not valid JSON: {error}", "For JSON Lines, name the file .jsonl.") from error
     requests = body.get("requests") if isinstance(body, dict) else None
     if not isinstance(requests, list) or not requests:
-        raise SourceError(f"{path} has no list of requests, as the body of _rank_eval has", _REMEDY)
+        raise SourceError(f"{path} has no list of requests, which the body of _rank_eval needs", _REMEDY)
     found: Judgements = {}
     problems = RowErrors(path, "request")
     for number, request in enumerate(requests, start=1):
@@ -162,7 +163,7 @@ def _read_rank_eval(path: Path) -> Judgements:
 
 
 def _read_request(request: Any, found: Judgements) -> Iterator[str]:
-    """Add the ratings of a request; yields what is wrong with it."""
+    """Add the ratings of a request; yield the problems with it."""
     if not isinstance(request, dict) or not isinstance(request.get("ratings"), list):
         yield "there is no list of ratings"
         return
@@ -186,7 +187,7 @@ _UNSEARCHED = frozenset({"filter", "must_not", "aggs", "aggregations", "highligh
 
 
 def _query_texts(request: dict[str, Any]) -> Sequence[str]:
-    """The texts that a request searches for, each once."""
+    """The texts that a request searches for, without duplicates."""
     params = request.get("params")
     if isinstance(params, dict):
         texts = [value for value in params.values() if isinstance(value, str)]

@@ -19,7 +19,7 @@ from es_sbert.evaluation.evaluated_models import check_finite
 
 
 class Similarity(StrEnum):
-    """Similarity of two vectors, higher is more similar; distances are negated."""
+    """Similarity of two vectors. Distances are negated, so that a higher value is always more similar."""
 
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
@@ -35,7 +35,7 @@ def paired_similarity(
     A vector of zeros (a text without a known word) has the cosine 0 with everything.
 
     Args:
-        similarity: Which.
+        similarity: The similarity.
         first, second: *Shape:* ``(pairs, dimensions)``.
 
     Returns:
@@ -46,7 +46,7 @@ def paired_similarity(
         ValueError: the shapes differ.
     """
     if first.shape != second.shape or first.ndim != 2:
-        raise ValueError(f"vectors of the shapes {first.shape} and {second.shape} make no pairs")
+        raise ValueError(f"vectors of the shapes {first.shape} and {second.shape} do not form pairs")
     u, v = first.astype(np.float64), second.astype(np.float64)  # (pairs, dimensions) each
     check_finite(u, v)
     match similarity:
@@ -62,8 +62,8 @@ def paired_similarity(
 
 
 def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows scaled to unit length, *shape* ``(rows, dimensions)``; rows of zeros stay as they are."""
-    # By the largest value first: squares of very large or very small values would leave the range of float64.
+    """Rows scaled to unit length, *shape* ``(rows, dimensions)``; rows of zeros do not change."""
+    # Divided by the largest value first, because squares of very large or small values leave the range of float64.
     largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)  # (rows, 1)
     scaled = vectors / np.where(largest == 0, 1.0, largest)  # (rows, dimensions)
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)  # (rows, 1)
@@ -90,28 +90,28 @@ class Correlation:
 def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Correlation:
     """Correlations of a model's scores with gold scores.
 
-    Scores that are all equal order nothing; their correlation, which is undefined, counts as 0.
+    If all scores are equal, the correlation is undefined and counts as 0.
 
     Args:
         scores, gold: *Shape:* ``(pairs,)``.
 
     Raises:
-        SourceError: fewer than two pairs, or gold scores that are all equal: there is nothing to agree with.
+        SourceError: there are fewer than two pairs, or all gold scores are equal.
         ModelError: a score is not a finite number.
         ValueError: the shapes differ.
     """
     if scores.shape != gold.shape or scores.ndim != 1:
-        raise ValueError(f"scores of the shape {scores.shape} do not belong to gold scores {gold.shape}")
+        raise ValueError(f"scores of the shape {scores.shape} do not match gold scores of the shape {gold.shape}")
     predicted, expected = scores.astype(np.float64), gold.astype(np.float64)  # (pairs,) each
     check_finite(predicted)
     if len(expected) < 2 or _is_constant(expected):
         raise SourceError(
             f"{len(expected)} pairs with equal gold scores cannot be ranked",
-            "Give at least two pairs with different scores (a larger `limit`).",
+            "Give at least two pairs with different scores, or set a larger `limit`.",
         )
     if _is_constant(predicted):
         return Correlation(0.0, 0.0)
-    # Rounding in r of almost equal scores: centred first, they keep their digits.
+    # Centered first, so that almost equal scores do not lose their digits to rounding in r.
     pearson = stats.pearsonr(predicted - predicted.mean(), expected - expected.mean()).statistic
     return Correlation(100 * float(stats.spearmanr(predicted, expected).statistic), 100 * float(pearson))
 
@@ -132,12 +132,12 @@ def sts_correlations(
 
 
 def subset_rows(subsets: Sequence[str] | None, gold: NDArray[np.floating]) -> dict[str, NDArray[np.int64]]:
-    """Rows of all pairs, and of each subset where there are several.
+    """Rows of all pairs, and of each subset if there are several.
 
-    STS12–16 consist of several sources. The paper, as most do, correlates over all pairs of a year at once.
+    STS12–16 consist of several sources. Like most papers, the paper correlates over all pairs of a year at once.
 
     Args:
-        subsets: Name of each pair's subset; None where there are none.
+        subsets: Name of each pair's subset; None if there are none.
         gold: *Shape:* ``(pairs,)``; subsets with equal gold scores (small samples) are left out.
 
     Returns:
@@ -156,16 +156,16 @@ def _is_constant(values: NDArray[np.floating]) -> bool:
     return bool((values == values[0]).all())
 
 
-# As the paper's triplet objective, which has no dot product.
+# The distances of the paper's triplet objective, which does not use the dot product.
 DISTANCES = (Similarity.COSINE, Similarity.EUCLIDEAN, Similarity.MANHATTAN)
 
 
 def triplet_accuracy(
     anchors: NDArray[np.float32], positives: NDArray[np.float32], negatives: NDArray[np.float32]
 ) -> dict[Similarity, float]:
-    """Share of triplets × 100 with d(anchor, positive) < d(anchor, negative), by each distance.
+    """Share of triplets × 100 with d(anchor, positive) < d(anchor, negative), for each distance.
 
-    A tie is a failure: a model that gives all texts one vector has the accuracy 0.
+    A tie is a failure, so a model that gives all texts the same vector has the accuracy 0.
 
     Args:
         anchors, positives, negatives: *Shape:* ``(triplets, dimensions)``.
@@ -188,8 +188,8 @@ def triplet_accuracy(
 class DuplicateMetrics:
     """How well scores separate duplicates from other pairs; a pair with score ≥ threshold is a duplicate.
 
-    The thresholds are chosen on the measured pairs themselves: best F1 and accuracy are upper bounds, average
-    precision needs no threshold.
+    The thresholds are chosen on the measured pairs themselves, so the best F1 and accuracy are upper bounds. Average
+    precision does not need a threshold.
 
     Attributes:
         average_precision: Area under the precision-recall steps × 100.
@@ -210,7 +210,7 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
     """Measure scores of pairs against labels.
 
     Args:
-        scores: *Shape:* ``(pairs,)``, the higher the more alike.
+        scores: *Shape:* ``(pairs,)``; a higher score is more similar.
         labels: *Shape:* ``(pairs,)``: 1 for duplicates, 0 for others.
 
     Raises:
@@ -219,12 +219,12 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
         ValueError: the shapes differ.
     """
     if scores.shape != labels.shape or scores.ndim != 1:
-        raise ValueError(f"scores of the shape {scores.shape} do not belong to labels {labels.shape}")
+        raise ValueError(f"scores of the shape {scores.shape} do not match labels of the shape {labels.shape}")
     check_finite(scores.astype(np.float64))
     if set(labels.tolist()) != {0, 1}:
         raise SourceError(
             "duplicates are measured on pairs of which some are duplicates (1) and some are not (0)",
-            "Give a file with both (a larger `limit`).",
+            "Give a file with both, or set a larger `limit`.",
         )
     duplicate_count = int(labels.sum())
     other_count = len(labels) - duplicate_count
@@ -235,7 +235,7 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
     thresholds = _midway(found[1:])  # (cuts,)
     f1 = 2 * right / (right + wrong + duplicate_count)  # (cuts,): 2PR / (P + R), without dividing by zero
     correct = right + other_count - wrong  # (cuts,)
-    # The first best: where several cuts are as good, the one that calls the fewest pairs duplicates.
+    # Of several best cuts, the first one is taken, which calls the fewest pairs duplicates.
     best_f1, best_accuracy = int(f1.argmax()), int(correct.argmax())
     return DuplicateMetrics(
         average_precision=100 * float(average_precision_score(labels, scores)),
@@ -249,12 +249,12 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
 
 
 def _midway(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A threshold above all of some falling scores, one between every two of them, and the last score.
+    """Thresholds for descending scores: one above all of them, one between every two, and the last score.
 
     *Shape:* ``(scores + 1,)``.
     """
     lower = np.append(scores[1:], scores[-1])  # (scores,)
     middle = lower + (scores - lower) / 2
-    # Rounded onto the lower score, the middle would take that in as well.
+    # A middle that is rounded to the lower score would include that score too.
     middle = np.where(middle == lower, scores, middle)
     return np.append(np.nextafter(scores[0], np.inf), middle)

@@ -47,7 +47,7 @@ from es_sbert.evaluation.pair_metrics import Correlation, correlate
 FOLDS = 10
 # Inverse penalties for vectors of mean length 1: SentEval's grid covers about these for vectors of length 10.
 PENALTIES = tuple(4.0**power for power in range(6))
-# lbfgs ends long before on vectors of such length.
+# With vectors of this length, lbfgs converges long before this limit.
 _ITERATIONS = 2000
 
 
@@ -73,9 +73,9 @@ class SentEvalResult:
     """Result of the classifier on unseen examples.
 
     Attributes:
-        accuracy: × 100; of several folds, the mean over folds.
-        f1: F1 × 100 of the class `1`, where the classes are 0 and 1; else None.
-        dev_accuracy: × 100, what the penalty was chosen by.
+        accuracy: Accuracy × 100; with several folds, the mean over the folds.
+        f1: F1 × 100 of the class `1` if the classes are 0 and 1; otherwise None.
+        dev_accuracy: Accuracy × 100 by which the penalty was chosen.
     """
 
     accuracy: float
@@ -114,10 +114,10 @@ def evaluate_split(
     """Accuracy on given test examples.
 
     Args:
-        train: What the classifier is fitted on.
-        test: What it is measured on.
-        dev: What chooses the penalty; None: stratified folds of the training examples.
-        folds: How many of these; a fixed seed shuffles them.
+        train: Examples that the classifier is fitted on.
+        test: Examples that it is measured on.
+        dev: Examples by which the penalty is chosen; None for stratified folds of the training examples.
+        folds: Number of these folds, which are shuffled with a fixed seed.
 
     Raises:
         SourceError: fewer than two classes, a class with fewer training examples than folds, or no test examples.
@@ -165,12 +165,12 @@ def _check_classes(examples: LabelledFeatures, *, at_least: int) -> None:
     if len(names) < 2:
         raise SourceError(
             f"all {len(examples.classes)} examples are of one class",
-            "Give examples of at least two (a larger `limit`).",
+            "Give examples of at least two classes, or set a larger `limit`.",
         )
     if counts.min() < at_least:
         raise SourceError(
-            f"the class {names[counts.argmin()]} has {counts.min()} examples, {at_least} are needed",
-            "Give more of them (a larger `limit`).",
+            f"the class {names[counts.argmin()]} has {counts.min()} examples, but {at_least} are needed",
+            "Give more of them, or set a larger `limit`.",
         )
 
 
@@ -189,7 +189,7 @@ class FoldedCorrelation:
 
     Attributes:
         mean: Mean of r and of ρ over the folds.
-        folds: Of each fold, in order.
+        folds: Correlation of each fold, in order.
     """
 
     mean: Correlation
@@ -200,7 +200,7 @@ def grades(labels: Sequence[str]) -> NDArray[np.float64]:
     """Labels as grades, *shape* ``(pairs,)``.
 
     Raises:
-        SourceError: a label that is none of the four.
+        SourceError: a label is not one of the four.
     """
     unknown = sorted(set(labels) - set(GRADES))
     if unknown:
@@ -218,19 +218,19 @@ def random_splits(labels: Sequence[str], *, folds: int = ARGUMENT_FOLDS, seed: i
     if count < folds:
         raise SourceError(
             f"{folds} folds need {folds} pairs of every label; there are {count} of {rarest}",
-            "Give more pairs (a larger `limit`), or use fewer folds.",
+            "Give more pairs, set a larger `limit`, or use fewer folds.",
         )
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
     return list(splitter.split(np.zeros(len(labels)), np.array(labels)))
 
 
 def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int = 0) -> list[FoldSplit]:
-    """Folds that share no topic: what is scored is of topics that were not trained on.
+    """Folds that share no topic, so that no topic is both trained on and scored.
 
     Args:
         topics: Topic of each pair.
-        folds: How many groups of topics, chosen by the seed.
-        seed: For grouping the topics.
+        folds: Number of groups of topics, chosen by the seed.
+        seed: Seed of the grouping.
 
     Raises:
         SourceError: fewer topics than folds.
@@ -239,7 +239,7 @@ def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int =
     if len(distinct) < folds:
         raise SourceError(
             f"{len(distinct)} topics cannot be split into {folds} folds",
-            "Give pairs of more topics (a larger `limit`), or use fewer folds.",
+            "Give pairs of more topics, set a larger `limit`, or use fewer folds.",
         )
     splitter = GroupKFold(folds, shuffle=True, random_state=seed)
     rows = np.zeros(len(topics))  # (pairs,)
@@ -273,8 +273,8 @@ def svr_scores(
 ) -> NDArray[np.float64]:
     """Scores by a support vector regression, *shape* ``(pairs,)``: the baseline of Misra et al. 2016.
 
-    Each fold is scored by a model that was trained on the others. Features are standardized on the rows trained on;
-    kernel and constants are scikit-learn's defaults.
+    Each fold is scored by a model that was trained on the others. Features are standardized on the training rows.
+    Kernel and constants are scikit-learn's defaults.
 
     Args:
         features: *Shape:* ``(pairs, features)``.

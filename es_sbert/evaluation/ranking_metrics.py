@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from es_sbert.errors import SourceError
 
-DEPTH = 100  # hits that a metric looks at, at most
-MAIN_METRIC = "ndcg@10"  # which decides where one number must
+DEPTH = 100  # maximum number of hits that a metric looks at
+MAIN_METRIC = "ndcg@10"  # for decisions that need a single metric
 METRICS = (MAIN_METRIC, "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
 
 Run = dict[str, dict[str, float]]  # query → document → score
@@ -17,7 +17,7 @@ QueryScores = dict[str, dict[str, float]]  # query → metric → value
 
 
 def ranked_run(rankings: Mapping[str, Sequence[str]]) -> Run:
-    """Rankings as a run that keeps their order: an engine has already decided how equal scores rank."""
+    """Rankings as a run that keeps their order, because an engine has already ranked equal scores."""
     return {
         query: {document: -float(rank) for rank, document in enumerate(documents)}
         for query, documents in rankings.items()
@@ -33,7 +33,7 @@ def measure_queries(run: Run, judgements: Mapping[str, Grades]) -> QueryScores:
     """Metrics of each judged query, × 100.
 
     Args:
-        run: For every judged query the documents found, with scores; a query without documents is `{}`. Of equal
+        run: The documents found for every judged query, with scores; `{}` for a query without documents. With equal
             scores, the larger document id ranks first, as in trec_eval; see `ranked_run` for another order.
         judgements: Query → document → grade, 0 or less is not relevant; queries without a relevant document are not
             judged.
@@ -67,8 +67,8 @@ def measure_ranking(ranking: Sequence[str], grades: Grades) -> dict[str, float]:
     """The metrics of `measure_queries` for one query.
 
     Args:
-        ranking: Documents, best first, each once.
-        grades: With at least one above 0.
+        ranking: Documents, best first, without duplicates.
+        grades: Document → grade, at least one above 0.
     """
     gains = [max(0, grades.get(document, 0)) for document in ranking[:DEPTH]]
     relevant = sum(grade > 0 for grade in grades.values())

@@ -1,4 +1,4 @@
-"""Whether two systems differ, from their scores for the same queries; two retrieval reports compared by that.
+"""Test whether two systems differ, by their scores for the same queries, and compare two retrieval reports.
 
 The confidence interval comes from a paired bootstrap over queries (Efron and Tibshirani 1993, chapter 13; Sakai 2006,
 "Evaluating Evaluation Metrics based on the Bootstrap"), the p-value from a paired randomization test (Smucker, Allan
@@ -25,14 +25,14 @@ DEFAULT_RESAMPLES = 10_000
 DEFAULT_CONFIDENCE = 0.95
 # Numbers drawn at a time: 8 MB of doubles.
 _BLOCK_VALUES = 1 << 20
-# Up to so many queries that differ, all 2^n assignments of signs are counted: fewer than the default resamples.
+# With at most this many queries that differ, all 2^n assignments of signs are counted: fewer than the resamples.
 _MAX_EXACT = 13
-# Differences of the statistic that come from the order of a sum.
+# Differences of the statistic that are due to the order of a sum.
 _ROUNDING = 1e-12
 
 
 class Verdict(StrEnum):
-    """What the test says of the first system."""
+    """The result of the test for the first system."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -41,15 +41,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Two systems on the same queries.
+    """The comparison of two systems on the same queries.
 
     Attributes:
         queries: Number of queries.
         first, second: Mean score of each system; with groups, the mean over the groups' means.
         difference: `first` − `second`.
         low, high: Ends of the interval of the difference.
-        p_value: Two-sided, of the hypothesis that the two systems are exchangeable.
-        confidence: Of the interval; 1 − confidence is the level of the test.
+        p_value: Two-sided p-value of the hypothesis that the two systems are exchangeable.
+        confidence: Confidence of the interval; 1 − confidence is the level of the test.
     """
 
     queries: int
@@ -82,18 +82,18 @@ def paired_difference(
 
     Args:
         first, second: Score of each query. *Shape:* ``(queries,)`` each, in the same order.
-        seed: Of the resampling; the same seed gives the same result.
+        seed: Seed of the resampling; the same seed gives the same result.
         groups: Group of each query, for example its collection. Every group then counts the same, however many
             queries it has, and queries are resampled within their groups.
-        resamples: Bootstrap samples, and random assignments of the test.
-        confidence: Of the interval, between 0 and 1.
+        resamples: Number of bootstrap samples, and of random assignments of the test.
+        confidence: Confidence of the interval, between 0 and 1.
 
     Returns:
-        The difference of the means with a percentile interval and a p-value. Up to 13 queries with different scores,
-        the p-value is exact; else it is (1 + assignments at least as extreme) / (1 + resamples), so never 0.
+        The difference of the means with a percentile interval and a p-value. With up to 13 queries that differ, the
+        p-value is exact; otherwise it is (1 + assignments at least as extreme) / (1 + resamples), so never 0.
 
     Raises:
-        UsageError: no query, scores of different lengths, or a score that is not a finite number.
+        UsageError: there are no queries, the scores have different lengths, or a score is not a finite number.
     """
     ours, theirs = (np.asarray(values, dtype=np.float64) for values in (first, second))  # (queries,) each
     if ours.ndim != 1 or ours.shape != theirs.shape or not len(ours):
@@ -104,7 +104,7 @@ def paired_difference(
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         raise UsageError("a score is not a finite number", "Leave out queries that have no score.")
     places = _group_places(groups, len(ours))
-    weights = np.empty(len(ours))  # (queries,): what a query adds to the mean
+    weights = np.empty(len(ours))  # (queries,): weight of each query in the mean
     for own in places:
         weights[own] = 1 / (len(places) * len(own))
     differences = ours - theirs
@@ -152,7 +152,7 @@ def _randomization_p_value(terms: Doubles, resamples: int, random: np.random.Gen
     """Share of the assignments of signs whose sum is at least as far from 0.
 
     Args:
-        terms: What each query adds to the difference of the means. *Shape:* ``(queries,)``.
+        terms: Contribution of each query to the difference of the means. *Shape:* ``(queries,)``.
     """
     changed = terms[terms != 0]  # the sign of 0 changes nothing
     if not len(changed):
@@ -183,7 +183,7 @@ def difference_line(found: PairedDifference, first: str, second: str, metric: st
     """The result as one line: `A is better than B: nDCG@10 +1.20 (95 % interval +0.30 to +2.10, p = 0.008, …)`.
 
     Args:
-        found: With scores × 100.
+        found: The difference, with scores × 100.
         first, second: Names of the systems.
         metric: Name of the score.
     """
@@ -201,11 +201,12 @@ def difference_line(found: PairedDifference, first: str, second: str, metric: st
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two systems on the same data.
+    """The comparison of two systems on the same data.
 
     Attributes:
         first, second: Names of the systems.
-        differences: Data set → metric → difference. Of several sets, `average` comes last: each set counts the same.
+        differences: Data set → metric → difference. With several sets, `average` comes last, in which each set counts
+            the same.
     """
 
     first: str
@@ -221,17 +222,17 @@ class Comparison:
 
 
 def compare_reports(first: EvaluationReport, second: EvaluationReport, names: tuple[str, str]) -> Comparison:
-    """Compare two reports of the task retrieval, of the same data.
+    """Compare two retrieval reports on the same data.
 
     Args:
         names: Names of the systems.
 
     Raises:
-        UsageError: the reports are of other data or queries, or have no scores of queries.
+        UsageError: the reports have different data or queries, or no scores of single queries.
     """
     ours, theirs = ([row for row in report.rows if row.scores] for report in (first, second))
     if not ours or [_queries(row) for row in ours] != [_queries(row) for row in theirs]:
-        raise UsageError("the two reports are not of the same queries", "Evaluate both systems on the same data.")
+        raise UsageError("the two reports do not have the same queries", "Evaluate both systems on the same data.")
     pairs = list(zip(ours, theirs, strict=True))
     differences = {own.data: _compare(((own, other),)) for own, other in pairs}
     if len(pairs) > 1:
@@ -257,7 +258,7 @@ def _compare(pairs: Sequence[tuple[ReportRow, ReportRow]]) -> dict[str, PairedDi
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """The verdict by nDCG@10 for each data set, and all metrics of the last one, which is the average of several."""
+    """The verdict by nDCG@10 for each data set, then all metrics of the last one (the average if there are several)."""
     first, second = comparison.first, comparison.second
     label = metric_label(MAIN_METRIC)
     for data, own in comparison.differences.items():

@@ -16,7 +16,7 @@ from es_sbert.messages import setting_text
 
 
 class EvaluationTask(StrEnum):
-    """What can be measured."""
+    """The tasks of `evaluate`."""
 
     STS = "sts"
     TRIPLET = "triplet"
@@ -28,10 +28,10 @@ class EvaluationTask(StrEnum):
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What is known of a task.
+    """Properties of a task.
 
     Attributes:
-        title: For the model card.
+        title: Its title in a model card.
         hub_task: Its name in the front matter of a model card.
         folder: Its folder in the folder of all tasks.
         roles: Roles of columns, including optional ones.
@@ -66,10 +66,10 @@ class StsPairs:
     """Pairs with gold similarities (task `sts`).
 
     Attributes:
-        name: Of the data set.
-        first, second: Texts, one a pair.
+        name: Name of the data set.
+        first, second: Texts, one per pair.
         scores: *Shape:* ``(pairs,)``, on any scale.
-        subsets: Name of each pair's subset; None where there are none.
+        subsets: Name of each pair's subset; None if there are none.
     """
 
     name: str
@@ -94,8 +94,8 @@ class ArgumentPairs:
     """Pairs of arguments of one topic (task `argument`).
 
     Attributes:
-        labels: NS, DTORCD, SS or HS, one a pair.
-        topics: One a pair.
+        labels: NS, DTORCD, SS or HS, one per pair.
+        topics: Topics, one per pair.
     """
 
     name: str
@@ -111,7 +111,7 @@ class LabelledTexts:
 
     Attributes:
         texts: One list of texts, or two for pairs.
-        classes: One an example.
+        classes: Classes, one per example.
     """
 
     texts: tuple[list[str], ...]
@@ -123,8 +123,8 @@ class ClassificationData:
     """One task of SentEval (task `transfer`).
 
     Attributes:
-        train: All examples, where there is no `test`.
-        dev, test: Given splits.
+        train: Training examples; all examples if there is no `test`.
+        dev, test: The other splits; None if the data does not have them.
     """
 
     name: str
@@ -152,10 +152,10 @@ class RetrievalCollection:
     """A test collection (task `retrieval`).
 
     Attributes:
-        documents: Id → text, the title in front.
-        queries: Id → text; judged ones only.
+        documents: Id → text, with the title in front.
+        queries: Id → text; only judged queries.
         judgements: Query → document → grade; 0 is not relevant.
-        empty: Ids of documents that have no text and are not among the others: they count as not found.
+        empty: Ids of documents without text. They are not in `documents` and count as not found.
     """
 
     name: str
@@ -165,9 +165,9 @@ class RetrievalCollection:
     empty: tuple[str, ...] = ()
 
     def own(self, query: str) -> str | None:
-        """The document that a query is, if it is one: never an answer to itself.
+        """The document that is the query itself, which is never an answer to it; None if there is no such document.
 
-        Equal ids alone say nothing: some collections number queries and documents alike.
+        Equal ids are not enough, because some collections number queries and documents alike.
         """
         text, document = self.queries[query].strip(), self.documents.get(query)
         return query if document is not None and text and text in document else None
@@ -179,9 +179,9 @@ _SAMPLE_SEED = 0
 
 
 def sample_rows(count: int, limit: int | None) -> NDArray[np.int64]:
-    """Rows to keep, rising, *shape* ``(rows,)``: all of `count`, or `limit` of them drawn by a fixed seed.
+    """Rows to keep, ascending, *shape* ``(rows,)``: all of `count`, or `limit` of them drawn with a fixed seed.
 
-    Drawn and not cut off at the end: many files are sorted by label or topic.
+    The first rows would not be a fair sample, because many files are sorted by label or topic.
     """
     if limit is None or limit >= count:
         return np.arange(count, dtype=np.int64)
@@ -190,18 +190,18 @@ def sample_rows(count: int, limit: int | None) -> NDArray[np.int64]:
 
 
 def read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> Table:
-    """Read a file's columns by what they are for.
+    """Read a file's columns by their roles.
 
     Args:
-        path: As for `read_table`.
-        roles: What is needed: the names that columns have by default.
-        columns: Role → column, where it has another name.
+        path: See `read_table`.
+        roles: The roles that are needed, which are the default names of the columns.
+        columns: Role → column, if the column has another name.
 
     Returns:
         The table with the roles as names of its columns.
 
     Raises:
-        SourceError: as `read_table`.
+        SourceError: see `read_table`.
     """
     names = {role: columns.get(role, role) for role in roles}
     try:
@@ -221,16 +221,16 @@ def has_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> b
     try:
         read_roles(path, roles, columns)
     except SourceError:
-        # Where it is the file that is wrong and not the column, the read that follows says so.
+        # If the file itself is invalid and not only the column, the next read reports it.
         return False
     return True
 
 
 def check_labels(table: Table, column: str, allowed: Sequence[str]) -> None:
-    """Refuse any other label.
+    """Refuse labels that are not allowed.
 
     Raises:
-        SourceError: with the lines.
+        SourceError: a label is not allowed; the message names the lines.
     """
     problems = table.problems()
     for value, line in zip(table.columns[column], table.lines.tolist(), strict=True):
@@ -240,7 +240,7 @@ def check_labels(table: Table, column: str, allowed: Sequence[str]) -> None:
 
 
 def texts_at(table: Table, rows: NDArray[np.int64], *columns: str) -> list[list[str]]:
-    """Some rows of columns of texts, one list for each column.
+    """The texts in some rows, one list for each column.
 
     Raises:
         SourceError: a row of the file, kept or not, has no text.

@@ -2,7 +2,7 @@
 
 | task | files in the folder | columns |
 |---|---|---|
-| sts | `sts/NAME-dev`, `sts/NAME-test` | sentence1, sentence2, score; subset where there are several |
+| sts | `sts/NAME-dev`, `sts/NAME-test` | sentence1, sentence2, score; subset if there are several |
 | triplet | `triplets/NAME-dev`, `triplets/NAME-test` | anchor, positive, negative |
 | argument | `argument/NAME` | topic, sentence_1, sentence_2, label |
 | transfer | `transfer/NAME`, or `NAME-train`, `-dev`, `-test` | text, label; for pairs sentence1, sentence2, label |
@@ -66,13 +66,13 @@ def read_task_data(
     Args:
         task: The task.
         folder, files: See `read_folder` and `read_files`; one of the two.
-        limit: At most so many examples of each file.
+        limit: Maximum number of examples of each file.
         columns: Role → column. Roles of other tasks are ignored.
         report: Called with warnings.
 
     Raises:
         UsageError: neither a folder nor files were given, or both.
-        SourceError: as `read_folder` and `read_files`.
+        SourceError: see `read_folder` and `read_files`.
     """
     if (folder is None) == (not files):
         raise UsageError("give either a folder of data or files", "Name one of them: `data=FOLDER`, or `files=FILE`.")
@@ -94,14 +94,14 @@ def read_folder(
     """All data sets of a task in a folder, sorted by name.
 
     Args:
-        task: Which.
+        task: The task.
         folder: The folder of all tasks (with `sts/`, `triplets/`, …), or that of this task.
-        limit: At most so many examples (for retrieval: queries) of each file, drawn by a fixed seed.
-        columns: As for `read_files`.
+        limit: Maximum number of examples (for retrieval: queries) of each file, drawn with a fixed seed.
+        columns: See `read_files`.
 
     Raises:
-        SourceError: there is no such a folder, no data of the task in it, or a file that is not as it should be (with
-            its line).
+        SourceError: the folder does not exist, holds no data for the task, or has an invalid file (the message names
+            the line).
     """
     if not folder.is_dir():
         raise SourceError(f"there is no folder {folder}", "Check `data`.")
@@ -128,27 +128,27 @@ def read_folder(
 
 
 def _beir_folders(folder: Path) -> list[Path]:
-    """The folder itself if it holds a corpus, else its folders that do."""
+    """The folder itself if it holds a corpus; otherwise the folders in it that do."""
     return [folder] if is_beir_folder(folder) else sorted(filter(is_beir_folder, folder.iterdir()))
 
 
 def read_files(
     task: EvaluationTask, files: Sequence[Path], *, limit: int | None = None, columns: Mapping[str, str] = _NO_RENAMES
 ) -> list[TaskData]:
-    """The data sets that files hold, in the order given; for transfer, splits of one name are one data set.
+    """Read the data sets in files, in the given order. For transfer, splits with one name are one data set.
 
     Args:
-        task: Which.
-        files: Of that task.
-        limit: At most so many examples of each, drawn by a fixed seed.
-        columns: One of the task's roles → the column of the files, where that has another name.
+        task: The task.
+        files: Files of the task.
+        limit: Maximum number of examples of each file, drawn with a fixed seed.
+        columns: Role of the task → column of the files, if the column has another name.
 
     Raises:
-        SourceError: a file is missing, broken or not as it should be (with its line).
+        SourceError: a file is missing or invalid (the message names the line).
         UsageError: the task is retrieval (its data is a folder), or a test split has no training split.
     """
     if task is EvaluationTask.RETRIEVAL:
-        raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with `data`.")
+        raise UsageError("retrieval needs documents, queries and judgements", "Set `data` to their folder.")
     if task is EvaluationTask.TRANSFER:
         return _read_classifications(files, limit, columns)
     return [_read_file(task, path, limit, columns) for path in files]
@@ -177,7 +177,7 @@ def _read_file(task: EvaluationTask, path: Path, limit: int | None, columns: Map
 
 
 def _read_classifications(files: Sequence[Path], limit: int | None, columns: Mapping[str, str]) -> list[TaskData]:
-    """Files grouped by the name in front of `-train`, `-dev` and `-test`."""
+    """Read files, grouped by the name in front of `-train`, `-dev` and `-test`."""
     groups: dict[str, dict[str, Path]] = {}
     for path in files:
         split = _split_name(path)
@@ -217,11 +217,11 @@ def _read_labelled_texts(path: Path, limit: int | None, columns: Mapping[str, st
 
 
 def _dataset_name(path: Path) -> str:
-    """`stsb-en-test` of `stsb-en-test.tsv.gz`."""
+    """`stsb-en-test` for `stsb-en-test.tsv.gz`."""
     return path.name.partition(".")[0]
 
 
 def _split_name(path: Path) -> str:
-    """`test` of `stsb-en-test.tsv.gz`; empty where the name ends in no split."""
+    """`test` for `stsb-en-test.tsv.gz`; empty if the name does not end in a split."""
     last = _dataset_name(path).rpartition("-")[2]
     return last if last in _SPLITS else ""

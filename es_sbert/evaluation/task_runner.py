@@ -51,7 +51,7 @@ def run_task(
     settings: Mapping[str, str | int | float | None] | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> EvaluationReport:
-    """Evaluate a model.
+    """Evaluate a model on a task.
 
     Args:
         model: The model.
@@ -60,8 +60,11 @@ def run_task(
         settings: Settings to record in the report.
         progress: Called with progress messages.
 
+    Returns:
+        The figures of each data set; for several collections of retrieval also their average.
+
     Raises:
-        UsageError: the task needs sentence vectors, and the model only scores pairs.
+        UsageError: the task needs sentence vectors, but the model only scores pairs.
         SourceError: no metric is defined for the data (all of one class, …).
         ModelError: the model returned NaN or infinite values.
     """
@@ -97,13 +100,13 @@ def require_vectors(model: SentenceEmbedder | PairScorer, task: EvaluationTask) 
     """The model, if it returns sentence vectors.
 
     Raises:
-        UsageError: it only scores pairs.
+        UsageError: the model only scores pairs.
     """
     if isinstance(model, SentenceEmbedder):
         return model
     raise UsageError(
-        f"the task {task} needs sentence vectors, and {model.name} only scores pairs",
-        "Measure it by sts, duplicates or argument, or give a sentence encoder.",
+        f"the task {task} needs sentence vectors, but {model.name} only scores pairs",
+        "Evaluate it on sts, duplicates or argument, or use a sentence encoder.",
     )
 
 
@@ -186,7 +189,7 @@ def _evaluate_senteval(model: SentenceEmbedder, data: ClassificationData) -> Rep
 
 
 def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> Run:
-    """The nearest documents to each query by exact cosine, queries that are documents left out of their own answers."""
+    """The nearest documents to each query by exact cosine; a query that is a document is not an answer to itself."""
     queries, documents = list(data.queries), list(data.documents)
     (questions,) = embed_columns(model, list(data.queries.values()), kind="query")
     (corpus,) = embed_columns(model, list(data.documents.values()), kind="document")
@@ -201,7 +204,7 @@ def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> Run:
 
 
 def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None) -> list[Vectors]:
-    """Vectors of columns of texts, *shape* ``(texts, dimensions)`` each; equal texts run once."""
+    """Vectors of columns of texts, *shape* ``(texts, dimensions)`` each; equal texts are embedded once."""
     places = {text: place for place, text in enumerate(dict.fromkeys(text for column in columns for text in column))}
     vectors = model.embed(list(places), kind)  # (different texts, dimensions)
     return [vectors[[places[text] for text in column]] for column in columns]

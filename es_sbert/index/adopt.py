@@ -1,7 +1,7 @@
 """Adopt the vectors of a known model without embedding the documents again (`es-sbert index adopt`).
 
-A sample of the vectors is compared with the model. If it passes, the mapping gets the field's metadata, and each
-document the metadata of its vector, by partial updates that change nothing else.
+A sample of the vectors is compared with the model. If it passes, the mapping gets the field's metadata. Each document
+gets the metadata of its vector by a partial update that changes nothing else.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _MIN_COSINE = 0.999
 
 @dataclass(frozen=True)
 class AdoptionSettings:
-    """What is checked, and how strictly.
+    """Settings for checking and adopting vectors.
 
     Attributes:
         sample: Documents that are embedded and compared before anything is written.
-        seed: Which documents those are.
-        min_cosine: Cosine from which on a vector counts as the model's; None for the default, see `least_cosine`.
+        seed: Seed of the random sample.
+        min_cosine: Lowest cosine at which a vector counts as the model's; None for the default, see `least_cosine`.
         share: Share of the sample that must have such a vector.
-        all_documents: Whether the other documents are compared too, each before it is adopted.
-        dry_run: Whether nothing is written.
+        all_documents: Whether each of the other documents is compared too before it is adopted.
+        dry_run: Whether to check the sample without writing anything.
         retry_seconds: How long transient failures are retried.
     """
 
@@ -77,11 +77,11 @@ class AdoptionSettings:
     retry_seconds: float = 300.0
 
     def least_cosine(self, adoptable: AdoptableField) -> float:
-        """Cosine from which on a vector of the field counts as the model's.
+        """The lowest cosine at which a vector of the field counts as the model's.
 
-        By default 0.999. Of bytes less by twice what rounding takes of vectors of unit length times 127, as other
-        programs write them: a step is 1/127, its mean square error 1/12 of its square, and half of the sum over all
-        dimensions is what the cosine loses.
+        The default is 0.999. For bytes it is lower by twice the cosine that rounding costs. Other programs write bytes
+        as vectors of unit length times 127: a step is 1/127, its mean square error is 1/12 of its square, and the
+        cosine loses half of the sum over all dimensions.
         """
         if self.min_cosine is not None:
             return self.min_cosine
@@ -97,22 +97,25 @@ def adopt_vectors(
     *,
     report: Callable[[str], None] = lambda message: None,
 ) -> AdoptionReport:
-    """Check a sample of the vectors and, where it passes, make the field es-sbert's.
+    """Check a sample of the vectors and adopt the field if it passes.
 
-    Later loads tell by the metadata which texts have changed. The index should be at rest.
+    Later loads detect changed texts by the metadata. The index should not be written to during the adoption.
 
     Args:
-        report: Called with what is being done.
+        report: Called with progress messages.
+
+    Returns:
+        The results of the check and, if anything was written, of the adoption.
 
     Raises:
-        IndexMismatch: other dimensions, another model, no vector that could be adopted, or no text.
-        EngineError: the engine failed. What was written until then stays, and the same command resumes.
+        IndexMismatch: the dimensions or the model differ, or the field has no vector to adopt or no text.
+        EngineError: the engine failed. Updates written before that are kept, and the same command resumes.
     """
     info, plain = encoder.info, engine
     retrying = make_retrier(
         RetryPolicy(settings.retry_seconds), lambda reason: report(f"waiting for the engine: {reason}")
     )
-    # For what is read. Changes are retried as a whole, on the engine itself.
+    # For reads only. Each change is retried as a whole and uses the plain engine.
     engine = cast(Engine, RetryingEngine(plain, retrying))
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
     name = adoptable.state.name
@@ -124,7 +127,7 @@ def adopt_vectors(
     if not waiting:
         if adoptable.stored is not None or not with_vector:
             raise _nothing_to_adopt_error(adoptable, with_vector)
-        # The mapping alone has forgotten the field: another program has replaced `_meta`.
+        # Only the mapping has lost the field, because another program replaced `_meta`.
         sampled = has_vector
     compared = waiting or with_vector
     report(
@@ -144,16 +147,16 @@ def adopt_vectors(
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")
     writer = MetadataWriter(plain, adoptable, found.meta, encoder, settings, report)
     written = writer.write(check.failing, waiting)
-    # Another machine may have erased the entry since.
+    # Another machine may have erased the entry in the meantime.
     retrying(partial(put_adopted_field, plain, adoptable, found.meta))
     return replace(found, written=written)
 
 
 def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFieldMeta) -> None:
-    """Make the mapping say that es-sbert fills the field.
+    """Record in the mapping that es-sbert fills the field.
 
     Raises:
-        IndexMismatch: another process has adopted it with another model since.
+        IndexMismatch: another process has adopted the field with another model in the meantime.
         IndexMissing, EngineError: see `update_mapping`.
     """
 
@@ -171,13 +174,13 @@ def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFie
 def check_sample(
     engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, settings: AdoptionSettings
 ) -> SampleCheck:
-    """Compare documents taken at random.
+    """Compare the vectors of a random sample of documents with the model.
 
     Args:
         query: See `read_sample`.
 
     Raises:
-        IndexMismatch: none of them has a text.
+        IndexMismatch: none of the sampled documents has a text.
         EngineError: the engine failed.
     """
     sample = read_sample(engine, adoptable, query, settings.sample, settings.seed)
@@ -192,15 +195,15 @@ def check_sample(
 def _nothing_to_adopt_error(adoptable: AdoptableField, with_vector: int) -> IndexMismatch:
     name = adoptable.state.name
     if not with_vector:
-        # A field of another program is refused by a load.
+        # A load refuses a field that another program fills.
         other = "" if adoptable.stored is not None else " --vector-field OTHER"
         return IndexMismatch(
             f"no document of {name} has a vector in {adoptable.name}",
-            f"Embed them: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
+            f"Embed the documents: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
         )
     return IndexMismatch(
-        f"{adoptable.where} is es-sbert's already: all {with_vector:,} vectors in it have metadata",
-        f"`es-sbert index show {name}` tells the model; `es-sbert ingest --index {name}` embeds what is not current.",
+        f"es-sbert already fills {adoptable.where}: all {with_vector:,} vectors in it have metadata",
+        f"`es-sbert index show {name}` shows the model; `es-sbert ingest --index {name}` embeds outdated documents.",
     )
 
 
@@ -209,19 +212,19 @@ def _no_text_error(adoptable: AdoptableField, without_text: int, unreadable: int
     names = mapping_field_names(adoptable.state.mappings.get("properties", {}))
     missing = [field for field in template.fields if field not in names]
     reason = f"{without_text:,} have no text" + (
-        f", and {unreadable:,} have something else than a string there" if unreadable else ""
+        f", and {unreadable:,} have a value that is not a string" if unreadable else ""
     )
     own = [field for field in names if field.partition(".")[0] != adoptable.name]
     return IndexMismatch(
-        f"no sampled document of {name} with a vector has a text for {template.template!r}: {reason}",
-        "Give `text_fields` or `text_template` as it was when the vectors were made. "
+        f"none of the sampled documents of {name} has a text for {template.template!r}: {reason}",
+        "Set `text_fields` or `text_template` to what it was when the vectors were made. "
         + fields_hint(missing, own, "The index has", derived_fields(adoptable.state.mappings)),
     )
 
 
 @dataclass(frozen=True)
 class _MetadataUpdate:
-    """The metadata of one document as lines of a bulk request."""
+    """The metadata of one document, as lines of a bulk request."""
 
     key: DocumentKey
     is_adopted: bool
@@ -229,20 +232,20 @@ class _MetadataUpdate:
 
 
 class MetadataWriter:
-    """Writes the metadata of all vectors of a field that have none.
+    """Writes metadata for the vectors of a field that lack it.
 
-    A document is updated only if nobody has written it since it was read. What was written stays when the command is
-    stopped, and the next run resumes with the other documents.
+    A document is updated only if it has not been written since it was read. If the command is stopped, its updates are
+    kept, and the next run resumes with the other documents.
 
     Args:
         adoptable: The field.
-        meta: What the mapping says of it now.
-        encoder: Its model: counts the tokens of the texts.
+        meta: The field's metadata in the mapping.
+        encoder: The encoder of its model.
         settings: How strictly documents are checked, and how long transient failures are retried.
-        report: Called with the reason of each retry, and with the progress.
+        report: Called with the reason for each retry and with the progress.
 
     Attributes:
-        counts: What became of the documents so far.
+        counts: The results so far.
     """
 
     def __init__(
@@ -270,19 +273,22 @@ class MetadataWriter:
         self.counts = MetadataCounts()
 
     def write(self, failing: Collection[ComparedDocument], waiting: int) -> MetadataCounts:
-        """Go through the documents that have a vector and no metadata.
+        """Write metadata to the documents that have a vector but no metadata.
 
         Args:
-            failing: Documents that are known to have another vector.
-            waiting: How many documents there are to go through.
+            failing: Sampled documents whose vector is not the model's.
+            waiting: Number of documents without metadata, for the progress.
+
+        Returns:
+            The results for all documents.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
-            EngineError: the engine failed. What was written until then stays.
+            EngineError: the engine failed. Updates written before that are kept.
         """
         name, state, template = self._adoptable.name, self._adoptable.state, self._adoptable.template
         known = {one.key: one for one in failing}
-        # First of all: a run that is interrupted must not leave them to the next one, whose sample may miss them.
+        # The failing documents come first: if this run is interrupted, the sample of the next one may miss them.
         least = self._settings.least_cosine(self._adoptable)
         compare = partial(compare_vectors, self._encoder, vector_field=name, element_type=self._adoptable.element_type)
         for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
@@ -315,7 +321,7 @@ class MetadataWriter:
     def _find_again(
         self, keys: Sequence[DocumentKey], fields: Sequence[str], query: Json | None = None
     ) -> Iterator[dict[DocumentKey, Json]]:
-        """These documents as they are now, as far as they still match the query, in batches."""
+        """Read documents again, in batches; documents that no longer match the query are left out."""
         state = self._adoptable.state
         for some in batched(keys, max(1, min(PAGE, state.result_window - 1))):
             find = partial(
@@ -367,7 +373,10 @@ class MetadataWriter:
             yield _MetadataUpdate(document.key, is_adopted, json_bytes(action) + b"\n" + json_bytes(changed) + b"\n")
 
     def _count_conflicts(self) -> None:
-        """Count rejected updates: the document has a newer version, another writer's or one whose response was lost."""
+        """Count updates that were rejected because the document has a newer version.
+
+        Another writer wrote that version, or this one did and the response was lost.
+        """
         name, meta_field = self._adoptable.state.name, document_meta_field(self._adoptable.name)
         self._retrying(partial(self._engine.refresh, name))
         found: dict[DocumentKey, Json] = {}

@@ -39,7 +39,7 @@ from es_sbert.index.vector_field import (
 _WRITE_BLOCKS = (
     "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",
 )  # fmt: skip
-# Engine type → the similarity that es-sbert searches by, and the parameter of the mapping that names it.
+# Engine type → the similarity that es-sbert uses, and the mapping parameter that sets it.
 _COSINE_BY_ENGINE = {
     EngineType.ELASTICSEARCH: ("cosine", "similarity"),
     EngineType.OPENSEARCH: ("cosinesimil", "space_type"),
@@ -55,9 +55,9 @@ class AdoptableField:
         name: The field.
         dimensions: Length of its vectors.
         index_type, element_type: How they are stored.
-        template: The text that its vectors are said to be made from.
-        stored: The field's entry in `_meta.es_sbert`, where es-sbert fills it already; documents without metadata can
-            still be adopted.
+        template: The text that its vectors are supposed to be made from.
+        stored: The field's entry in `_meta.es_sbert` if es-sbert already fills it. Documents without metadata can
+            still be adopted then.
     """
 
     state: IndexState
@@ -74,7 +74,7 @@ class AdoptableField:
         return f"{self.state.name}.{self.name}"
 
     def meta(self, fingerprint: str, model: str) -> VectorFieldMeta:
-        """What the mapping says of the field once it is adopted."""
+        """The field's metadata in the mapping once it is adopted."""
         if self.stored is not None:
             return self.stored.changed(text=self.template.template)
         return VectorFieldMeta(
@@ -87,21 +87,22 @@ class AdoptableField:
         )
 
     def check_model(self, fingerprint: str, model: str, dimensions: int) -> None:
-        """Refuse a model whose vectors cannot be those of the field.
+        """Refuse a model that cannot have made the field's vectors.
 
         Raises:
-            IndexMismatch: other dimensions; or the field is es-sbert's already, and of another model.
+            IndexMismatch: the dimensions differ, or es-sbert already fills the field with another model.
         """
         if dimensions != self.dimensions:
             raise IndexMismatch(
-                f"{self.where} holds vectors of {self.dimensions} dimensions, the model {model!r} makes {dimensions}",
-                "Give `model` the model that made the vectors.",
+                f"{self.where} holds vectors of {self.dimensions} dimensions, but the model {model!r} makes "
+                f"{dimensions}",
+                "Set `model` to the model that made the vectors.",
             )
         if self.stored is not None:
             check_field_model(VectorField(self.state.name, self.name, self.stored), fingerprint, model)
 
     def mapping_change(self, info: EngineInfo, meta: VectorFieldMeta, existing_meta: Json) -> Json:
-        """Body of `PUT /index/_mapping` that makes the field es-sbert's; the field's own mapping does not change.
+        """Body of `PUT /index/_mapping` that adds es-sbert's metadata; the field's own mapping does not change.
 
         Args:
             existing_meta: The current `_meta` of the mapping.
@@ -112,18 +113,18 @@ class AdoptableField:
 
 
 def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: TextTemplate | None) -> AdoptableField:
-    """Look at the mapping of a vector field.
+    """Read the mapping of a vector field and check that the field can be adopted.
 
     Args:
         index: Index, or alias of one.
-        text: What its vectors were made from; None takes the text that `_meta` names, or the field `text`.
+        text: The text that its vectors were made from; None for the text in `_meta`, or else the field `text`.
 
     Raises:
         IndexMissing: there is no such index.
-        IndexMismatch: the alias points to several indices; no such field; one that holds no vectors, or vectors that
-            es-sbert cannot search; one that es-sbert fills from another text.
+        IndexMismatch: the alias points to several indices, the field does not exist, it does not hold vectors that
+            es-sbert can search, or es-sbert fills it from another text.
         VectorIndexError: documents of the index cannot be updated.
-        UsageError: an impossible field name.
+        UsageError: the field name is invalid.
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
@@ -136,22 +137,22 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
 def check_plain_field(
     info: EngineInfo, state: IndexState, vector_field: str, text: TextTemplate | None
 ) -> AdoptableField:
-    """As `read_adoptable_field`, of an index that was looked at already and a field that es-sbert does not fill."""
+    """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
     property = _vector_mapping(info, state, vector_field)
     _check_takes_updates(state)
     dimensions = mapped_dimensions(info.engine_type, property)
     if dimensions is None:
         raise IndexMismatch(
-            f"the mapping of {state.name}.{vector_field} does not tell how long its vectors are",
+            f"the mapping of {state.name}.{vector_field} does not set the number of dimensions",
             f"Embed the documents into another field: `es-sbert ingest --index {state.name} --vector-field OTHER`.",
         )
     require_index_knn(info, state, copy_remedy(vector_field))
     index_type = mapped_index_type(info.engine_type, state.settings, property)
     problem = _mapping_problem(info, property)
     if problem is not None or not isinstance(index_type, IndexType):
-        problem = problem or f"has the index type {index_type}, which es-sbert does not search"
+        problem = problem or f"has the index type {index_type}, which es-sbert cannot search"
         raise IndexMismatch(f"{state.name}.{vector_field} {problem}", copy_remedy(vector_field))
-    rename = "with a `script` that renames the field that is in the way"
+    rename = "with a `script` that renames the conflicting field"
     check_meta_field_is_free(state, vector_field, copy_remedy(vector_field, rename))
     template = text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
     element_type = ElementType(mapped_element_type(info.engine_type, property))
@@ -159,10 +160,10 @@ def check_plain_field(
 
 
 def copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
-    """How to adopt vectors whose field or index cannot be used directly."""
+    """The remedy if the vectors cannot be adopted in their present field or index."""
     create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
     return (
-        f"Create an index that suits (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
+        f"Create a suitable index (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
         "`es-sbert index adopt NEW` with the same options."
     )
 
@@ -170,7 +171,7 @@ def copy_remedy(vector_field: str, how: str = "which copies their vectors too") 
 def _es_sbert_field(
     engine: Engine, index: str, state: IndexState, vector_field: str, text: TextTemplate | None
 ) -> AdoptableField:
-    """A field that es-sbert fills: documents that others have written to it may lack metadata."""
+    """A field that es-sbert already fills; documents written by other programs may lack metadata."""
     field = vector_field_from_state(engine, state, vector_field)
     meta = field.meta
     if meta.passages is not None:
@@ -187,16 +188,16 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
     properties: Json = state.mappings.get("properties", {})
     if "." in vector_field and vector_field.partition(".")[0] in properties:
         raise IndexMismatch(
-            f"{vector_field} of {state.name} is inside an object, and es-sbert searches fields of the document itself",
+            f"{vector_field} of {state.name} is inside an object, but es-sbert searches top-level fields only",
             copy_remedy("embedding", "with a `script` that moves each vector to the new field"),
         )
     check_field_name(vector_field)
     if vector_field not in properties:
         others = plain_vector_fields(info.engine_type, state.mappings, state.name)
         ingest = f"`es-sbert ingest --index {state.name} --text-field FIELD`"
-        remedy = f"It has no vectors to adopt. Embed its documents: {ingest}."
+        remedy = f"The index has no vectors to adopt. Embed its documents: {ingest}."
         if others:
-            remedy = f"Give `vector_field` one of: {', '.join(others)}."
+            remedy = f"Set `vector_field` to one of: {', '.join(others)}."
         raise IndexMismatch(f"the index {state.name} has no field {vector_field!r}", remedy)
     property: Json = properties[vector_field]
     if property.get("type") == "nested":
@@ -205,48 +206,48 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {property.get('type', 'object')}, not "
             f"{VECTOR_TYPES[info.engine_type]}",
-            "Give `vector_field` the field that holds the vectors.",
+            "Set `vector_field` to the field that holds the vectors.",
         )
     return property
 
 
 def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatch:
     return IndexMismatch(
-        f"{state.name}.{vector_field} holds several vectors a document, and nothing tells which part of its text each "
-        "was made from",
+        f"{state.name}.{vector_field} holds several vectors per document, and it is not known which part of the text "
+        "each was made from",
         "Embed the documents into another field: "
         f"`es-sbert ingest --index {state.name} --vector-field OTHER --passages 256 --text-field FIELD`.",
     )
 
 
 def _check_takes_updates(state: IndexState) -> None:
-    """Refuse an index whose documents cannot get metadata, or would lose something by it."""
+    """Refuse an index whose documents cannot be updated or would lose fields in an update."""
     check_can_hold_vectors(state)
     lost = fields_missing_from_source(state.mappings, ())
     if lost is not None:
         raise VectorIndexError(
-            f"the index {state.name} keeps no {lost}: its vectors cannot be read back, or documents that get metadata "
-            "would lose fields",
-            "Load the documents from where they came from into an index that keeps all fields in `_source`: "
+            f"the index {state.name} does not keep {lost}: its vectors cannot be read back, or documents would "
+            "lose fields when metadata is added",
+            "Load the documents from their source into an index that keeps all fields in `_source`: "
             "`es-sbert ingest --index NEW FILE`.",
         )
     block = next((name for name in _WRITE_BLOCKS if state.settings.get(name) == "true"), None)
     if block is not None:
         raise VectorIndexError(
-            f"{state.name} has {block}, so that documents cannot get metadata",
+            f"{state.name} has the block {block}, so metadata cannot be added to its documents",
             f'Remove the block (`PUT {state.name}/_settings` with {{"{block}": null}}) and run the command again.',
         )
 
 
 def _mapping_problem(info: EngineInfo, property: Json) -> str | None:
-    """Why es-sbert cannot search the vectors of a field, as the end of a sentence."""
+    """Why es-sbert cannot search the vectors of a field, as the end of a sentence; None if it can."""
     if property.get("index", True) is False:
-        return "is mapped with `index: false`, so that no kNN search finds its vectors"
+        return "is mapped with `index: false`, so kNN searches cannot find its vectors"
     kind = mapped_element_type(info.engine_type, property)
     if kind not in supported_element_types(info):
-        return f"holds vectors of {kind}, and es-sbert writes {' or '.join(supported_element_types(info))}"
+        return f"holds vectors of {kind}, but es-sbert writes {' or '.join(supported_element_types(info))}"
     wanted, parameter = _COSINE_BY_ENGINE[info.engine_type]
     similarity = mapped_similarity(info.engine_type, property)
     if similarity != wanted:
-        return f"compares vectors by {similarity}, es-sbert by their cosine (`{parameter}: {wanted}`)"
+        return f"compares vectors by {similarity}, but es-sbert by their cosine (`{parameter}: {wanted}`)"
     return None

@@ -1,4 +1,4 @@
-"""What the adoption of vectors found and wrote, as text and as JSON."""
+"""The report of an adoption of vectors, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import format_vector_field_option
 from es_sbert.messages import escape_unprintable, pluralize
 
-# Failing documents that are shown.
+# Maximum number of failing documents that are shown.
 MAX_FAILING_SHOWN = 10
 
 
 @dataclass
 class MetadataCounts:
-    """What became of the documents that had a vector and no metadata.
+    """Results for the documents that had a vector but no metadata.
 
     Attributes:
-        adopted: Documents whose metadata names the model now.
+        adopted: Documents whose metadata now names the model.
         failing: Documents whose metadata says that the vector is not the model's, the most distant first.
         without_text: Documents with a vector whose text is empty or missing; they get no metadata.
-        unreadable: Documents with something else than a string in a field of the text; they get no metadata.
-        changed: Ids of documents that somebody has written since they were read.
-        deleted: Documents that were deleted since.
-        refused: Id → why the engine did not take the update.
+        unreadable: Documents with a value other than a string in a field of the text; they get no metadata.
+        changed: Ids of documents that were written after they were read.
+        deleted: Documents that were deleted after they were read.
+        refused: Id → why the engine rejected the update.
     """
 
     adopted: int = 0
@@ -44,17 +44,17 @@ class MetadataCounts:
 
 @dataclass(frozen=True)
 class AdoptionReport:
-    """What was checked and written.
+    """The results of an adoption.
 
     Attributes:
-        index, field: The vectors' index and field.
-        meta: What the mapping says of the field, or would.
+        index, field: The index and the vector field.
+        meta: The field's metadata for the mapping.
         documents: Documents of the index.
         with_vector: Documents with a vector.
-        without_metadata: Of these, documents that were to be adopted.
-        check: The sample.
-        variant: Another text that the vectors were made from; None where the sample passed or nothing was found.
-        written: What became of the documents; None where nothing was written.
+        without_metadata: Of these, documents without metadata, which were to be adopted.
+        check: The comparison of the sample.
+        variant: Another text that the vectors were made from; None if the sample passed or no such text was found.
+        written: Results for the documents; None if nothing was written.
     """
 
     index: str
@@ -69,7 +69,7 @@ class AdoptionReport:
 
     @property
     def exit_code(self) -> int:
-        """1 where the vectors are not the model's, or the engine refused updates."""
+        """1 if the vectors are not the model's or the engine rejected updates; otherwise 0."""
         return int(not self.check.is_accepted or bool(self.written and self.written.refused))
 
     def as_json(self) -> Json:
@@ -87,15 +87,15 @@ class AdoptionReport:
         }
 
 
-# A median cosine that other texts or models do not reach: quantization costs less than this.
+# Vectors of other texts or models do not reach this median cosine; quantized vectors of the same model exceed it.
 _CLOSE_MEDIAN_COSINE = 0.98
 
 
 def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
-    """What was compared, the verdict, the failing documents and what to do next, line by line.
+    """The lines of the report: the comparison, the result, the failing documents and what to do next.
 
     Args:
-        name: The index or alias as the user calls it.
+        name: The index or alias as the user gave it.
     """
     check = report.check
     without, adopted = report.documents - report.with_vector, report.with_vector - report.without_metadata
@@ -103,7 +103,7 @@ def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
         f"{report.index}.{report.field}: {pluralize(report.documents, 'document')}, "
         f"{report.with_vector:,} with a vector"
         + (f", {without:,} without" if without else "")
-        + (f"; {adopted:,} have metadata already" if adopted else ""),
+        + (f"; {adopted:,} already have metadata" if adopted else ""),
         f"compared with {escape_unprintable(report.meta.model)}, text {escape_unprintable(repr(report.meta.text))}: "
         f"{pluralize(len(check.documents), 'sampled document')}",
         f"cosine: lowest {check.lowest:.4f}, median {check.median:.4f}; at least {check.min_cosine:g} in "
@@ -140,7 +140,7 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
     check = report.check
     yield from _failing_lines(check.failing)
     yield (
-        f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, and `share` asks for "
+        f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, but `share` requires "
         f"{check.share:.1%}. Nothing was written."
     )
     ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
@@ -150,20 +150,21 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         yield (
             f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: "
             "their vectors were made "
-            "with another `max_seq_length`. Give `model` a copy of the model with that maximum in "
+            "with another `max_seq_length`. Set `model` to a copy of the model with that maximum in "
             "sentence_bert_config.json. Or adopt the others (`all_documents` and a lower `share`), and embed these "
             f"again: {ingest}."
         )
     elif check.matching_share >= 0.5:
         yield (
-            "Most vectors are the model's. The others are probably of earlier versions of their texts. To adopt those "
-            f"that match: the same command with `all_documents` and a lower `share`. Then embed the others: {ingest}."
+            "Most vectors are the model's. The others were probably made from earlier versions of their texts. To "
+            "adopt those that match, run the same command with `all_documents` and a lower `share`. Then embed the "
+            f"others: {ingest}."
         )
     elif check.median >= _CLOSE_MEDIAN_COSINE:
         yield (
-            "The vectors are close to the model's, and not the same: they were probably made in another precision, or "
+            "The vectors are close to the model's but not the same: they were probably made in another precision, or "
             "by another version of the model. Compare with another `precision`. If slightly different vectors may "
-            "share a field, give a lower `min_cosine`."
+            "share a field, set a lower `min_cosine`."
         )
     else:
         yield (
@@ -178,9 +179,9 @@ def _variant_line(report: AdoptionReport, variant: TextVariant, name: str) -> st
     if variant.prompt is not None:
         prompt = f"with {escape_unprintable(repr(variant.prompt))}" if variant.prompt else "without a prompt"
         return (
-            f"{matches} {prompt} in front (median cosine {variant.median:.4f}), and es-sbert puts the model's own "
-            "prompt for documents in front. Give `model` a copy of the model whose config_sentence_transformers.json "
-            'has the prompt that was used as `"prompts": {"document": …}`, or none.'
+            f"{matches} {prompt} in front (median cosine {variant.median:.4f}), but es-sbert puts the model's own "
+            "prompt for documents in front. Set `model` to a copy of the model whose config_sentence_transformers.json "
+            'has the prompt that was used as `"prompts": {"document": …}`, or no prompt.'
         )
     command = f"es-sbert index adopt {name}{format_vector_field_option(report.field)}"
     return (
@@ -190,7 +191,7 @@ def _variant_line(report: AdoptionReport, variant: TextVariant, name: str) -> st
 
 
 def _shell_quote(template: str) -> str:
-    """A template as a word of a shell's command line."""
+    """A template quoted for a shell command."""
     if "\n" in template:
         escaped = template.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
         return f"$'{escaped}'"
@@ -204,7 +205,7 @@ def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -
         yield f"Embed the {pluralize(len(written.failing), 'failing document')} again: {ingest}."
     if written.without_text:
         yield (
-            f"{pluralize(written.without_text, 'document')} with a vector and without a text: not adopted; {ingest} "
+            f"{pluralize(written.without_text, 'document')} with a vector but without a text: not adopted; {ingest} "
             "removes their vectors."
         )
     if written.unreadable:
@@ -220,6 +221,6 @@ def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -
         if number == MAX_FAILING_SHOWN:
             yield f"{len(written.refused) - MAX_FAILING_SHOWN:,} more updates were refused"
             break
-        yield f"no update of {escape_unprintable(document_id)}: {escape_unprintable(reason)}"
+        yield f"the update of {escape_unprintable(document_id)} was refused: {escape_unprintable(reason)}"
     if report.with_vector < report.documents:
         yield f"Documents without a vector: {report.documents - report.with_vector:,}. Embed them: {ingest}."

@@ -29,7 +29,7 @@ class ComparedDocument(NamedTuple):
 
     Attributes:
         key: Its id and routing.
-        cosine: Of the stored vector and the model's; 0 where one of them has no direction.
+        cosine: Cosine of the stored vector and the model's; 0 if one of them is zero or not finite.
         is_truncated: Whether its text is longer than the model reads.
     """
 
@@ -48,12 +48,12 @@ class SampleCheck:
     """How well the vectors of a sample agree with a model.
 
     Attributes:
-        documents: Those that were compared, at least one.
-        min_cosine: Cosine from which on a vector counts as the model's.
+        documents: The compared documents, at least one.
+        min_cosine: Lowest cosine at which a vector counts as the model's.
         share: Share of the documents that must have such a vector.
         without_text: Sampled documents with a vector whose text is empty or missing.
         unreadable: Sampled documents whose text is not a string.
-        max_tokens: Tokens of a text that the model reads.
+        max_tokens: Maximum number of tokens that the model reads of a text.
     """
 
     documents: Sequence[ComparedDocument]
@@ -90,7 +90,7 @@ class SampleCheck:
 
     @property
     def fails_only_where_truncated(self) -> bool:
-        """Whether long texts alone fail: their vectors were made with another maximum of tokens."""
+        """Whether only truncated texts fail, because their vectors were made with another maximum of tokens."""
         whole = [one for one in self.documents if not one.is_truncated]
         return bool(self.failing) and bool(whole) and all(one.is_truncated for one in self.failing)
 
@@ -117,8 +117,8 @@ class TextDocument:
     """A document that has a text.
 
     Attributes:
-        hit: As the engine gave it, with `_seq_no` and `_primary_term`.
-        text: What its vector should have been made from.
+        hit: The hit as the engine returned it, with `_seq_no` and `_primary_term`.
+        text: The text that its vector should have been made from.
     """
 
     hit: Json
@@ -131,12 +131,12 @@ class TextDocument:
 
 @dataclass
 class TextPage:
-    """Hits, by whether they have a text.
+    """Hits, grouped by whether they have a text.
 
     Attributes:
-        documents: Those that have one.
-        without_text: How many have none.
-        unreadable: How many have something else than strings in a field of the text.
+        documents: The hits that have a text.
+        without_text: Number of hits without a text.
+        unreadable: Number of hits with a value other than a string in a field of the text.
     """
 
     documents: list[TextDocument] = field(default_factory=list)
@@ -145,7 +145,7 @@ class TextPage:
 
     @classmethod
     def from_hits(cls, hits: Iterable[Json], template: TextTemplate) -> TextPage:
-        """Take the text of each hit."""
+        """Read the text of each hit."""
         page = cls()
         for hit in hits:
             try:
@@ -161,19 +161,19 @@ class TextPage:
 
 
 def without_metadata_query(vector_field: str) -> Json:
-    """Query for documents that have a vector and no metadata of it: they are still to be adopted."""
+    """Query for documents that have a vector but no metadata for it, and are therefore still to be adopted."""
     named = {"exists": {"field": f"{document_meta_field(vector_field)}.fingerprint"}}
     return {"bool": {"filter": [{"exists": {"field": vector_field}}], "must_not": [named]}}
 
 
 def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: int, seed: int) -> TextPage:
-    """Documents at random, with their vectors.
+    """Read a random sample of documents with their vectors.
 
-    A seed gives the same documents as long as the index is at rest.
+    A seed gives the same documents as long as the index does not change.
 
     Args:
-        query: Which documents may be taken; each has a vector.
-        count: How many; an index returns no more than its `index.max_result_window`.
+        query: Query for the documents to choose from; each has a vector.
+        count: Number of documents, limited by the `index.max_result_window` of the index.
 
     Raises:
         EngineError: the engine failed.
@@ -185,18 +185,18 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
 
 
 def _stored_vectors(documents: Sequence[TextDocument], vector_field: str, element_type: ElementType) -> Vectors:
-    """The vectors that the documents have. *Shape:* ``(documents, dimensions)``.
+    """The stored vectors of documents. *Shape:* ``(documents, dimensions)``.
 
     Raises:
-        IndexMismatch: the engine finds a vector in a document and does not give it back.
+        IndexMismatch: a document has a vector that the engine does not return.
     """
     vectors = []
     for hit in (document.hit for document in documents):
         value = find_field(hit["_source"], vector_field)
         if not isinstance(value, str | list):
             raise IndexMismatch(
-                f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that `_source` does "
-                "not hold, so that it cannot be compared",
+                f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that is missing from "
+                "`_source`, so it cannot be compared",
                 f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
                 "OTHER --text-field FIELD`.",
             )
@@ -207,10 +207,10 @@ def _stored_vectors(documents: Sequence[TextDocument], vector_field: str, elemen
 def compare_vectors(
     encoder: Encoder, documents: Sequence[TextDocument], vector_field: str, element_type: ElementType
 ) -> Iterator[ComparedDocument]:
-    """Embed the texts, and compare the vectors with those that the documents have.
+    """Embed the texts of documents and compare the vectors with the stored ones.
 
     Raises:
-        IndexMismatch: the engine does not give a vector back.
+        IndexMismatch: the engine does not return a vector.
     """
     if not documents:
         return
@@ -220,21 +220,21 @@ def compare_vectors(
         yield ComparedDocument(document.key, cosine, truncated)
 
 
-# Documents that are tried, and texts that each of them is embedded as.
+# Maximum numbers of documents and of text fields that are tried.
 _VARIANT_DOCUMENTS = 8
 _MAX_FIELDS = 5
-# A text must match better by this much than one that was tried before: rounding differs from batch to batch.
+# A text replaces an earlier one only if it matches better by this much, because rounding differs between batches.
 _MIN_IMPROVEMENT = 1e-4
 _SEPARATORS = (" ", "\n", ". ")
 
 
 @dataclass(frozen=True)
 class TextVariant:
-    """A text, other than the one that was given, that gives the stored vectors.
+    """A text, other than the given one, whose embeddings match the stored vectors.
 
     Attributes:
         template: Its template.
-        prompt: What was put in front of the text; None for the model's prompt for documents, as es-sbert does it.
+        prompt: The prompt in front of the text; None for the model's prompt for documents, which es-sbert uses.
         median: Median cosine of the vectors.
     """
 
@@ -247,10 +247,10 @@ class TextVariant:
 
 
 def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, check: SampleCheck) -> TextVariant | None:
-    """Embed a few of the failing documents by each of their text fields, by pairs of them, and without the prompt.
+    """Embed a few of the failing documents with other prompts, by single text fields and by pairs of fields.
 
     Returns:
-        The text whose vectors match best; None where none reaches the check's minimum cosine.
+        The text whose vectors match best; None if none reaches the check's minimum cosine.
 
     Raises:
         EngineError: the engine failed.
@@ -280,7 +280,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
 def _candidate_texts(
     given: TextTemplate, sources: Sequence[Json], encoder: Encoder
 ) -> Iterator[tuple[TextTemplate, PromptKind | None]]:
-    """Texts to try: other prompts for the text that was given, single fields, and pairs of fields."""
+    """Texts to try: the given text with other prompts, single fields, and pairs of fields."""
     others: tuple[PromptKind | None, ...] = (None, "query")
     kinds: list[PromptKind | None] = ["document"]
     kinds += [kind for kind in others if encoder.prompt(kind) != encoder.prompt("document")]

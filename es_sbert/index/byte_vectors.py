@@ -1,14 +1,15 @@
-"""Vectors of int8 in place of float32, for fields of the element type `byte`.
+"""Quantize float32 vectors to int8, for fields of the element type `byte`.
 
-A cosine does not depend on how long the two vectors are, so each vector has a scale of its own: its largest component
-becomes 127 or -127, and the others are rounded. es-sbert compares by cosine only, and maps its fields so.
+A cosine does not depend on the lengths of the two vectors, so each vector is scaled separately: its largest component
+becomes 127 or -127, and the others are rounded. es-sbert compares by cosine only and maps its fields accordingly.
 
 One scale for all vectors of a field would have to be chosen before the first of them is known. If it is too large,
-components are cut off; if it is too small, most of the 255 numbers are never used. It would have to suit vectors that
-are cut or rotated, and every program that writes to the field would need it. With a scale of its own no component of a
-vector is cut off, and loads, searches and indices have nothing to agree on.
+components are cut off; if it is too small, most of the 255 numbers are never used. It would also have to suit vectors
+that are cut or rotated, and every program that writes to the field would need it. With separate scales, no component
+is cut off, and loads, searches and indices do not have to agree on a scale.
 
-What is lost is rounding: half a step of largest / 127 a component at most. `benchmarks/short_vectors.py` measures it.
+The only loss is from rounding: at most half a step of largest / 127 per component. `benchmarks/short_vectors.py`
+measures it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from es_sbert.index.mapping import ElementType
 from es_sbert.vectors import Vectors
 
 Bytes = NDArray[np.int8]
-# What is written: numbers of float32, or int8.
+# Vectors as they are written: float32 or int8.
 StoredVectors = Vectors | Bytes
 _LARGEST = 127
 
 
 def quantize_vectors(vectors: Vectors) -> Bytes:
-    """The int8 vectors of nearly the same directions.
+    """Convert vectors to int8, keeping their directions as closely as possible.
 
     Args:
         vectors: Finite numbers. *Shape:* ``(…, dimensions)`` float32.
@@ -42,12 +43,15 @@ def quantize_vectors(vectors: Vectors) -> Bytes:
 
 
 def to_element_type(vectors: StoredVectors, element_type: ElementType) -> StoredVectors:
-    """Vectors as a field of this element type takes them: int8 for `byte`, otherwise float32.
+    """Convert vectors to the numbers that a field of this element type takes: int8 for `byte`, otherwise float32.
 
-    Vectors of int8 are returned unchanged: engines take them for fields of floats too.
+    Vectors of int8 are returned unchanged, because engines accept them for fields of floats too.
 
     Args:
         vectors: *Shape:* ``(…, dimensions)``.
+
+    Returns:
+        *Shape:* ``(…, dimensions)``.
     """
     if element_type is not ElementType.BYTE or vectors.dtype == np.int8:
         return vectors

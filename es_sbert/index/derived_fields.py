@@ -15,7 +15,7 @@ class DerivedField:
     """A field that the engine fills.
 
     Attributes:
-        kind: In the engine's words.
+        kind: The engine's term for it, as messages use it.
         sources: Dotted names of the fields that it is filled from; none for a runtime field.
     """
 
@@ -23,18 +23,18 @@ class DerivedField:
     sources: tuple[str, ...]
 
     def explain(self, name: str) -> str:
-        """What to say of a text that names the field."""
+        """Explain, for a message, why a text cannot name the field."""
         if not self.sources:
-            return f"{name} is a {self.kind}, which no document has."
+            return f"{name} is a {self.kind}, which documents do not contain."
         listed = " and ".join(self.sources)
-        return f"{name} is {self.kind} of {listed}, and documents have only {listed}: name that."
+        return f"{name} is {self.kind} of {listed}. Documents contain only {listed}: name that instead."
 
 
 def derived_fields(mappings: Mapping[str, Any]) -> dict[str, DerivedField]:
     """The derived fields of a mapping, by dotted name.
 
     Args:
-        mappings: Whole, or only what `gateway.index_lookup` reads of it: `path` and `copy_to` of the fields.
+        mappings: The whole mapping, or only what `gateway.index_lookup` reads: `path` and `copy_to` of the fields.
     """
     found: dict[str, DerivedField] = {}
     copied: dict[str, list[str]] = {}
@@ -52,7 +52,9 @@ def derived_fields(mappings: Mapping[str, Any]) -> dict[str, DerivedField]:
 
 
 def mapped_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All fields by dotted name, objects and the fields in them too; with `subobjects: false`, names have dots already.
+    """All fields by dotted name, including objects and the fields in them.
+
+    With `subobjects: false`, the names in a mapping already have dots.
 
     Args:
         properties: `properties` of a mapping.
@@ -63,7 +65,7 @@ def mapped_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[t
 
 
 def nested_objects(properties: Mapping[str, Any]) -> frozenset[str]:
-    """Dotted names of the objects that are of the type `nested`.
+    """Dotted names of the objects of type `nested`.
 
     Args:
         properties: `properties` of a mapping.
@@ -72,12 +74,12 @@ def nested_objects(properties: Mapping[str, Any]) -> frozenset[str]:
 
 
 def source_names(derived: Mapping[str, DerivedField], name: str) -> set[str]:
-    """All fields whose words a query on this field searches: the field itself, and those that it is filled from."""
+    """All fields whose text a query on this field searches: the field itself, and those that it is filled from."""
     found, waiting = {name}, [name]
     while waiting:
         field = derived.get(waiting.pop())
         for source in field.sources if field is not None else ():
-            # An alias may be one of a multi-field, of whose kind the gateway knows nothing.
+            # An alias may point to a multi-field, which the gateway cannot tell from other fields.
             for each in (source, source.rpartition(".")[0]):
                 if each and each not in found:
                     found.add(each)

@@ -1,4 +1,4 @@
-"""Read documents of an index that match a query, all of them or a random sample that a seed decides."""
+"""Read all documents of an index that match a query, or a random sample of them that a seed determines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from es_sbert.index.mapping import random_order_query
 from es_sbert.index.vector_field import require_index
 
 _PAGE = 500
-# The engine leaves out most documents of a large index. It is asked for this many more than the sample needs, and for
-# so many standard deviations of a binomial distribution on top, so that it practically never returns too few.
+# From a large index, the engine returns only a random part. That part is larger than the sample by this factor and by
+# this many standard deviations of a binomial distribution, so that it is practically never too small.
 _SURPLUS = 1.2
 _DEVIATIONS = 8
 
@@ -27,11 +27,11 @@ class DocumentSelection:
     """Documents of an index.
 
     Attributes:
-        index: Index, or alias of one. Of an alias with a filter, the documents are those that the alias shows.
+        index: Index, or alias of one. An alias with a filter selects only the documents that match the filter.
         filter: Query that every document must match; None for all.
-        sample: At most so many of them, drawn at random; None takes all.
-        seed: Seed of the draw. A document is drawn by a hash of the seed and its id, so that the sample of an index is
-            the same on every machine, and changes little when documents are added.
+        sample: Maximum number of documents, drawn at random; None for all.
+        seed: Seed of the sample. A document is drawn by a hash of the seed and its id, so the sample of an index is the
+            same on every machine and changes little when documents are added.
     """
 
     index: str
@@ -41,11 +41,11 @@ class DocumentSelection:
 
 
 class SampledDocument(NamedTuple):
-    """A document.
+    """A document that was read.
 
     Attributes:
         key: Its id and its routing, None if it has no custom routing.
-        source: The fields that were asked for.
+        source: The requested fields.
     """
 
     key: DocumentKey
@@ -63,14 +63,14 @@ def read_documents(
     """Read documents shard by shard, each from a point in time (see `scan_index`).
 
     Args:
-        engine: Where the index is.
-        selection: Which documents.
-        fields: Which fields of `_source`, at least one.
-        on_progress: Called with the number of documents read, and about how many there are to read.
+        engine: The engine with the index.
+        selection: The documents to read.
+        fields: The fields of `_source` to read, at least one.
+        on_progress: Called with the number of documents read so far and the approximate total.
         retrying: Retries each request.
 
     Returns:
-        The documents, in the order of their hashes: any first part of them is a random sample too.
+        The documents in the order of their hashes, so that the first documents of the list are a random sample too.
 
     Raises:
         IndexMissing: no such index.
@@ -93,7 +93,7 @@ def read_documents(
         page=min(_PAGE, state.result_window),
         retrying=retrying,
     ):
-        # A document that was written again while a node was lost comes twice; the later version counts.
+        # A document that was written again while a node was lost appears twice; the later version counts.
         found |= {document_key(hit): hit.get("_source") or {} for hit in page.hits}
         on_progress(len(found), max(len(found), total))
     ordered = sorted(found, key=lambda key: draw_order(key, selection.seed))
@@ -103,18 +103,20 @@ def read_documents(
 def random_hits(
     engine: Engine, index: str, query: Json, count: int, seed: int, *, source: Json | bool, page: int = _PAGE
 ) -> Iterator[Json]:
-    """Hits of a query in random order, each once; the same ones for a seed as long as the index is at rest.
+    """Hits of a query in random order, without duplicates.
+
+    A seed gives the same hits as long as the index does not change.
 
     Args:
-        count: How many at most; no more than the index's `index.max_result_window`.
+        count: Maximum number of hits; no more than the index's `index.max_result_window`.
         source: `_source` of the search.
-        page: Hits of one request.
+        page: Number of hits per request.
 
     Raises:
         EngineError: the engine failed.
     """
     body: Json = {"query": random_order_query(query, seed), "_source": source}
-    # Where somebody writes to the index, a document may come in two pages.
+    # While the index is being written to, a document may appear on two pages.
     seen: set[DocumentKey] = set()
     for begin in range(0, count, page):
         size = min(page, count - begin)
@@ -128,12 +130,12 @@ def random_hits(
 
 
 def _engine_share(sample: int, total: int) -> float:
-    """The share of the documents that the engine is asked for, to draw a sample of them; 1 or more for all."""
+    """The share of the documents to request from the engine for a sample; 1 or more for all."""
     wanted = sample * _SURPLUS + _DEVIATIONS * math.sqrt(sample)
     return wanted / total if total else 1.0
 
 
 def draw_order(key: DocumentKey, seed: int) -> bytes:
-    """The rank of a document in the draw of a seed; ranks of different seeds are independent."""
+    """The rank of a document in the sample of a seed; ranks of different seeds are independent."""
     identifier, routing = key
     return hashlib.sha256(f"{seed}\0{identifier}\0{routing or ''}".encode("utf-8", "surrogatepass")).digest()

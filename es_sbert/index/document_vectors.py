@@ -32,7 +32,7 @@ from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.joined_text import value_breaks
 from es_sbert.vectors import Vectors
 
-# Fingerprint in the metadata of a vector that is not the one which the field's model gives for the text.
+# Fingerprint in the metadata of a vector that the field's model does not give for the text.
 UNKNOWN_FINGERPRINT = "unknown"
 
 
@@ -44,12 +44,12 @@ class DocumentMeta(NamedTuple):
         fingerprint: Fingerprint of the model that made the vector.
         text_hash: Hash of the text that was embedded, prompt left out.
         document_hash: Hash of the whole document as read from the source; None for documents that were
-            embedded where they stood.
-        tokens: Tokens of the text, special tokens included, before any cut; of all passages together. Of a text of more
-            than 100,000 characters, an estimate from its beginning.
+            embedded in place.
+        tokens: Number of tokens of the text, special tokens included, before truncation; the sum over all passages.
+            For a text of more than 100,000 characters, an estimate from its beginning.
         truncated: Whether the text, or one of its passages, was longer than the model reads.
-        embedded_at: When, in UTC, ISO 8601.
-        passages: How many passages the text was cut into; None where it has one vector.
+        embedded_at: Time of the embedding in UTC, ISO 8601.
+        passages: Number of passages that the text was split into; None if it has one vector.
     """
 
     fingerprint: str
@@ -61,7 +61,7 @@ class DocumentMeta(NamedTuple):
     passages: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """As it is stored next to the vector."""
+        """The object as it is stored next to the vector."""
         members: dict[str, Any] = {
             "fingerprint": self.fingerprint,
             "text_hash": self.text_hash,
@@ -78,7 +78,7 @@ class DocumentMeta(NamedTuple):
 def text_hash(text: str) -> str:
     """SHA-256 of the text in UTF-8, the first 32 hex digits (128 bits).
 
-    Of a text of several values, it also covers where they begin: with other values it has other chunks.
+    For a text of several values, it also covers where they begin, because the chunks depend on that.
 
     Raises:
         UnicodeEncodeError: the text holds lone surrogates.
@@ -96,7 +96,7 @@ def document_hash(document: dict[str, Any]) -> str:
 
 
 def is_vector_current(meta: Mapping[str, Any] | None, text: str, fingerprint: str) -> bool:
-    """Whether the stored vector is the one the text would get now; an empty text has none."""
+    """Whether the stored vector is the one that the text would get now; an empty text does not get one."""
     if not text or meta is None or meta.get("fingerprint") != fingerprint:
         return False
     return bool(meta.get("text_hash") == text_hash(text))
@@ -118,21 +118,21 @@ def vector_value(info: EngineInfo, vector: StoredVectors) -> str | list[float]:
         vector: *Shape:* ``(dimensions,)`` float32 or int8.
 
     Returns:
-        Of float32: base64 where the engine takes it, which spares it the parsing of numbers; else a list.
+        Base64 for float32 if the engine accepts it, which saves it from parsing numbers; otherwise a list.
     """
     return _encode_base64(vector) if _is_sent_as_base64(info, vector) else to_float_list(vector)
 
 
 def to_wire_order(info: EngineInfo, vectors: StoredVectors) -> StoredVectors:
-    """Vectors in the byte order in which the engine takes them.
+    """Vectors in the byte order that the engine expects.
 
-    `bulk_vector_value` takes them in any order. Many at once are converted faster than one by one.
+    `bulk_vector_value` accepts any byte order, but many vectors are converted faster at once than one by one.
     """
     return vectors.astype(_BIG_ENDIAN_FLOAT32) if _is_sent_as_base64(info, vectors) else vectors
 
 
 def bulk_vector_value(info: EngineInfo, vector: StoredVectors) -> str | StoredVectors:
-    """As `vector_value`, for bodies that orjson writes: where numbers are sent, it writes the array itself.
+    """Like `vector_value`, for bodies that orjson writes: an array instead of a list, because orjson can write it.
 
     Args:
         vector: *Shape:* ``(dimensions,)`` float32 or int8.
@@ -149,7 +149,7 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: St
     """The passages of a document, for bodies that orjson writes.
 
     Args:
-        spans: First character of each passage in the document's text, and the one after its last.
+        spans: Start and end of each passage in characters of the document's text, the end not included.
         vectors: *Shape:* ``(passages, dimensions)`` float32 or int8.
     """
     return [
@@ -159,7 +159,7 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: St
 
 
 def to_bulk_value(info: EngineInfo, value: Any, element_type: ElementType) -> FieldValue:
-    """The value of a vector field as read from the engine, in the form in which it is written: the same numbers."""
+    """The value of a vector field as read from the engine, converted to the form in which it is written."""
 
     def written(stored: Any) -> str | StoredVectors:
         vector = read_vector(stored, element_type)
@@ -174,12 +174,12 @@ def to_bulk_value(info: EngineInfo, value: Any, element_type: ElementType) -> Fi
 def _stored_chunks(value: Any) -> list[dict[str, Any]] | None:
     """The chunk objects in the value of a vector field as read from the engine; None for a single vector."""
     if isinstance(value, dict):
-        return [value]  # engines give a single passage back as they got it, other writers may not
+        return [value]  # engines return a single passage as it was written, and other writers may omit the list
     return value if isinstance(value, list) and value and isinstance(value[0], dict) else None
 
 
 def to_float_list(vector: QueryVector) -> list[float]:
-    """A vector as numbers with as few digits as float32 needs: half the characters of Python's own.
+    """A vector as numbers with only the digits that float32 needs, half as many characters as Python would write.
 
     Args:
         vector: *Shape:* ``(dimensions,)`` float32 or int8, which gives whole numbers. A list is returned unchanged.
@@ -203,11 +203,12 @@ def read_stored_vectors(
     """All vectors of a vector field of a document, as read from the engine.
 
     Args:
-        length: Of the document's text: the end of a vector of the whole text.
-        element_type: Of the field.
+        length: Length of the document's text, which is the end of a vector of the whole text.
+        element_type: Element type of the field.
 
     Returns:
-        First character and the one after the last of each vector's text, and the vector ``(dimensions,)``.
+        For each vector: start and end of its text in characters, the end not included, and the vector itself.
+        *Shape:* ``(dimensions,)``.
     """
     chunks = _stored_chunks(value)
     if chunks is None:
@@ -219,14 +220,14 @@ def read_stored_vectors(
 
 
 def read_vector(value: str | list[float], element_type: ElementType = ElementType.FLOAT) -> Vectors:
-    """The inverse of `vector_value`, for both shapes.
+    """The inverse of `vector_value`, for both forms.
 
     Args:
-        element_type: Of the field. In one of bytes, other programs write hexadecimal digits too, and Elasticsearch
-            before 9.2 gives them back.
+        element_type: Element type of the field. Other programs may write bytes as hexadecimal digits, which
+            Elasticsearch before 9.2 returns as they were written.
 
     Returns:
-        *Shape:* ``(dimensions,)`` float32; of bytes whole numbers from -128 to 127.
+        *Shape:* ``(dimensions,)`` float32; for bytes, whole numbers from -128 to 127.
     """
     if isinstance(value, str) and element_type is ElementType.BYTE:
         return np.frombuffer(bytes.fromhex(value), dtype=np.int8).astype(np.float32)
@@ -242,7 +243,7 @@ def json_bytes(value: Json) -> bytes:
 
 
 def append_members(source: bytes, added: Json) -> bytes:
-    """An object with members put at its end; its own bytes stay as they are.
+    """Append members to a JSON object without changing its own bytes.
 
     Args:
         source: A JSON object without white space around it.
@@ -254,7 +255,7 @@ def append_members(source: bytes, added: Json) -> bytes:
 
 
 def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
-    """The cosine of each row of `one` with the same row of `two`; lengths do not matter.
+    """The cosine of each row of `one` with the same row of `two`; the rows need not have unit length.
 
     Args:
         one, two: *Shape:* ``(rows, dimensions)``.
@@ -269,7 +270,7 @@ def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
 
 
 def quantization_loss(vectors: Vectors, element_type: ElementType) -> NDArray[np.float64]:
-    """How far the cosine of each vector with what is stored of it is below 1; 0 for floats and for zero vectors.
+    """1 minus the cosine of each vector with its stored form; 0 for floats and for zero vectors.
 
     Args:
         vectors: *Shape:* ``(rows, dimensions)`` float32.
@@ -305,12 +306,12 @@ _Body = TypeVar("_Body", bound=HasBody)
 
 
 def group_actions(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body]]:
-    """Actions in groups of at most `max_bytes`; a larger action goes alone."""
+    """Actions in groups of at most `max_bytes`; a larger action gets its own group."""
     return slice_by_size(actions, lambda action: len(action.body), max_bytes)
 
 
 def raw_document_meta(source: dict[str, Any], meta_field: str) -> dict[str, Any] | None:
-    """The object next to a stored vector, from any writer; None where there is none."""
+    """The metadata object next to a stored vector, from any writer; None if there is none."""
     value = find_field(source, meta_field)
     return value if isinstance(value, dict) else None
 
@@ -321,14 +322,14 @@ def _meta_adapter() -> TypeAdapter[DocumentMeta]:
 
 
 def read_document_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:
-    """The object next to a stored vector; None where there is none, or not one of ours."""
+    """The metadata object next to a stored vector; None if there is none or another program wrote it."""
     value = raw_document_meta(source, meta_field)
     if value is None:
         return None
     try:
         return _meta_adapter().validate_python({name: value[name] for name in DocumentMeta._fields if name in value})
     except ValidationError:
-        # Another program wrote it: the document counts as one without a vector.
+        # Another program wrote it, so the document counts as one without a vector.
         return None
 
 
@@ -339,9 +340,9 @@ class EmbeddingTarget:
     Attributes:
         field: Its name.
         template: The text.
-        meta: What the mapping says about it.
-        filled: Whether this load makes its vectors. The others are of another model, or not asked for: a document
-            that is written again keeps such a vector as long as it was made from the document's text.
+        meta: Its metadata in the mapping.
+        filled: Whether this load makes its vectors. Other fields have another model or were not requested. A document
+            that is written again keeps its vector in such a field as long as it was made from the document's text.
     """
 
     field: str
@@ -359,7 +360,7 @@ EmbeddingTargets = tuple[EmbeddingTarget, ...]
 
 
 def targets_to_fill(targets: EmbeddingTargets) -> EmbeddingTargets:
-    """Those that this load fills."""
+    """The targets that this load fills."""
     return tuple(target for target in targets if target.filled)
 
 
@@ -368,7 +369,7 @@ def kept_targets(fields: Mapping[str, VectorFieldMeta], filled_fields: Sequence[
 
     Args:
         fields: All vector fields of the index.
-        filled_fields: Names of those that the load fills.
+        filled_fields: Names of the fields that the load fills.
     """
     return tuple(
         EmbeddingTarget(name, TextTemplate.parse(meta.text), meta, filled=False)
@@ -381,15 +382,15 @@ def target_texts(fields: Mapping[str, Any], targets: EmbeddingTargets) -> tuple[
     """A document's text for each target, in their order; empty where its fields are all missing, null or blank.
 
     Raises:
-        TextFieldError: a field of a text that the load fills holds something else than strings.
+        TextFieldError: a field of a text that the load embeds holds a value other than a string.
     """
     return tuple([_target_text(fields, target) for target in targets])
 
 
 def stored_text(source: Mapping[str, Any], target: EmbeddingTarget) -> str | None:
-    """The text that a document of the index has for a target; empty where there is nothing to embed.
+    """The text that a document of the index has for a target; empty if there is nothing to embed.
 
-    None where a field of the text holds something else than strings, which no document of a source does.
+    None if a field of the text holds a value other than a string, which a load rejects in documents of a source.
     """
     try:
         return _target_text(source, target)
@@ -398,19 +399,19 @@ def stored_text(source: Mapping[str, Any], target: EmbeddingTarget) -> str | Non
 
 
 def target_text_fields(targets: EmbeddingTargets) -> tuple[str, ...]:
-    """Fields of the texts that the load fills, each once."""
+    """Fields of the texts that the load embeds, without duplicates."""
     return tuple(dict.fromkeys(name for target in targets_to_fill(targets) for name in target.template.fields))
 
 
 def absent_fields(fields: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Those of the names that a document lacks, or in which it has null or a list without values."""
+    """The names of fields that a document lacks, or in which it has null or a list without values."""
     return [name for name in names if not has_value(find_field(fields, name))]
 
 
 def _target_text(fields: Mapping[str, Any], target: EmbeddingTarget) -> str:
     if target.filled:
         return target.template.text_of(fields) or ""
-    return target.template.readable_text(fields)  # of an unreadable text, a vector was made from something else
+    return target.template.readable_text(fields)  # a vector next to an unreadable text was made from another text
 
 
 class VectorFieldValue(NamedTuple):
@@ -418,7 +419,7 @@ class VectorFieldValue(NamedTuple):
 
     Attributes:
         field: Its name.
-        value: As the engine takes it.
+        value: Its value in the form that the engine accepts.
         meta: Its metadata object.
     """
 
@@ -433,7 +434,7 @@ class ChunkedText(NamedTuple):
     Attributes:
         target: The vector field that it is for.
         text: The whole text.
-        spans: Passages of it; None where it is embedded as a whole.
+        spans: Start and end of each passage; None if the text is embedded as a whole.
     """
 
     target: EmbeddingTarget
@@ -442,7 +443,7 @@ class ChunkedText(NamedTuple):
 
     @classmethod
     def cut(cls, target: EmbeddingTarget, text: str, passages: Sequence[tuple[int, int]]) -> ChunkedText:
-        """A text in chunks; a text of white space only is one chunk."""
+        """Split a text into chunks; a text of white space only is one chunk."""
         return cls(target, text, tuple(passages) or ((0, len(text)),))
 
     @property
@@ -452,7 +453,7 @@ class ChunkedText(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What the model reads, one text a vector."""
+        """The texts that the model reads, one per vector."""
         return (self.text,) if self.spans is None else tuple(self.text[start:end] for start, end in self.spans)
 
 
@@ -460,8 +461,8 @@ class EmbeddingProvenance(NamedTuple):
     """Metadata of vectors that does not come from the text.
 
     Attributes:
-        document_hash: Of the whole document; None where only a part of it is at hand.
-        embedded_at: When, in UTC, ISO 8601.
+        document_hash: Hash of the whole document; None if only a part of it is available.
+        embedded_at: Time of the embedding in UTC, ISO 8601.
     """
 
     document_hash: str | None
@@ -479,10 +480,10 @@ def build_field_value(
     """The vector field of a text, whole or in chunks.
 
     Args:
-        info: The engine, for the form of a vector.
+        info: The engine, which determines the form of a vector.
         vectors: *Shape:* ``(chunks, dimensions)`` float32; or int8, already as the field takes them.
-        tokens: Of each chunk, special tokens included, before truncation.
-        max_tokens: Tokens that the model reads of a chunk.
+        tokens: Number of tokens of each chunk, special tokens included, before truncation.
+        max_tokens: Maximum number of tokens that the model reads of a chunk.
     """
     meta = DocumentMeta(
         fingerprint=chunked.target.meta.fingerprint,
@@ -500,7 +501,7 @@ def build_field_value(
 
 
 def vector_members(fields: Sequence[VectorFieldValue], cleared: Sequence[str] = ()) -> Json:
-    """What a document gets, or a partial document says.
+    """The members for vector fields in a document or a partial document.
 
     Args:
         cleared: Vector fields to remove, with their metadata.

@@ -1,9 +1,10 @@
-"""Which part of an index is stored in the present index type of a vector field.
+"""Find out which part of an index is stored in the present index type of a vector field.
 
-A change of the index type reaches what is written from then on: new segments, and those that merges write. Engines do
-not tell in which type a segment is. The change therefore notes in `_meta` which segments each copy of a shard has when
-it has taken effect. Segments are never changed, so one that was noted is in an earlier type, and every other one is in
-the present type, also on copies that were made from these since. What cannot be decided is unknown.
+A change of the index type applies only to segments that are written later, including those that merges write. Engines
+do not report the type of a segment. Therefore `_meta` records which segments each shard copy has once the change has
+taken effect. Segments never change, so the recorded segments have an earlier type and all others the present one. This
+also holds for copies that were made from these copies later. If it cannot be decided for a segment, the share is
+unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from es_sbert.index.text_template import format_vector_field_option
 # Merges that began before the change may still write the earlier type.
 _MERGE_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
-# A cluster keeps mappings in memory on every node. More segments than this are not noted.
+# A cluster keeps mappings in memory on every node, so more segments than this are not recorded.
 _MOST_SEGMENTS = 10_000
 
 
@@ -35,10 +36,10 @@ class EarlierSegments(BaseModel):
     """`_meta.es_sbert.earlier_segments.<vector field>`.
 
     Attributes:
-        index_uuid: The index. A clone or a restored snapshot has other segments under the same names.
-        index_type: The type that other segments have.
-        is_complete: Whether all copies were there. One that was not may come back with segments that are not noted.
-        segments: Shard → node → generation and documents, deleted ones included, of each of its segments.
+        index_uuid: UUID of the index. A clone or a restored snapshot has other segments under the same names.
+        index_type: The type of all other segments.
+        is_complete: Whether all shard copies were available. A missing copy may return with unrecorded segments.
+        segments: Shard → node → generation and number of documents, deleted ones included, of each segment.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,9 +55,9 @@ class IndexTypeShare:
     """How much of an index is stored in the present index type of a vector field.
 
     Attributes:
-        index, field, index_type: The field.
-        share: Share of the documents, of all copies; between 0 and 1. None if it is not known.
-        reason: Why it is not known.
+        index, field, index_type: The index, the vector field and its present index type.
+        share: Share of the documents in all shard copies, from 0 to 1; None if it is not known.
+        reason: Why the share is not known.
     """
 
     index: str
@@ -71,19 +72,19 @@ class IndexTypeShare:
         return self.share == 1.0
 
     def describe(self) -> str:
-        """What part is stored in the type, as a sentence without its full stop."""
+        """The share as a sentence without a period."""
         if self.share is None:
-            return f"It is not known which documents are stored as {self.index_type} already: {self.reason}"
+            return f"It is not known which documents are already stored as {self.index_type}: {self.reason}"
         if self.is_whole:
             return f"All documents are stored as {self.index_type}"
         # Never rounded to none or all.
         percent = 100 * self.share
         shown = "0" if percent == 0 else f"{min(99.9, max(0.1, percent)):.1f}"
-        return f"{shown} % of the documents are stored as {self.index_type}; the others still as before its change"
+        return f"{shown} % of the documents are stored as {self.index_type}; the others still have an earlier type"
 
     @property
     def remedy(self) -> str:
-        """What makes it whole, as a sentence."""
+        """How to store all documents in the type, as a sentence."""
         return (
             "Store all documents in this type: `es-sbert index change-type "
             f"{self.index} --index-type {self.index_type}{format_vector_field_option(self.field)} --force-merge`."
@@ -91,9 +92,9 @@ class IndexTypeShare:
 
 
 def read_index_type_share(engine: Engine, index: IndexState, vector_field: str) -> IndexTypeShare:
-    """How much of an index is stored in the present index type of a vector field.
+    """Read how much of an index is stored in the present index type of a vector field.
 
-    The segments are those of the last refresh. An index whose type was never changed costs no request.
+    The segments are those of the last refresh. If the type was never changed, no request is sent.
 
     Raises:
         EngineError: the engine failed.
@@ -102,7 +103,7 @@ def read_index_type_share(engine: Engine, index: IndexState, vector_field: str) 
     property = index.mappings.get("properties", {}).get(vector_field)
     result = partial(IndexTypeShare, index.name, vector_field)
     if property is None or engine.info.engine_type is EngineType.OPENSEARCH:
-        return result(meta.index_type, 1.0)  # no vectors; or OpenSearch, which changes no type
+        return result(meta.index_type, 1.0)  # no vectors; or OpenSearch, which cannot change the type
     mapped = mapped_index_type(engine.info.engine_type, index.settings, property)
     result = partial(result, str(mapped))
     if meta.index_type != mapped:
@@ -112,7 +113,7 @@ def read_index_type_share(engine: Engine, index: IndexState, vector_field: str) 
         return result(1.0)
     earlier = _parse(entry)
     if earlier is None or earlier.index_type != mapped:
-        return result(None, "the types that the field had before were not noted")
+        return result(None, "the earlier types of the field were not recorded")
     if earlier.index_uuid != index.uuid:
         return result(None, "the index is a copy of one whose type was changed")
     try:
@@ -131,7 +132,7 @@ def _parse(entry: object) -> EarlierSegments | None:
 
 
 def present_share(earlier: EarlierSegments, copies: Mapping[int, list[ShardCopy]]) -> float | None:
-    """Share of the documents that are in segments of the present type, over all copies; None if it is not known.
+    """Share of the documents in segments of the present type, over all shard copies; None if it is not known.
 
     Args:
         earlier: The segments that are of an earlier type.
@@ -155,24 +156,24 @@ def present_share(earlier: EarlierSegments, copies: Mapping[int, list[ShardCopy]
 
 
 def _is_noted(segment: Segment, node: str, noted: Mapping[str, list[tuple[int, int]]]) -> bool | None:
-    """Whether a segment is one of those noted; None if that cannot be decided."""
+    """Whether a segment is one of the recorded ones; None if that cannot be decided."""
     identity = segment.generation, segment.max_documents
     own = noted.get(node, [])
     if identity in own:
         return True
-    # A copy that was replaced has the segments of the copy that it was made from, and goes on counting from there. A
-    # copy that was not may have given the number of another copy's segment to a new one.
+    # A replaced copy starts with the segments of the copy that it was made from and continues their numbers. A copy
+    # that was not replaced may have given the number of another copy's segment to a new one.
     is_of_another = any(identity in segments for other, segments in noted.items() if other != node)
     return None if is_of_another and own else is_of_another
 
 
 def settled_segments(engine: Engine, index: str) -> dict[int, list[ShardCopy]] | None:
-    """Shard → its copies, with all segments that may hold vectors in an earlier type, after the mapping was changed.
+    """Read the segments that may hold vectors in an earlier type, after the mapping was changed.
 
-    What is being written or merged at the time of the change may still get the earlier type, so it is waited for.
+    Writes and merges that run during the change may still use the earlier type, so this waits for them.
 
     Returns:
-        None where this user may not look, or merges run for longer than a minute.
+        Shard → its copies; None if this user may not read them or merges run for longer than a minute.
 
     Raises:
         EngineError: the engine failed.
@@ -191,9 +192,9 @@ def settled_segments(engine: Engine, index: str) -> dict[int, list[ShardCopy]] |
 
 
 def note_earlier_segments(engine: Engine, index: IndexState, vector_field: str) -> None:
-    """Note in `_meta` which segments may hold vectors in an earlier type, after the mapping was changed.
+    """Record in `_meta` which segments may hold vectors in an earlier type, after the mapping was changed.
 
-    They stay unknown where `settled_segments` does not tell them, or where they are too many.
+    They stay unknown if `settled_segments` returns None or if there are too many segments.
 
     Raises:
         IndexMissing, IndexMismatch: see `update_mapping`.
@@ -223,10 +224,10 @@ def note_earlier_segments(engine: Engine, index: IndexState, vector_field: str) 
 def drop_earlier_segments(
     engine: Engine, index: IndexState, vector_field: str, before: Mapping[int, list[ShardCopy]]
 ) -> None:
-    """Remove the note on a field's earlier segments if all segments of all copies were written since.
+    """Remove the record of a field's earlier segments if all segments of all shard copies were written later.
 
     Args:
-        before: What `settled_segments` returned before a merge of all copies.
+        before: The result of `settled_segments` before a merge of all copies.
 
     Raises:
         IndexMissing, IndexMismatch: see `update_mapping`.
@@ -238,7 +239,7 @@ def drop_earlier_segments(
 
 
 def are_rewritten(before: Mapping[int, list[ShardCopy]], after: Mapping[int, list[ShardCopy]]) -> bool:
-    """Whether the copies are on the same nodes, and no segment that is searched is as old as one of those before."""
+    """Whether the copies are on the same nodes and all segments that are searched are newer than those before."""
     latest = {
         (shard, copy.node): max((segment.generation for segment in copy.segments), default=-1)
         for shard, copies in before.items()
@@ -253,7 +254,7 @@ def are_rewritten(before: Mapping[int, list[ShardCopy]], after: Mapping[int, lis
 
 
 def _plan_entry(state: IndexState, vector_field: str, entry: Json | None) -> Json | None:
-    """The change of `_meta` that sets or removes the entry of a field; None if it is so."""
+    """The change of `_meta` that sets or removes the entry of a field; None if nothing changes."""
     entries = read_meta_entry(state.mappings, EARLIER_SEGMENTS) or {}
     if entries.get(vector_field) == entry:
         return None

@@ -1,14 +1,14 @@
-"""Change the mapping of an index, `_meta.es_sbert` above all, while other processes change it too.
+"""Change the mapping of an index, especially `_meta.es_sbert`, while other processes change it too.
 
-Engines replace `_meta` as a whole, and no request changes a mapping on a condition. A writer that read `_meta` before
-another one wrote therefore erases what the other one wrote. Two things prevent that:
+Engines replace `_meta` as a whole and have no conditional mapping updates. A writer that read `_meta` before another
+one wrote it therefore erases the other's change. Two measures prevent that:
 
-- Processes of one user on one machine change the mapping of an index one after the other. The system releases the lock
-  of a process that is killed.
-- Every writer reads its change back a short time later, and repeats it if another machine has erased it.
+- Processes of one user on one machine take a file lock to change the mapping of an index one after the other. The
+  operating system releases the lock of a process that is killed.
+- Every writer reads its change back a short time later and repeats it if another machine has erased it.
 
-What remains is a writer on another machine that erases a change just before the process that made it is killed, or
-later than that process looks. Commands that run for longer therefore look once more at their end.
+A change can still be lost if a writer on another machine erases it just before the process that made it is killed, or
+after that process has read it back. Long commands therefore check again at their end.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.mapping import VECTOR_TYPES
 from es_sbert.messages import log_event
 
-# Decides from the present mapping what to write: the body of `PUT /index/_mapping`, whose `_meta` keeps everything that
-# belongs to others; None if the change is there. It is called again until it returns None.
+# Returns the body of `PUT /index/_mapping` for the present mapping, or None if the change is already there. `_meta` in
+# the body must keep everything that belongs to others. The function is called again until it returns None.
 MappingPlan = Callable[[IndexState], Json | None]
 
-# Longest wait for other processes. One that holds the lock for longer is stopped, or the engine hardly answers.
+# Longest wait for other processes. If one holds the lock for longer, it is suspended or the engine hardly responds.
 _LOCK_SECONDS = 30.0
-# Another writer erases a change within the time from its read to the end of its write. That takes about as long as the
-# same two requests took here, which are waited for several times over, and at least this long.
+# Another writer can erase a change only between its read and the end of its write. That takes about as long as the same
+# two requests took here, so the pause is several times that long, within these limits.
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_WRITES = 8
@@ -47,17 +47,17 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
     """Change the mapping of an index so that concurrent changes are kept, and make sure that the change stays.
 
     Args:
-        index: As it was read at any time before.
-        plan: The change. What it raises ends the update.
-        recheck: Whether to wait for other machines' writes before the change is read back. Without it, the caller looks
-            again on its own.
+        index: The index as it was read earlier.
+        plan: The change. An exception that it raises ends the update.
+        recheck: Whether to wait for other machines' writes before the change is read back. If not, the caller checks
+            again later.
 
     Returns:
         The index with the change.
 
     Raises:
         IndexMissing, IndexMismatch: the index was deleted or replaced, another program keeps erasing the change, the
-            engine has made other fields than it was asked for, or it would fail the shards (`require_index_knn`).
+            engine made other fields than requested, or it would fail the shards (`require_index_knn`).
         EngineError: the engine failed; the change may be there. The same call completes it.
     """
     body: Json | None = None
@@ -80,15 +80,15 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
     raise IndexMismatch(
         f"the mapping of {index.name} has lost a change {_MAX_WRITES} times: another program replaces `_meta`, or the "
         "same command runs elsewhere with other options",
-        "Stop the other program, or let it keep the key `es_sbert` of `_meta`. Then run the command again.",
+        "Stop the other program, or make it keep the key `es_sbert` of `_meta`. Then run the command again.",
     )
 
 
 def require_index_knn(info: EngineInfo, state: IndexState, remedy: str | None = None) -> None:
-    """Refuse an index that can have no vector field, see `EngineInfo.needs_index_knn`.
+    """Refuse an index that cannot have a vector field, see `EngineInfo.needs_index_knn`.
 
     Args:
-        remedy: What to do; None for what is right for documents without vectors.
+        remedy: The remedy of the error; None for one that suits documents without vectors.
 
     Raises:
         IndexMismatch: the engine is OpenSearch 2, and the index was created without `index.knn`.
@@ -106,7 +106,7 @@ def require_index_knn(info: EngineInfo, state: IndexState, remedy: str | None = 
 
 
 def _check_index_knn(info: EngineInfo, state: IndexState, body: Json) -> None:
-    """Refuse a change of a mapping after which, or by which, the engine fails the shards of the index.
+    """Refuse a change of a mapping with which the engine fails the shards of the index, at once or later.
 
     Raises:
         IndexMismatch: see `require_index_knn`.
@@ -117,30 +117,31 @@ def _check_index_knn(info: EngineInfo, state: IndexState, body: Json) -> None:
 
 
 def _check_fields_made(engine: Engine, state: IndexState, body: Json) -> None:
-    """Compare the fields of the mapping with those that were put; engines acknowledge what they make of them.
+    """Compare the fields of the mapping with the request, because engines may acknowledge it but make other fields.
 
     Raises:
-        IndexMismatch: a field is missing, or has become another one.
+        IndexMismatch: a field is missing or differs from the request.
     """
     differences = mapping_differences(body.get("properties", {}), state.mappings.get("properties", {}))
     if differences:
         raise IndexMismatch(
-            f"{engine.info.label} acknowledged a change of the mapping of {state.name}, and made something else of it: "
+            f"{engine.info.label} acknowledged a change of the mapping of {state.name} but applied it differently: "
             f"{'; '.join(differences)}",
-            "Load the documents into a new index, without `subobjects: false` in its mapping, by another name of the "
-            "vector field, or without `passages`.",
+            "Load the documents into a new index without `subobjects: false` in its mapping, with another "
+            "`vector_field`, or without `passages`.",
         )
 
 
-# What must be as it was put; engines add defaults to the rest, or write it in another way.
+# Parameters that must equal the request; engines add defaults to the others or write them in another form.
 _COMPARED = ("dims", "dimension", "similarity")
 
 
 def mapping_differences(put: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    """How fields of a mapping differ from what was put.
+    """How the fields of a mapping differ from the request.
 
     Args:
-        put, made: `properties` of a mapping. An object may have become the fields in it (`subobjects: false`).
+        put, made: `properties` of the request and of the mapping. An object may have been replaced by the fields in it
+            (`subobjects: false`).
     """
     found = dict(mapped_fields(made))
     differences = []
@@ -169,7 +170,8 @@ def _pause(seconds: float, writes: int) -> float:
 
     Args:
         seconds: How long this process took to read and write the mapping.
-        writes: How often the change was erased already. Writers that erase each other's must not stay in step.
+        writes: How often the change was already erased. The pause grows with it and is random, so that writers that
+            erase each other's changes do not stay in step.
     """
     longest = max(_MIN_PAUSE_SECONDS, 2 * seconds) * 2.0**writes
     return min(_MAX_PAUSE_SECONDS, longest) * random.uniform(1, 2)
@@ -193,7 +195,7 @@ def _mapping_lock(index: IndexState) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(path, lambda: None, timeout=_LOCK_SECONDS))
         except (OSError, UsageError) as error:
-            # The process is then like one on another machine.
+            # The process then relies on reading its change back, like one on another machine.
             reason = error.message if isinstance(error, UsageError) else str(error)
             log_event("mapping_unlocked", f"changing the mapping of {index.name} without a lock: {reason}")
         yield

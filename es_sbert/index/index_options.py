@@ -1,4 +1,4 @@
-"""Options of a new index or vector field, checked against each other and against the model."""
+"""Settings of a new index or vector field, checked against each other and against the model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class IndexOptions(TypedDict, total=False):
-    """Keyword arguments of a new index or vector field; all may be left out.
+    """Keyword arguments of a new index or vector field; all are optional.
 
     Attributes:
         text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
-        text_template: Template of the text in their place, e.g. `{title}. {body}`.
+        text_template: Template of the text, instead of `text_fields`, e.g. `{title}. {body}`.
         index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
         element_type: How the engine stores a number of a vector: `float` (default), `bfloat16` or `byte`.
         passages: Split texts into passages of this many tokens, each with an embedding.
-        passage_overlap: Tokens that neighbouring passages share; by default an eighth of a passage.
-        shards, replicas: Of a new index; `ensure_vector_field` takes them.
+        passage_overlap: Tokens that neighboring passages share; by default an eighth of a passage.
+        shards, replicas: Numbers of shards and replicas of a new index, for `ensure_vector_field`.
     """
 
     text_fields: Sequence[str]
@@ -46,13 +46,13 @@ INDEX_DEFAULTS: dict[str, object] = dict.fromkeys(IndexOptions.__annotations__) 
 def request_vector_field(
     model: str | Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, **options: Unpack[IndexOptions]
 ) -> FieldRequest:
-    """The request for a vector field of a model, checked before an engine is contacted.
+    """Make the request for a vector field of a model and check it before an engine is contacted.
 
     Args:
         model: A loaded encoder, or a model's folder, bundle, hub id, installed or registered name.
 
     Raises:
-        UsageError: options that contradict each other, or passages that are longer than the model reads.
+        UsageError: the settings contradict each other, or passages are longer than the model reads.
         ModelError: the model is not found or broken.
     """
     from es_sbert.bundle.model_lookup import resolve_model

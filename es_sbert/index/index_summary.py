@@ -29,12 +29,12 @@ class FieldSummary:
 
     Attributes:
         name: The field.
-        meta: What `_meta` says about it; the index type is that of the mapping, or the description of one that es-sbert
-            does not search.
+        meta: Its entry in `_meta`. The index type is taken from the mapping; for a type that es-sbert does not search,
+            it is a description.
         vectors: Documents with a vector in it.
-        current: Of these, documents whose vector is of the field's model.
+        current: Of these, documents whose vector was made by the field's model.
         truncated: Documents whose text was longer than the model reads.
-        passages: Passages with a vector; None where a document has one vector.
+        passages: Passages with a vector; None if a document has one vector.
         stored: How much of the index is stored in the index type.
     """
 
@@ -55,7 +55,7 @@ class IndexSummary:
         name: The concrete index.
         engine: `Elasticsearch 9.5.0`.
         documents: All documents that a search can see.
-        bytes: Size of the primary shards on disk; None where this user may not ask (index privilege `monitor`).
+        bytes: Size of the primary shards on disk; None if this user may not read it (index privilege `monitor`).
         fields: The vector fields that es-sbert fills.
         other_fields: Names of the other top-level fields.
         plain_vector_fields: Of these, vector fields that other programs fill.
@@ -87,7 +87,7 @@ class IndexSummary:
 
 
 def describe_indices(engine: Engine, expression: str) -> list[IndexSummary]:
-    """Look at all indices of a name, a list of names or a pattern; see `describe_index`.
+    """Summarize all indices that a name, a list of names or a pattern matches; see `describe_index`.
 
     Raises:
         IndexMissing: no such index.
@@ -100,12 +100,12 @@ def describe_indices(engine: Engine, expression: str) -> list[IndexSummary]:
 
 
 def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
-    """Look at an index; nothing is changed but a refresh, so that the counts are of now.
+    """Summarize an index, after a refresh so that the counts are current.
 
-    A user who may only read gets the counts of the last refresh.
+    A user who may not refresh the index gets the counts of the last refresh.
 
     Args:
-        index: Index or alias, or an index whose mapping was read already.
+        index: Index or alias, or an index whose mapping has already been read.
 
     Raises:
         IndexMissing: no such index.
@@ -139,17 +139,17 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         documents=count(),
         bytes=store_size,
         fields=tuple(fields),
-        # With `subobjects: false`, the metadata is several fields with a dot in their names.
+        # With `subobjects: false`, the metadata consists of several fields with a dot in their names.
         other_fields=tuple(sorted(name for name in properties if name.partition(".")[0] not in ours)),
         plain_vector_fields=tuple(plain_vector_fields(engine.info.engine_type, state.mappings, state.name)),
     )
 
 
 def count_chunks(engine: Engine, index: str, field: str, query: Json | None = None) -> int:
-    """The vectors of a field of chunks, which are nested objects; a count is one of documents.
+    """Count the vectors of a field of chunks. They are nested objects, and the count API counts only documents.
 
     Args:
-        query: Of the documents that count; None counts all.
+        query: Query for the documents to count in; None for all.
     """
     body: Json = {"size": 0, "aggs": {"passages": {"nested": {"path": field}}}}
     if query is not None:

@@ -1,6 +1,6 @@
-"""The requests that put the vector fields of an index into the index template by which a rollover creates the next one.
+"""Make the requests that add the vector fields of an index to the index template from which a rollover creates indices.
 
-Nothing is sent: a template may create more indices than the one at hand, so its owner looks at it first.
+Nothing is sent: the template may apply to other indices too, so its owner should review the change first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
 from es_sbert.index.vector_field import index_not_found
 
-# What a request may set of what an engine returns of an index template.
+# The members of an index template, as an engine returns it, that a request may set.
 _TEMPLATE_MEMBERS = (
     "index_patterns", "template", "composed_of", "priority", "version", "_meta", "data_stream", "allow_auto_create",
     "ignore_missing_component_templates",
@@ -34,12 +34,13 @@ class TemplateRequest(NamedTuple):
 
 
 def template_requests(engine: Engine, name: str) -> list[TemplateRequest]:
-    """The requests after which new indices have the vector fields of an index, in their order.
+    """The requests that give new indices the vector fields of an index, in the order to send them.
 
     They change the template that an index of this name gets, or add one if there is none.
 
     Args:
-        name: Index, alias or data stream; of several indices, the newest name with vector fields counts.
+        name: Index, alias or data stream. Of several indices, the one with the newest name that has vector fields is
+            used.
 
     Raises:
         IndexMissing: no such index.
@@ -74,13 +75,13 @@ def _requests_for(engine: Engine, state: IndexState) -> list[TemplateRequest]:
     order = _highest_legacy_order(engine, created)
     patterns = [created if state.data_stream else f"{stem}-*"]
     if order is not None:
-        # These are merged in their order, unless a composable one matches.
+        # Legacy templates are merged in their order, unless a composable one matches.
         return [TemplateRequest(f"_template/{stem}-vectors", {"index_patterns": patterns, "order": order + 1, **part})]
     return [TemplateRequest(f"_index_template/{stem}-vectors", {"index_patterns": patterns, "template": part})]
 
 
 def vector_template(engine_type: EngineType, state: IndexState) -> Json:
-    """The part of a template that makes the vector fields of an index: settings and mappings."""
+    """The part of a template that adds the vector fields of an index: settings and mappings."""
     fields = vector_fields(state.mappings, state.name)
     names = [name for field in fields for name in (field, document_meta_field(field))]
     properties = state.mappings.get("properties", {})
@@ -110,7 +111,7 @@ def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
 
 
 def _highest_legacy_order(engine: Engine, name: str) -> int | None:
-    """The highest order of the templates of the older kind that match a name; None if there are none."""
+    """The highest order of the legacy templates that match a name; None if there are none."""
     answer = engine.request_api("/_template") or {}
     orders = [
         int(body.get("order", 0))

@@ -1,4 +1,4 @@
-"""Checks whether an index can take documents and vectors, made before anything is written."""
+"""Check whether an index can take documents and vectors before anything is written."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from es_sbert.index.vector_field import embed_command, similar_fields
 
 
 def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:
-    """Fields that an index does not keep in `_source`, and would lose if a document were indexed from it.
+    """Fields that an index does not keep in `_source` and that a partial update would therefore lose.
 
-    The engine does so for a partial update.
+    For a partial update, the engine indexes the document again from `_source`.
 
     Args:
         made: Vector fields that are written with every document.
 
     Returns:
-        The end of the sentence "the index keeps no …"; None if nothing would be lost.
+        The end of the sentence "the index does not keep …"; None if nothing would be lost.
     """
     source = mappings.get("_source", {})
     if source.get("enabled", True) is False:
         return "_source"
     if source.get("includes"):
-        return f"fields in its _source but {', '.join(source['includes'])}"
+        return f"fields other than {', '.join(source['includes'])} in its _source"
     missing = [name for name in source.get("excludes", []) if name not in made]
     return f"{', '.join(missing)} in its _source" if missing else None
 
 
 @dataclass(frozen=True)
 class TargetIndex:
-    """The index that a load goes to.
+    """The index that a load writes to.
 
     Attributes:
         state: The index; None if it does not exist yet.
-        others: The other indices of the alias that was named, the newest name first.
+        others: The other indices of the given alias, the newest name first.
     """
 
     state: IndexState | None
@@ -47,14 +47,14 @@ class TargetIndex:
 
 
 def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
-    """The index that a load goes to: of an alias of several indices, its write index.
+    """Read the index that a load writes to. For an alias of several indices, that is its write index.
 
     Args:
         files: Whether the documents come from sources, not from the index.
 
     Raises:
-        IndexMismatch: the alias points to several indices, and names none of them for writes.
-        VectorIndexError: a data stream or an alias that a load cannot go to.
+        IndexMismatch: the alias points to several indices, none of which is its write index.
+        VectorIndexError: the name is a data stream or an alias that a load cannot write to.
         EngineError: the engine failed.
     """
     states = engine.get_indices(name)
@@ -70,21 +70,21 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
     commands = ", ".join(embed_command(state, similar) for state in states)
     if files and is_stream:
         raise VectorIndexError(
-            f"{name} is a data stream: its documents are added, never written by their ids",
+            f"{name} is a data stream: documents can only be added to it, not written by their ids",
             f"Let the application that fills it write the documents. Then embed them in place: {commands}.",
         )
     if not files:
         what = f"a data stream of {len(states)} backing indices" if is_stream else f"an alias of {len(states)} indices"
         raise VectorIndexError(
-            f"{name} is {what}, and documents are embedded in place in one index at a time",
+            f"{name} is {what}, but documents can be embedded in place in only one index at a time",
             f"Run one command for each of them: {commands}. After a rollover, run it for the new index too.",
         )
     target = write_index(name, states)
     if target.alias_routing(name) is not None:
         raise VectorIndexError(
-            f"{name} is an alias of {len(states)} indices with an `index_routing`, and a load that looks documents up "
-            f"in its write index {target.name} could not find them without it",
-            f"Give {target.name} an alias of its own with that routing (`POST _aliases`), and load by that alias.",
+            f"{name} is an alias of {len(states)} indices with an `index_routing`, without which a load could not find "
+            f"documents in its write index {target.name}",
+            f"Add an alias with that routing to {target.name} alone (`POST _aliases`), and load through that alias.",
         )
     return TargetIndex(target, tuple(state for state in reversed(states) if state is not target))
 
@@ -102,51 +102,51 @@ def check_can_hold_vectors(state: IndexState) -> None:
     """
     if state.mappings.get("enabled", True) is False:
         raise VectorIndexError(
-            f"the mapping of {state.name} has `enabled: false`: nothing in it is indexed, so no vector is found",
-            "Create an index without this setting, copy the documents there (`_reindex`), and load that one.",
+            f"the mapping of {state.name} has `enabled: false`: no field is indexed, so vectors cannot be searched",
+            "Create an index without this setting, copy the documents there (`_reindex`), and load into that index.",
         )
 
 
 def check_can_load_files(
     state: IndexState, name: str, meta_fields: Collection[str] = (), *, routing_field: str | None = None
 ) -> None:
-    """Reject an index that rejects every document of a file, or in which every load would embed all of them again.
+    """Reject an index that would reject every document of a file, or for which every load would embed all of them.
 
     Args:
-        name: Index or alias, as the load names it.
-        meta_fields: Objects next to the vectors, which say what they were made of.
-        routing_field: Field of the routing of the documents; None for no field.
+        name: Index or alias as given to the load.
+        meta_fields: Metadata objects next to the vectors, which tell whether the vectors are current.
+        routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
         UsageError: both a field and the alias give a routing.
-        VectorIndexError: a data stream, an index whose documents need a routing, one in which nothing is indexed, or
-            one that does not keep the meta fields.
+        VectorIndexError: the index belongs to a data stream, requires a routing that is missing, does not index any
+            field, or does not keep the meta fields.
     """
     in_place = "Let the application that fills it write the documents, and embed them in place:"
     if state.data_stream is not None:
         raise VectorIndexError(
-            f"{state.name} belongs to the data stream {state.data_stream}: its documents are added, never written by "
-            "their ids",
+            f"{state.name} belongs to the data stream {state.data_stream}: documents can only be added to it, not "
+            "written by their ids",
             f"{in_place} {in_place_command(state.name)}.",
         )
     routing = state.alias_routing(name)
     if routing is not None and routing_field is not None:
         raise UsageError(
             f"the alias {name} gives all documents the routing {routing!r}, so it cannot come from {routing_field}",
-            f"Leave out the field of the routing, or load into {state.name}.",
+            f"Omit `routing_field`, or load into {state.name}.",
         )
     if state.mappings.get("_routing", {}).get("required") and routing is None and routing_field is None:
         raise VectorIndexError(
             f"the index {state.name} requires a routing value for every document",
-            "Name the field that holds it with `routing_field`, or load by an alias that "
+            "Set `routing_field` to the field that holds it, or load through an alias that "
             f"has an `index_routing`. {in_place} {in_place_command(name)}.",
         )
     check_can_hold_vectors(state)
     lost = [field for field in meta_fields if not is_in_source(field, state.mappings)]
     if lost:
         raise VectorIndexError(
-            f"the index {state.name} does not keep {', '.join(lost)} in _source: no load could tell which documents it "
-            "has embedded, and each would embed all of them again",
+            f"the index {state.name} does not keep {', '.join(lost)} in _source, so a load cannot tell which documents "
+            "are already embedded and would embed all of them again",
             f"Load into an index whose `_source` is enabled and keeps {', '.join(lost)}.",
         )
 
@@ -155,7 +155,7 @@ def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any
     """Reject an index whose mapping is strict and rejects all of these documents.
 
     Args:
-        documents: The first ones of a source, as they are sent.
+        documents: The first documents of a source, as they are sent.
 
     Raises:
         VectorIndexError: each of the documents has a field that the mapping lacks.
@@ -165,7 +165,7 @@ def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any
         return
     fields = ", ".join(dict.fromkeys(name for names in refused for name in names))
     raise VectorIndexError(
-        f"the mapping of {state.name} has `dynamic: strict` and lacks {fields}: it refuses the documents of the source",
+        f"the mapping of {state.name} has `dynamic: strict` and lacks {fields}, so it rejects the source's documents",
         f"Add the fields to the mapping (`PUT {state.name}/_mapping`) or to the index template, or leave them out of "
         "the source.",
     )
@@ -180,11 +180,11 @@ def check_created_index(
     *,
     routing_field: str | None = None,
 ) -> None:
-    """Reject an index that a load has just created, but that an index template makes unusable; it is deleted again.
+    """Reject an index that the load has just created but that an index template makes unusable, and delete it.
 
     Args:
-        documents: The first ones of the source.
-        routing_field: Field of the routing of the documents; None for no field.
+        documents: The first documents of the source.
+        routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
         UsageError, VectorIndexError: see `check_can_load_files` and `check_strict_mapping`.
@@ -195,13 +195,13 @@ def check_created_index(
         check_strict_mapping(state, documents)
     except (UsageError, VectorIndexError) as error:
         deleted = delete_unused_index(engine, state)
-        fate = "and was deleted again" if deleted else "and could not be deleted"
-        error.add_note(f"an index template says so; the index that this load created is empty {fate}")
+        fate = "was deleted again" if deleted else "was not deleted: it has documents, or this user may not delete it"
+        error.add_note(f"this comes from an index template; the index that this load created {fate}")
         raise
 
 
 def delete_unused_index(engine: Engine, state: IndexState) -> bool:
-    """Delete an index that this load has created, if it is empty; whether it was deleted.
+    """Delete an index that this load has created if it is empty; return whether it was deleted.
 
     Raises:
         EngineError: the engine failed.
@@ -217,11 +217,11 @@ def delete_unused_index(engine: Engine, state: IndexState) -> bool:
 
 
 def unmapped_fields(mappings: Mapping[str, Any], documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Fields of documents that the mapping lacks and that it refuses (`dynamic: strict`), each once, in order.
+    """Fields of documents that the mapping lacks and rejects (`dynamic: strict`), without duplicates, in order.
 
     Args:
-        mappings: Of the index, after the fields of the load were added.
-        documents: As they are sent; some of the first ones are enough for a good message.
+        mappings: The mapping of the index after the fields of the load were added.
+        documents: Documents as they are sent. The first few are enough for a good message.
     """
     properties, dynamic = mappings.get("properties", {}), mappings.get("dynamic")
     return list(dict.fromkeys(name for document in documents for name in _refused(document, properties, dynamic, ())))

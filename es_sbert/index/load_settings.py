@@ -23,7 +23,7 @@ _AUTO_EXPAND_REPLICAS = "index.auto_expand_replicas"
 
 
 def unrestored_settings(index: IndexState) -> dict[str, str | None] | None:
-    """The settings before a load that has not restored them; None if there is none.
+    """The saved settings of a load that has not restored them; None if there is no such load.
 
     None as a value means the engine's default.
     """
@@ -39,10 +39,10 @@ def _read_note(index: IndexState) -> Json | None:
 
 
 def plan_load_note(index: IndexState, run: str, *, keep_replicas: bool = False) -> Json | None:
-    """The change of the mapping that notes the settings of an index before a load; None if a load has noted them.
+    """The change of the mapping that saves the settings of an index before a load; None if a load has saved them.
 
     Args:
-        run: Tells the note of this load from those of others.
+        run: Distinguishes the note of this load from those of others.
         keep_replicas: See `apply_load_settings`.
     """
     if _read_note(index) is not None:
@@ -53,14 +53,14 @@ def plan_load_note(index: IndexState, run: str, *, keep_replicas: bool = False) 
 
 def _load_settings(index: IndexState, keep_replicas: bool) -> dict[str, str]:
     wanted = dict(BULK_LOAD_SETTINGS)
-    # With automatic replicas, the engine sets their number by that of the nodes.
+    # With automatic replicas, the engine derives their number from the number of nodes.
     if keep_replicas or index.settings.get(_AUTO_EXPAND_REPLICAS, "false") != "false":
         del wanted["index.number_of_replicas"]
     return wanted
 
 
 def _remove_note(engine: Engine, index: IndexState, note: Json) -> None:
-    """Remove this note, and not that of another load."""
+    """Remove this note unless it has been replaced by that of another load."""
 
     def plan(state: IndexState) -> Json | None:
         if _read_note(state) != note:
@@ -71,7 +71,7 @@ def _remove_note(engine: Engine, index: IndexState, note: Json) -> None:
 
 
 def apply_load_settings(engine: Engine, index: IndexState, *, keep_replicas: bool = False) -> dict[str, str | None]:
-    """Change the settings for a load, unless another load has done so and not restored them: its note counts.
+    """Change the settings for a load, unless another load has changed and not restored them; its note then applies.
 
     Args:
         keep_replicas: Disable refreshes only.
@@ -80,7 +80,7 @@ def apply_load_settings(engine: Engine, index: IndexState, *, keep_replicas: boo
         The previous values, for `restore_load_settings`.
 
     Raises:
-        AccessDenied: this user may not (privilege `manage` of the index); nothing was changed.
+        AccessDenied: this user may not change settings (index privilege `manage`); nothing was changed.
         IndexMissing, IndexMismatch, EngineError: see `update_mapping`.
     """
     run = uuid.uuid4().hex
@@ -106,11 +106,11 @@ def restore_load_settings(
 
     Args:
         name: Index or alias.
-        before: What `apply_load_settings` returned, if known: another program that wrote the mapping may have erased
-            the note.
+        before: The values that `apply_load_settings` returned, if known, because another program that wrote the mapping
+            may have erased the note.
 
     Returns:
-        What was restored; empty if no load has left anything.
+        The restored settings; empty if there was nothing to restore.
 
     Raises:
         IndexMissing, IndexMismatch, EngineError: see `update_mapping`. The saved values stay, for the next attempt.
@@ -132,7 +132,7 @@ def restore_load_settings(
 def _previous_settings(noted: Mapping[str, str | None], before: Mapping[str, str | None]) -> dict[str, str | None]:
     """The settings to restore.
 
-    Where a load found no note because another program had erased it, that load has noted settings of a load.
+    If another program erased the note of a load, the next load may have saved the settings of that load as its own.
     """
     return {
         name: before.get(name, value) if value == BULK_LOAD_SETTINGS[name] else value for name, value in noted.items()

@@ -36,11 +36,11 @@ META_KEY = "es_sbert"
 
 
 class ChunkRules(BaseModel):
-    """How long texts are cut into passages, each with its own vector.
+    """How long texts are split into passages, each with its own vector.
 
     Attributes:
-        tokens: Most tokens of a passage as the model reads it, prompt and special tokens included.
-        overlap: Tokens of a passage's end that are repeated at the beginning of the next one, at most.
+        tokens: Maximum number of tokens of a passage as the model reads it, prompt and special tokens included.
+        overlap: Maximum number of tokens at the end of a passage that are repeated at the beginning of the next one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,7 +50,7 @@ class ChunkRules(BaseModel):
 
     @classmethod
     def from_tokens(cls, tokens: int, overlap: int | None = None) -> ChunkRules:
-        """Rules; an overlap that is not given is an eighth: enough for a sentence that both neighbours need."""
+        """Rules with an overlap of an eighth by default, enough for a sentence that both neighbors need."""
         return cls(tokens=tokens, overlap=tokens // 8 if overlap is None else overlap)
 
     def __str__(self) -> str:
@@ -82,9 +82,10 @@ class VectorFieldMeta(BaseModel):
         element_type: `float`, `bfloat16` or `byte`: how the engine stores a number of a vector. Vectors are sent as
             float32, those of a `byte` field as int8.
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
-        passages: How texts are cut; None where a document has one vector, of what the model reads of its text.
-        min_cosine: Minimum cosine of hybrid searches and of semantic queries through the gateway, as `es-sbert index
-            calibrate --save` measured it for this model and text; None for none.
+        passages: How texts are split; None if a document has one vector, made from the part of its text that the model
+            reads.
+        min_cosine: Minimum cosine of hybrid searches and of semantic queries through the gateway, as measured by
+            `es-sbert index calibrate --save` for this model and text; None for no minimum.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,7 +101,7 @@ class VectorFieldMeta(BaseModel):
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
 
     def changed(self, **changes: Any) -> VectorFieldMeta:
-        """This entry with other values. Without the minimum cosine if it was measured for another model or text."""
+        """A copy of this entry with other values; the minimum cosine is dropped if the model or the text changes."""
         new = self.model_copy(update=changes)
         if (new.fingerprint, new.text) == (self.fingerprint, self.text):
             return new
@@ -108,9 +109,10 @@ class VectorFieldMeta(BaseModel):
 
 
 def with_meta_entry(meta: dict[str, Any], name: str, value: object) -> dict[str, Any]:
-    """A mapping's `_meta` with `_meta.es_sbert.<name>` set, or without it where the value is None.
+    """A mapping's `_meta` with `_meta.es_sbert.<name>` set, or without it if the value is None.
 
-    An update of a mapping replaces `_meta` whole, so all else is kept. `_meta.es_sbert` goes with its last entry.
+    A mapping update replaces `_meta` as a whole, so all other entries are kept. `_meta.es_sbert` is removed with its
+    last entry.
     """
     ours = {key: kept for key, kept in meta.get(META_KEY, {}).items() if key != name}
     if value is None and not ours:
@@ -140,13 +142,11 @@ class IndexType(StrEnum):
     BBQ_FLAT = "bbq_flat"
 
 
-# Elasticsearch can raise hnsw to a quantized type in place, but not the other way round, so the type that
-# loses nothing is the one to begin with.
+# Elasticsearch can change hnsw to a quantized type in place, but not back, so the default is the type without loss.
 DEFAULT_INDEX_TYPE = IndexType.HNSW
 
-# Candidates to compare again by their float32 vectors, as a multiple of k: the coarser the numbers that the
-# search compares, the more of the true neighbours rank just below its first k. Types that are not listed
-# compare float32 vectors to begin with.
+# Candidates to rescore by their float32 vectors, as a multiple of k. The coarser the numbers that the search compares,
+# the more of the true neighbors rank just below its first k. Types that are not listed compare float32 vectors anyway.
 OVERSAMPLE = {
     IndexType.INT8_HNSW: 1.5,
     IndexType.INT8_FLAT: 1.5,
@@ -160,12 +160,12 @@ OPENSEARCH_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.FLAT)
 OPENSEARCH_2_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW)
 MAX_DIMENSIONS = {EngineType.ELASTICSEARCH: 4096, EngineType.OPENSEARCH: 16_000}
 BBQ_MIN_DIMENSIONS = 64
-# Bytes cannot be quantized once more.
+# Byte vectors cannot be quantized further.
 BYTE_TYPES = (IndexType.HNSW, IndexType.FLAT)
 
 
 def supported_index_types(info: EngineInfo) -> tuple[IndexType, ...]:
-    """The index types that the engine has and that do no harm there."""
+    """The index types that the engine supports without failing shards."""
     if info.engine_type is EngineType.ELASTICSEARCH:
         return tuple(IndexType)
     return OPENSEARCH_2_TYPES if info.needs_index_knn else OPENSEARCH_TYPES
@@ -174,10 +174,11 @@ def supported_index_types(info: EngineInfo) -> tuple[IndexType, ...]:
 def parse_index_type(
     text: str, info: EngineInfo, dimensions: int, element_type: ElementType = ElementType.FLOAT
 ) -> IndexType:
-    """An index type by name, checked against what the engine takes for vectors of this length and element type.
+    """Parse the name of an index type that the engine supports for vectors of this length and element type.
 
     Raises:
-        UsageError: unknown, paid, or not for this engine, number of dimensions or element type.
+        UsageError: the type is unknown, needs a paid license, or does not work with this engine, number of dimensions
+            or element type.
     """
     if text == "bbq_disk":
         raise UsageError(
@@ -199,23 +200,23 @@ def parse_index_type(
         raise UsageError(f"{info.label} has no index type {index_type}", f"Use one of {', '.join(supported)}.")
     if dimensions > MAX_DIMENSIONS[info.engine_type]:
         raise UsageError(
-            f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.engine_type]} dimensions, the model has "
+            f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.engine_type]} dimensions, but the model has "
             f"{dimensions}",
             "Use a model with shorter vectors.",
         )
     if index_type in (IndexType.INT4_HNSW, IndexType.INT4_FLAT) and dimensions % 2:
         raise UsageError(
-            f"{index_type} packs two dimensions into a byte, and the model has {dimensions}, an odd number",
+            f"{index_type} packs two dimensions into a byte, but the model has {dimensions}, an odd number",
             "Use int8_hnsw or hnsw.",
         )
     if index_type in (IndexType.BBQ_HNSW, IndexType.BBQ_FLAT) and dimensions < BBQ_MIN_DIMENSIONS:
         raise UsageError(
-            f"{index_type} needs at least {BBQ_MIN_DIMENSIONS} dimensions, the model has {dimensions}",
+            f"{index_type} needs at least {BBQ_MIN_DIMENSIONS} dimensions, but the model has {dimensions}",
             "Use int8_hnsw or hnsw.",
         )
     if not is_element_type_of(element_type, index_type):
         raise UsageError(
-            f"the index type {index_type} quantizes vectors of floats, and vectors of the element type {element_type} "
+            f"the index type {index_type} quantizes vectors of floats, but vectors of the element type {element_type} "
             "are stored as bytes",
             f'Use `index_type="hnsw"` with {setting_text("element_type", element_type)}, or `element_type="float"` '
             f"with {setting_text('index_type', index_type)}.",
@@ -229,22 +230,22 @@ def is_element_type_of(element_type: ElementType, index_type: IndexType) -> bool
 
 
 def supported_element_types(info: EngineInfo) -> tuple[ElementType, ...]:
-    """The element types that the engine has and es-sbert writes."""
+    """The element types that the engine supports and es-sbert writes."""
     return tuple(ElementType) if info.supports_bfloat16 else (ElementType.FLOAT, ElementType.BYTE)
 
 
 def parse_element_type(text: str, info: EngineInfo) -> ElementType:
-    """An element type by name, checked against what the engine has.
+    """Parse the name of an element type that the engine supports.
 
     Raises:
-        UsageError: unknown, or not for this engine.
+        UsageError: the type is unknown, or the engine does not support it.
     """
     if text in ("bit", "binary"):
         remedy = "Use the element type byte, or shorter vectors (`dimensions`); `es-sbert index advise` measures both."
         if info.engine_type is EngineType.ELASTICSEARCH:
             remedy = (
                 "Use the index type bbq_hnsw, which every license includes: searches read one bit per dimension, and "
-                "rescoring has the whole numbers."
+                "rescoring uses the full numbers."
             )
         raise UsageError(f"es-sbert does not write vectors of the element type {text}", remedy)
     try:
@@ -253,30 +254,30 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
         raise UsageError(f"there is no element type {text!r}", f"Use one of {', '.join(ElementType)}.") from None
     if element_type not in supported_element_types(info):
         raise UsageError(
-            f"{info.label} has no vectors of {element_type} that es-sbert could write",
-            "It takes Elasticsearch 9.3 or newer; leave `element_type` out for float, or use byte.",
+            f"es-sbert cannot write vectors of {element_type} to {info.label}",
+            "Elasticsearch 9.3 or newer supports them; omit `element_type` for float, or use byte.",
         )
     return element_type
 
 
-# Names inside the nested object of a passage. Offsets are in characters of the document's text, the end not included.
+# Names inside the nested object of a passage. Offsets are in characters of the document's text; the end is exclusive.
 CHUNK_VECTOR = "vector"
 CHUNK_START = "start"
 CHUNK_END = "end"
 
 
-# Setting of an index: nested objects that a document may hold, and what both engines take without it.
+# Index setting: the maximum number of nested objects in a document, and its default in both engines.
 NESTED_LIMIT = "index.mapping.nested_objects.limit"
 _NESTED_LIMIT_DEFAULT = 10_000
 
 
 def nested_limit(index: IndexState) -> int:
-    """Nested objects, such as passages, that the index takes of a document."""
+    """Maximum number of nested objects, such as passages, that the index accepts in a document."""
     return int(index.settings.get(NESTED_LIMIT, _NESTED_LIMIT_DEFAULT))
 
 
 def vector_path(field: str, meta: VectorFieldMeta) -> str:
-    """Full name of the field that holds the numbers."""
+    """Full name of the field that holds the vectors."""
     return field if meta.passages is None else f"{field}.{CHUNK_VECTOR}"
 
 
@@ -293,7 +294,7 @@ def has_vector_query(field: str, meta: VectorFieldMeta, name: str | None = None)
     """Query for the documents that have a vector in this field.
 
     Args:
-        name: What a hit's `matched_queries` calls it.
+        name: Name of the query in a hit's `matched_queries`.
     """
     named = {} if name is None else {"_name": name}
     if meta.passages is None:
@@ -309,7 +310,7 @@ def and_query(first: Json, *others: Json | None) -> Json:
 
 
 def random_order_query(query: Json | None, seed: int) -> Json:
-    """A query for the same documents in an order that the seed decides, as long as the index is at rest.
+    """A query for the same documents in an order that the seed determines, as long as the index does not change.
 
     Args:
         query: None for all documents.
@@ -333,7 +334,7 @@ def chunks_property(vector: Json) -> Json:
 
 
 def vector_property(field: Json) -> Json:
-    """The inverse: the mapping of the vector, in the field itself or in its chunks."""
+    """The inverse of `chunks_property`: the mapping of the vector, in the field itself or in its chunks."""
     if field.get("type") != "nested":
         return field
     inner: Json = field.get("properties", {}).get(CHUNK_VECTOR, {})
@@ -355,7 +356,7 @@ def index_body(
     """Body of `PUT /index` for an index with this vector field.
 
     Args:
-        shards, replicas: The engine's defaults where None.
+        shards, replicas: None for the engine's defaults.
     """
     body = copy.deepcopy(read_body(f"{engine_type}/index"))
     settings: Json = body["settings"]
@@ -374,10 +375,10 @@ def index_body(
 def mapping_addition(
     engine_type: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json, *, is_new: bool = True
 ) -> Json:
-    """Body of `PUT /index/_mapping` that adds this vector field, its document object and its `_meta`.
+    """Body of `PUT /index/_mapping` that adds this vector field, its metadata object and its entry in `_meta`.
 
     Args:
-        is_new: Whether the mapping lacks the field until then, see `merge_field_meta`.
+        is_new: Whether the mapping does not have the field yet, see `merge_field_meta`.
     """
     properties = read_body(f"{engine_type}/index")["mappings"]["properties"]
     return {
@@ -409,17 +410,19 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
 
 
 # `_meta.es_sbert.earlier_segments`: vector field → the segments that may hold vectors in an earlier index type of the
-# field (es_sbert/index/earlier_segments.py); an empty object where they are not known. A field without an entry has had
+# field (es_sbert/index/earlier_segments.py); an empty object if they are not known. A field without an entry has had
 # its index type from the beginning.
 EARLIER_SEGMENTS = "earlier_segments"
 
 
 def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta, *, is_new: bool = False) -> Json:
-    """A mapping's `_meta` with this field's entry set; an update replaces `_meta` whole, so all else is kept.
+    """A mapping's `_meta` with this field's entry set.
+
+    An update replaces `_meta` as a whole, so all other entries are kept.
 
     Args:
-        is_new: Whether the field is new, so that all its vectors are stored in this index type. Otherwise an entry of
-            another type, or none, leaves it unknown which segments are (`EARLIER_SEGMENTS`).
+        is_new: Whether the field is new, so that all its vectors are stored in this index type. If it is not new and
+            its entry has another type or is missing, the segments of the earlier type are unknown (`EARLIER_SEGMENTS`).
     """
     ours = existing_meta.get(META_KEY, {})
     before = ours.get("fields", {}).get(vector_field)
@@ -429,7 +432,7 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
         earlier |= {} if is_new else {vector_field: {}}
         ours = {name: entry for name, entry in ours.items() if name != EARLIER_SEGMENTS}
         ours |= {EARLIER_SEGMENTS: earlier} if earlier else {}
-    # Left out where they say nothing: indices of earlier versions stay as they are.
+    # Defaults are left out, so that the entries of earlier versions do not change.
     unset = {name for name in ("passages", "min_cosine") if getattr(meta, name) is None}
     if meta.element_type is ElementType.FLOAT:
         unset.add("element_type")
@@ -453,7 +456,7 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
 
 
 def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> list[str]:
-    """Top-level vector fields that other programs fill, one vector a document.
+    """Top-level vector fields that other programs fill with one vector per document.
 
     Raises:
         IndexMismatch: `_meta.es_sbert` was damaged by hand.
@@ -466,7 +469,7 @@ def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> 
 
 
 def mapped_dimensions(engine_type: EngineType, field: Json) -> int | None:
-    """Dimensions of a vector field's mapping; None where the field holds no vectors."""
+    """Number of dimensions in a field's mapping; None if it is not a vector field or the mapping does not say."""
     field = vector_property(field)
     if field.get("type") != VECTOR_TYPES[engine_type]:
         return None
@@ -475,7 +478,7 @@ def mapped_dimensions(engine_type: EngineType, field: Json) -> int | None:
 
 
 def mapped_similarity(engine_type: EngineType, field: Json) -> str:
-    """Similarity of a vector field's mapping in the engine's words."""
+    """Similarity in a vector field's mapping, as the engine names it."""
     field = vector_property(field)
     if engine_type is EngineType.ELASTICSEARCH:
         return str(field.get("similarity", "none"))
@@ -483,7 +486,7 @@ def mapped_similarity(engine_type: EngineType, field: Json) -> str:
 
 
 def mapped_element_type(engine_type: EngineType, field: Json) -> str:
-    """Element type of a vector field's mapping in the engine's words."""
+    """Element type in a vector field's mapping, as the engine names it."""
     field = vector_property(field)
     name = "element_type" if engine_type is EngineType.ELASTICSEARCH else "data_type"
     # OpenSearch returns it in capitals.
@@ -491,29 +494,29 @@ def mapped_element_type(engine_type: EngineType, field: Json) -> str:
 
 
 def mapped_index_type(engine_type: EngineType, settings: Mapping[str, str], field: Json) -> IndexType | str:
-    """Index type of a vector field's mapping; the description of one that es-sbert does not search.
+    """Index type in a vector field's mapping, or the description of a type that es-sbert does not search.
 
     Args:
         settings: Flat settings of the index.
     """
     field = vector_property(field)
     if engine_type is EngineType.ELASTICSEARCH:
-        # Elasticsearch names no type in the mapping only where it is hnsw: for bytes, and in indices older than 8.14.
+        # If the mapping does not name a type, it is hnsw: for bytes, and in indices older than Elasticsearch 8.14.
         name = str(field.get("index_options", {}).get("type", IndexType.HNSW))
         return IndexType(name) if name in list(IndexType) else name
     if settings.get("index.knn") != "true":
         return IndexType.FLAT
     method = field.get("method")
-    # These two are what a graph of float32 has anyway.
+    # These two are the values of an ordinary graph of float32 vectors.
     is_compressed = field.get("mode", "in_memory") != "in_memory" or field.get("compression_level", "1x") != "1x"
     if method is None or is_compressed:
-        return "of the engine's own choice (a mapping without `method`, or with `mode` or `compression_level`)"
+        return "chosen by the engine (a mapping without `method`, or with `mode` or `compression_level`)"
     kind = f"{method.get('name')} of {method.get('engine')}"
     encoder = method.get("parameters", {}).get("encoder", {"name": "flat"})
     if kind == "hnsw of lucene" and encoder.get("name") == "flat":
         return IndexType.HNSW
-    # Before 3.6, seven bits are the default and the only choice. One bit, which 3.6 has, cannot be searched: a node of
-    # 3.6.0 dies of it.
+    # Before 3.6, seven bits are the default and the only choice. One bit, new in 3.6, cannot be searched: it crashes a
+    # node of 3.6.0.
     bits = encoder.get("parameters", {}).get("bits", 7 if kind == "hnsw of lucene" else None)
     if kind == "hnsw of lucene" and (encoder.get("name"), bits) == ("sq", 7):
         return IndexType.INT8_HNSW
@@ -525,12 +528,12 @@ def check_field_name(vector_field: str) -> None:
     """Refuse names that the engines read as paths, patterns or their own fields.
 
     Raises:
-        UsageError: the name has such a character.
+        UsageError: the name is empty, starts with an underscore, or has such a character.
     """
     if not vector_field or vector_field[0] == "_" or any(c in vector_field for c in ".*?,{}'\"\\ \t\n"):
         raise UsageError(
             f"{vector_field!r} cannot be the name of a vector field",
-            "Use letters, digits and underscores, with no underscore in front.",
+            "Use letters, digits and underscores, and do not start with an underscore.",
         )
 
 

@@ -1,4 +1,4 @@
-"""The index privileges that each task needs on an Elasticsearch with security.
+"""The index privileges that each task needs on Elasticsearch with security enabled.
 
 OpenSearch's security plugin has no API that tells a user its permissions; there, the error of a rejected request names
 the missing permission.
@@ -14,7 +14,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 
-# Of the cluster: every command reads the version first.
+# Cluster privilege that every command needs, because it reads the version first.
 CLUSTER_PRIVILEGE = "monitor"
 
 _READ_PRIVILEGES = ("read", "view_index_metadata")
@@ -23,11 +23,11 @@ _LOAD_PRIVILEGES = (*_READ_PRIVILEGES, "index", "maintenance")
 
 @dataclass(frozen=True)
 class IndexTask:
-    """Something that a user does with an index.
+    """A task that a user performs on an index.
 
     Attributes:
-        action: What, after "may".
-        privileges: The least index privileges that it takes.
+        action: The task as a message names it after "may".
+        privileges: The least index privileges that it needs.
     """
 
     action: str
@@ -39,8 +39,8 @@ LOAD = IndexTask("load documents into", _LOAD_PRIVILEGES)
 CREATE = IndexTask("create and load", (*_LOAD_PRIVILEGES, "create_index"))
 PRUNE = IndexTask("prune", (*_LOAD_PRIVILEGES, "delete"))
 # `manage` includes view_index_metadata, maintenance and create_index.
-CHANGE_LOAD_SETTINGS = IndexTask("switch off refreshes and replicas of", ("read", "index", "manage"))
-# Of the old index and its aliases: to block writes, to note how far it is, and to move the aliases.
+CHANGE_LOAD_SETTINGS = IndexTask("disable refreshes and replicas of", ("read", "index", "manage"))
+# On the old index and its aliases: to block writes, to record the progress, and to move the aliases.
 MIGRATE_FROM = IndexTask("migrate", ("read", "manage"))
 MIGRATE_TO = IndexTask("create, fill and swap in", ("read", "index", "delete", "manage"))
 ADOPT = IndexTask("adopt the vectors of", ("read", "index", "manage"))
@@ -51,7 +51,7 @@ INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
 
 
 def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) -> Mapping[str, bool] | None:
-    """Which index privileges the user or API key has; None where security is off or the engine does not tell.
+    """Which index privileges the user or API key has; None if security is disabled or the engine cannot tell.
 
     Raises:
         EngineError: the engine failed.
@@ -68,7 +68,7 @@ def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) ->
 
 
 def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
-    """Make sure that the user may do it, before anything is done.
+    """Check that the user may perform a task, before anything is changed.
 
     Raises:
         AccessDenied: a privilege is missing; the remedy names it.
@@ -78,8 +78,9 @@ def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
     lacking = missing_privileges(task, has) if has is not None else []
     if lacking:
         raise AccessDenied(
-            f"this user or API key may not {task.action} {index}: it lacks the index privilege "
-            f"{' and '.join(lacking)} ({engine.info.label} at {engine.info.url})",
+            f"this user or API key may not {task.action} {index}: it lacks the index "
+            f"privilege{'s' if len(lacking) > 1 else ''} {' and '.join(lacking)} ({engine.info.label} at "
+            f"{engine.info.url})",
             privileges_remedy(lacking, index),
         )
 
@@ -90,7 +91,7 @@ def missing_privileges(task: IndexTask, has: Mapping[str, bool]) -> list[str]:
 
 
 def privileges_remedy(lacking: list[str], index: str) -> str:
-    """What to do about missing privileges."""
+    """The remedy for missing privileges."""
     many = "privileges" if len(lacking) > 1 else "privilege"
     return (
         f"Give the user or API key the index {many} {', '.join(lacking)} on {index}, or use one that has them: "

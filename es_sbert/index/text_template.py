@@ -1,6 +1,6 @@
-"""Which text of a document is embedded: one field, several fields, or a template over fields.
+"""The text of a document that is embedded: one field, several fields, or a template over fields.
 
-Also the `--text-field` and `--text-template` options, and suggestions for misspelt field names.
+Also the settings `text_fields` and `text_template`, and suggestions for misspelled field names.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from es_sbert.io.html_text import HtmlTooDeep, strip_html
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.runtime.joined_text import SEPARATOR, JoinedText
 
-# Names in one message; documents of some sources have thousands of fields.
+# Maximum number of names in one message; documents of some sources have thousands of fields.
 _MAX_NAMES_SHOWN = 20
 
 
 def mapping_field_names(properties: Mapping[str, Any]) -> list[str]:
-    """Dotted names of the fields that documents bring themselves, objects left out.
+    """Dotted names of the fields that documents contain, objects left out.
 
-    Derived fields are left out, see `derived_fields`: a document may bring the target of a `copy_to`, but need not.
+    Derived fields are left out (see `derived_fields`), although a document may contain the target of a `copy_to`.
 
     Args:
         properties: `properties` of a mapping.
@@ -41,7 +41,7 @@ def mapping_field_names(properties: Mapping[str, Any]) -> list[str]:
 
 
 def document_field_names(fields: Mapping[str, Any]) -> list[str]:
-    """Dotted names of a document's fields, those of the objects in it included and the objects left out.
+    """Dotted names of a document's fields, including the fields of objects but not the objects.
 
     Objects may be in lists.
     """
@@ -57,7 +57,7 @@ def document_field_names(fields: Mapping[str, Any]) -> list[str]:
 
 
 def closest_name(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant; None where none is similar."""
+    """The name that was probably meant; None if none is similar."""
     by_case = {known.lower(): known for known in names}
     found = difflib.get_close_matches(name.lower(), by_case, n=1)
     if found:
@@ -70,13 +70,13 @@ def closest_name(name: str, names: Iterable[str]) -> str | None:
 def fields_hint(
     missing: Sequence[str], names: Sequence[str], owner: str, derived: Mapping[str, DerivedField] | None = None
 ) -> str:
-    """What to say about fields that do not exist: the names that were probably meant, and those that there are.
+    """A hint about fields that do not exist: the names that were probably meant, and the existing names.
 
     Args:
-        missing: Names that nothing has.
+        missing: Names that do not exist.
         names: Names that exist.
-        owner: What has them, e.g. `The documents have`.
-        derived: Fields that the engine fills; of these the sources are meant.
+        owner: Beginning of the sentence that lists them, e.g. `The documents have`.
+        derived: Fields that the engine fills; the hint names their sources.
     """
     filled = derived or {}
     near = {name: closest_name(name, names) for name in missing if name not in filled}
@@ -95,18 +95,18 @@ _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class TextFieldError(Exception):
-    """A document whose text cannot be taken; the message says why."""
+    """The text of a document cannot be read; the message says why."""
 
 
 def find_field(fields: Mapping[str, Any], name: str) -> Any:
-    """The value at a dotted name: `a.b` is a key of that very name, or `b` inside the object `a`.
+    """The value at a dotted name: `a.b` is a key of that name, or `b` inside the object `a`.
 
-    As in the engines, a name goes through lists of objects, and may occur more than once: it then has all the values,
-    in the order of the document.
+    As in the engines, a name goes through lists of objects and may occur more than once. It then has all the values, in
+    the order of the document.
 
     Returns:
-        The value, or `MISSING`. null is a value. If the name goes through a list or occurs more than once, a list of
-        the values without lists in it.
+        The value, or `MISSING`. null is a value. If the name goes through a list or occurs more than once, a flat list
+        of the values.
     """
     if "." not in name:
         return fields.get(name, MISSING)
@@ -118,7 +118,7 @@ def find_field(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def flatten(values: Iterable[Any]) -> Iterator[Any]:
-    """The values of a list and of the lists in it, which are one list to the engines."""
+    """The values of a list and of the lists in it, which the engines treat as one list."""
     # Without recursion: engines accept lists that are nested deeper than Python's stack.
     open_lists = [iter(values)]
     while open_lists:
@@ -132,14 +132,14 @@ def flatten(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def has_value(value: Any) -> bool:
-    """Whether a field with this value has any for the engines: `MISSING`, null and a list of nulls are none."""
+    """Whether the engines see a value in a field; `MISSING`, null and a list of nulls do not count."""
     if isinstance(value, list):
         return any(each is not None for each in flatten(value))
     return value is not MISSING and value is not None
 
 
 def _collect(fields: Mapping[str, Any], name: str, found: list[Any]) -> bool:
-    """Append the values at a dotted name; whether there is a list on the way to one of them."""
+    """Append the values at a dotted name; return whether there is a list on the way to one of them."""
     present = [(head, rest) for head, rest in _splits(name) if head in fields]
     if len(present) > 1:
         order = list(fields)
@@ -161,7 +161,7 @@ def _collect(fields: Mapping[str, Any], name: str, found: list[Any]) -> bool:
 
 
 def change_values(fields: dict[str, Any], name: str, change: Callable[[Any], Any]) -> None:
-    """Replace the values at a dotted name, wherever `find_field` finds one; those of a list one by one."""
+    """Replace every value that `find_field` finds at a dotted name; the values of a list are replaced one by one."""
     for head, rest in _splits(name):
         if head not in fields:
             continue
@@ -179,7 +179,7 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _splits(name: str) -> tuple[tuple[str, str | None], ...]:
-    """The keys with which a dotted name may begin, each with the rest of the name; of the whole name it is None."""
+    """The keys with which a dotted name may begin, each with the rest of the name, which is None for the whole name."""
     dots = [place for place, character in enumerate(name) if character == "."]
     return (*((name[:dot], name[dot + 1 :]) for dot in dots), (name, None))
 
@@ -191,7 +191,7 @@ def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
         None if the field is missing or null, or a list without values.
 
     Raises:
-        TextFieldError: the field holds something else than strings.
+        TextFieldError: the field holds a value other than a string.
     """
     value = find_field(document, field)
     if isinstance(value, str):
@@ -214,10 +214,10 @@ def field_text(document: Mapping[str, Any], field: str) -> str | None:
 
 
 def text_problem(*values: Any) -> str | None:
-    """What the values of a field are that cannot be embedded, e.g. `a JSON number, not a string`.
+    """Describe why the values of a field cannot be embedded, e.g. `a JSON number, not a string`.
 
     Returns:
-        None if one of them is text, or none of them is a value.
+        None if one of them is text, or if there is no value.
     """
     kinds = {_non_text_type(value) for value in values if has_value(value)}
     if not kinds or None in kinds:
@@ -227,7 +227,7 @@ def text_problem(*values: Any) -> str | None:
 
 
 def _non_text_type(value: Any) -> str | None:
-    """JSON's name of a value that is not text; None for a string or an array of strings."""
+    """The JSON type of a value that is not text; None for a string or an array of strings."""
     if not isinstance(value, list):
         return None if isinstance(value, str) else json_type_name(value)
     others = {json_type_name(each) for each in flatten(value) if each is not None and not isinstance(each, str)}
@@ -244,7 +244,7 @@ def _absence(value: Any) -> str:
     return "is missing" if value is MISSING else "is null" if value is None else "is an array without values"
 
 
-# Filter → what it makes of a value.
+# Filter → the function that applies it to a value.
 STRIP_HTML = "strip_html"
 _FILTERS: Mapping[str, Callable[[str], str]] = {STRIP_HTML: strip_html}
 
@@ -253,9 +253,9 @@ class TemplatePart(NamedTuple):
     """A part of a template.
 
     Attributes:
-        literal: The text in front.
+        literal: The text in front of the field.
         field: The name of the field; None at the end of the template.
-        filter: The filter that its values go through; None for none.
+        filter: The filter that is applied to its values; None for no filter.
     """
 
     literal: str
@@ -278,12 +278,13 @@ class TextTemplate:
 
     @classmethod
     def parse(cls, template: str) -> TextTemplate:
-        """Read a template; braces are written twice where they are meant as such.
+        """Parse a template. Literal braces are doubled.
 
         Raises:
-            UsageError: a brace left open, a format specification, an unknown filter, or no field at all.
+            UsageError: a brace is not closed, or the template has a format specification, an unknown filter or no
+                field.
         """
-        remedy = 'Write fields in braces, e.g. `text_template="{title}. {body}"`; a brace itself is written twice.'
+        remedy = 'Write fields in braces, e.g. `text_template="{title}. {body}"`; double a literal brace.'
         try:
             parsed = list(string.Formatter().parse(template))
         except ValueError as error:
@@ -291,14 +292,14 @@ class TextTemplate:
         parts: list[TemplatePart] = []
         for literal, field, specification, conversion in parsed:
             if field == "" or specification or conversion:
-                raise UsageError(f"the text template {template!r} holds more than names in braces", remedy)
+                raise UsageError(f"the text template {template!r} has something other than a name in braces", remedy)
             name, bar, filter_name = (field or "").rpartition("|")
             if not bar:
                 parts.append(TemplatePart(literal, field))
                 continue
             if filter_name not in _FILTERS or not name:
                 raise UsageError(
-                    f"the text template {template!r} has the filter {filter_name!r}, which does not exist",
+                    f"the text template {template!r} has the unknown filter {filter_name!r}",
                     f"The filters are: {', '.join(_FILTERS)}; write {{FIELD|{STRIP_HTML}}}.",
                 )
             parts.append(TemplatePart(literal, name, filter_name))
@@ -308,17 +309,17 @@ class TextTemplate:
 
     @classmethod
     def from_fields(cls, fields: Sequence[str]) -> TextTemplate:
-        """The fields' texts, joined with line feeds."""
+        """A template that joins the texts of fields with line feeds."""
         for field in fields:
             if not field or set(field) & set("{}!:"):
                 raise UsageError(
-                    f"{field!r} cannot be the name of a text field", "Name a field; a template is `text_template`."
+                    f"{field!r} cannot be the name of a text field", "Name a field, or set `text_template`."
                 )
         return cls.parse("\n".join(f"{{{field}}}" for field in fields))
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """The fields named, each once."""
+        """The named fields, without duplicates."""
         return tuple(dict.fromkeys(part.field for part in self.parts if part.field is not None))
 
     def stripping_html(self) -> TextTemplate:
@@ -333,15 +334,15 @@ class TextTemplate:
     def render(self, document: Mapping[str, Any]) -> str:
         """The document's text.
 
-        The values of a list are joined with line feeds, in their order; blank ones are left out. A field that is
-        missing or null counts as empty where the template names others too, and white space it leaves at either end
-        is dropped.
+        The values of a list are joined with line feeds, in their order; blank ones are left out. If the template names
+        several fields, a missing or null field counts as empty, and white space that it leaves at either end is
+        dropped.
 
         Returns:
             The text; a `JoinedText` if a field has several values.
 
         Raises:
-            TextFieldError: all fields are missing or null, or one holds something else than strings.
+            TextFieldError: all fields are missing or null, or one holds a value other than a string.
         """
         text = self.text_of(document)
         if text is None:
@@ -350,31 +351,31 @@ class TextTemplate:
         return text
 
     def text_of(self, document: Mapping[str, Any]) -> str | None:
-        """As `render`; None where all fields are missing or null.
+        """Like `render`, but None if all fields are missing or null.
 
         Raises:
-            TextFieldError: a field holds something else than strings.
+            TextFieldError: a field holds a value other than a string.
         """
         values = {part: _part_values(document, part) for part in self.parts if part.field is not None}
         present = [own for own in values.values() if own is not None]
         if not present:
             return None
         if not any(text and not text.isspace() for own in present for text in own):
-            # The template's own words are no text of the document's.
+            # The literals of the template alone are not a text of the document.
             return ""
         if self.is_single_field and len(present[0]) == 1:
             return present[0][0]
         return self._join(values, is_complete=len(present) == len(values))
 
     def readable_text(self, document: Mapping[str, Any]) -> str:
-        """As `text_of`; empty where there is no text, or a field holds something else than strings."""
+        """Like `text_of`, but empty if there is no text or a field holds a value other than a string."""
         try:
             return self.text_of(document) or ""
         except TextFieldError:
             return ""
 
     def field_texts(self, document: Mapping[str, Any]) -> list[str]:
-        """The text of each field that has one, as it is embedded; fields that hold something else are left out."""
+        """The text of each field that has one, as it is embedded; fields with other values are left out."""
         texts: list[str] = []
         for part in dict.fromkeys(part._replace(literal="") for part in self.parts if part.field is not None):
             with suppress(TextFieldError):
@@ -384,7 +385,7 @@ class TextTemplate:
         return texts
 
     def _join(self, values: Mapping[TemplatePart, Sequence[str] | None], *, is_complete: bool) -> str:
-        """The text of these values by part; white space at its ends is dropped if a field has none."""
+        """Join the values of the parts; white space at the ends is dropped if a field has no value."""
         pieces: list[str] = []
         breaks: list[int] = []
         length = 0
@@ -399,7 +400,7 @@ class TextTemplate:
                 length += len(piece)
         text = "".join(pieces)
         if not is_complete:
-            # No value of several is blank: none of them is dropped as a whole.
+            # The values of a list are never blank, so stripping does not drop a whole value.
             stripped = text.lstrip()
             breaks = [place - len(text) + len(stripped) for place in breaks]
             text = stripped.rstrip()
@@ -407,7 +408,7 @@ class TextTemplate:
 
     @cached_property
     def is_single_field(self) -> bool:
-        """Whether the text is that of one field and nothing else."""
+        """Whether the template consists of a single field."""
         return len(self.parts) == 1 and self.parts[0].literal == ""
 
     def is_missing(self, document: Mapping[str, Any]) -> bool:
@@ -416,10 +417,10 @@ class TextTemplate:
 
 
 def _part_values(document: Mapping[str, Any], part: TemplatePart) -> list[str] | None:
-    """The values of a part's field, as `text_values` gives them, through its filter.
+    """The values of a part's field, see `text_values`, after its filter.
 
     Raises:
-        TextFieldError: the field holds something else than strings, or the filter cannot read it.
+        TextFieldError: the field holds a value other than a string, or the filter cannot read it.
     """
     assert part.field is not None, "the end of a template has no values"
     values = text_values(document, part.field)
@@ -432,25 +433,25 @@ def _part_values(document: Mapping[str, Any], part: TemplatePart) -> list[str] |
     return filtered if len(filtered) == 1 else [value for value in filtered if value and not value.isspace()]
 
 
-# The text of a vector field of which nothing else is said.
+# The text field of a vector field without a known text.
 DEFAULT_TEXT_FIELD = "text"
 
 
 def parse_text_options(text_fields: Sequence[str], text_template: str | None) -> TextTemplate | None:
-    """The template that the options give; None without options.
+    """The template that the settings define; None if neither is set.
 
     Raises:
         UsageError: both are given, or one cannot be read.
     """
     if text_template is not None:
         if text_fields:
-            raise UsageError("`text_fields` and `text_template` exclude each other", "Give one of the two.")
+            raise UsageError("`text_fields` and `text_template` cannot be combined", "Give one of the two.")
         return TextTemplate.parse(text_template)
     return TextTemplate.from_fields(text_fields) if text_fields else None
 
 
 def format_text_options(vector_field: str, text_fields: Sequence[str], text_template: str | None) -> str | None:
-    """The same options as a user types them for this vector field, for messages; None without options."""
+    """The settings as command-line options for this vector field, for messages; None if neither is set."""
     texts = [f"--text-field {shlex.quote(name)}" for name in text_fields]
     if text_template is not None:
         texts = [f"--text-template {shlex.quote(text_template)}"]
@@ -463,11 +464,11 @@ def format_vector_field_option(vector_field: str) -> str:
 
 
 def check_name_conflicts(texts: Mapping[str, TextTemplate], documents_own: Iterable[str] = ()) -> None:
-    """Refuse vector fields whose name, or that of their metadata object, is a field of the documents.
+    """Refuse vector fields if a field of the documents has their name or that of their metadata object.
 
     Args:
         texts: Vector field → its text.
-        documents_own: Other fields that documents bring, such as that of the id.
+        documents_own: Other fields that documents contain, such as the id field.
 
     Raises:
         UsageError: a name is used twice.
@@ -481,6 +482,6 @@ def check_name_conflicts(texts: Mapping[str, TextTemplate], documents_own: Itera
         )
         if taken is not None:
             raise UsageError(
-                f"the vector field {field} needs the field {taken}, which is in use already",
+                f"the vector field {field} needs the field {taken}, which is already in use",
                 "Give the vector field another name.",
             )

@@ -1,4 +1,4 @@
-"""Change detection of one vector field of one document: does it get a new vector, keep the one it has, or lose it?
+"""Decide whether a vector field of a document gets a new vector, keeps its vector, or loses it.
 
 Loads and the gateway's writes share this rule.
 """
@@ -14,11 +14,11 @@ from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, i
 
 
 class StoredVector(NamedTuple):
-    """What a document has in one vector field.
+    """The state of one vector field in a document.
 
     Attributes:
         exists: Whether there is a vector. The metadata does not prove it: on Elasticsearch 9.2 and later `_source`
-            hides vectors, so an application that writes back what it has read drops them and keeps the metadata.
+            hides vectors, so an application that writes a document back drops them and keeps the metadata.
         meta: The metadata object next to the vector, or a part of it; None if there is none.
         text_changed: Whether the text in the index is known to differ from the source's.
     """
@@ -34,7 +34,7 @@ class StoredVector(NamedTuple):
 
 
 def stored_vectors(hit: Json, targets: EmbeddingTargets) -> list[StoredVector]:
-    """The vectors of a document of the index, by a hit of `named_vectors_query` with their metadata in `_source`."""
+    """The vectors of a document, from a hit of `named_vectors_query` with their metadata in `_source`."""
     source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
     return [
         StoredVector(str(number) in names, raw_document_meta(source, target.meta_field))
@@ -46,16 +46,16 @@ class VectorChange(Enum):
     """What happens to the vector of a document when the document is written."""
 
     EMBED = auto()  # it is made from the document's text
-    KEEP = auto()  # it is the one that the text would get now
+    KEEP = auto()  # the text would get the same vector now
     REMOVE = auto()  # it, or its metadata, is outdated, and no new one is made
     NONE = auto()  # there is none, and none is made
 
 
 def vector_change(target: EmbeddingTarget, text: str | None, stored: StoredVector) -> VectorChange:
-    """The change for a document with this text.
+    """The change of the vector when a document gets this text.
 
     Args:
-        text: Of the document after the write; empty or None if there is nothing to embed.
+        text: Text of the document after the write; empty or None if there is nothing to embed.
     """
     if stored.exists and text and is_vector_current(stored.meta, text, target.meta.fingerprint):
         return VectorChange.KEEP
@@ -65,9 +65,9 @@ def vector_change(target: EmbeddingTarget, text: str | None, stored: StoredVecto
 
 
 def is_outdated(target: EmbeddingTarget, text: str, stored: StoredVector) -> bool:
-    """Whether the index lacks the vector of a document's text, or holds one of a text that the document has lost.
+    """Whether the index lacks the vector of a document's text, or holds one of a text that the document no longer has.
 
-    Metadata that is left without a vector does no harm.
+    Metadata without a vector is harmless.
     """
     change = vector_change(target, text, stored)
     return change is VectorChange.EMBED or (change is VectorChange.REMOVE and stored.exists)

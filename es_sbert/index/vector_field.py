@@ -50,7 +50,7 @@ from es_sbert.index.mapping import (
 from es_sbert.index.text_template import STRIP_HTML, TextTemplate, closest_name, format_text_options
 from es_sbert.messages import setting_text
 
-_OTHER_FIELD_REMEDY = "Use another `vector_field` or another index; `es-sbert index show` lists what is there."
+_OTHER_FIELD_REMEDY = "Use another `vector_field` or another index; `es-sbert index show` lists the fields."
 
 
 class FieldOutcome(StrEnum):
@@ -62,13 +62,13 @@ class FieldOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class VectorField:
-    """A vector field that is fit for a model.
+    """A vector field that a model can use.
 
     Attributes:
-        index: The concrete index, where an alias was named.
+        index: The concrete index, even if an alias was given.
         name: The field.
-        meta: What the mapping says about it.
-        outcome: Whether the index was created, the field added, the text of its vectors set, or all was there.
+        meta: Its metadata in the mapping.
+        outcome: Whether the index was created, the field added, the text of its vectors set, or nothing changed.
     """
 
     index: str
@@ -85,19 +85,19 @@ class FieldRequest:
         name: The field.
         fingerprint, model_name, dimensions: The model.
         index_type: For a new field (default: hnsw; on an OpenSearch 3 index without `index.knn`: flat). For an existing
-            field, it must be the field's own.
+            field, it must be that of the field.
         text: Template of the text that is embedded; None keeps the field's template.
-        passages: For a new field: split texts into chunks by these rules. For an existing field, they must be the
-            field's own.
-        text_options: The options that the text was given by, for commands in messages.
-        replace_text: Whether the text may change although documents have vectors. These are no longer current then,
-            and the caller embeds them again.
-        documents_checked: Whether documents were seen to have the fields of the text. Otherwise fields that the engine
-            fills, by the mapping, are refused.
-        new_index_type: For a new field without `index_type`, where the index can have it: the type of the field of that
-            name in another index.
+        passages: For a new field: split texts into chunks by these rules. For an existing field, they must be those of
+            the field.
+        text_options: The text as command-line options, for commands in messages.
+        replace_text: Whether the text may change although documents have vectors. These vectors are outdated then, and
+            the caller embeds the documents again.
+        documents_checked: Whether the fields of the text were found in documents. Otherwise, fields that the engine
+            fills according to the mapping are refused.
+        new_index_type: For a new field without `index_type`: the type of the field of that name in another index, which
+            is used if the index can have it.
         element_type: For a new field: how the engine stores a number (default: float). For an existing field, it must
-            be the field's own.
+            be that of the field.
     """
 
     name: str
@@ -116,15 +116,15 @@ class FieldRequest:
     def like(self, other: VectorField) -> FieldRequest:
         """The request for a field that is searched together with the field of that name in another index.
 
-        What is not chosen is the same as there.
+        Settings that are not chosen are copied from that field.
 
         Raises:
-            IndexMismatch: that field has another model, or one vector a document where passages are chosen.
+            IndexMismatch: that field has another model, or one vector per document although passages are chosen.
         """
         check_field_model(other, self.fingerprint, self.model_name)
         if self.passages is not None and other.meta.passages is None:
             raise IndexMismatch(
-                f"{other.index}.{other.name} has one vector a document, so it cannot be searched together with "
+                f"{other.index}.{other.name} has one vector per document, so it cannot be searched together with "
                 f"{self.passages}",
                 "Omit `passages`, or use another `vector_field`.",
             )
@@ -137,7 +137,7 @@ class FieldRequest:
         """The `_meta` entry of a new field.
 
         Raises:
-            UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
+            UsageError: the engine or the dimensions rule out the index type, or the field name is invalid.
         """
         check_field_name(self.name)
         index_type = self.index_type or self.new_index_type or DEFAULT_INDEX_TYPE
@@ -165,20 +165,23 @@ def ensure_vector_field(
     """Make sure that an index has a vector field for a model.
 
     A missing index is created, a missing field is added, a field of the same model is kept. The text template of a
-    field is set with the field or by the first load. It may change only while no document has a vector: vectors of
-    different texts do not belong in one field.
+    field is set with the field or by the first load. It may change only while no document has a vector, because vectors
+    of different texts do not belong in one field.
 
     Args:
-        index: Index or alias. Of an alias of several indices, the field is added to the write index, like that of the
-            others.
+        index: Index or alias. For an alias of several indices, the field is added to the write index with the settings
+            of that field in the others.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
 
+    Returns:
+        The field; its `outcome` tells what was changed.
+
     Raises:
         IndexMissing: there is no such index, and `create` is False.
-        IndexMismatch: another model, other dimensions, another similarity, text, index type or chunk rules, a field of
-            that name which es-sbert does not fill, or an OpenSearch index that cannot take the index type.
-        UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
+        IndexMismatch: the field has another model, number of dimensions, similarity, text, index type or chunk rules,
+            es-sbert does not fill it, or the OpenSearch index cannot take the index type.
+        UsageError: the engine or the dimensions rule out the index type, or the field name is invalid.
         EngineError: the engine failed.
     """
     meta = request.new_meta(engine)
@@ -195,14 +198,14 @@ def ensure_vector_field(
             engine.create_index(index, body)
             return VectorField(index, request.name, meta, FieldOutcome.CREATED)
         except RequestFailed:
-            # Another process may have created it since; check that index then.
+            # Another process may have created the index in the meantime; then that index is checked.
             state = engine.get_index(index)
             if state is None:
                 raise
     if shards is not None or replicas is not None:
         raise IndexMismatch(
-            f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
-            "Omit `shards` and `replicas`, or create an index of another name.",
+            f"the index {state.name} already exists, so its shards and replicas cannot be chosen",
+            "Omit `shards` and `replicas`, or create an index with another name.",
         )
     planned: list[VectorField] = []
 
@@ -220,7 +223,7 @@ def ensure_vector_field(
 
 
 def similar_fields(states: Iterable[IndexState]) -> dict[str, VectorField]:
-    """The vector fields of several indices, by name; of several of one name, that of the first index.
+    """The vector fields of several indices, by name. If several indices have a field, that of the first one is taken.
 
     Raises:
         IndexMismatch: `_meta.es_sbert` of a mapping is damaged.
@@ -235,10 +238,10 @@ def similar_fields(states: Iterable[IndexState]) -> dict[str, VectorField]:
 def plan_field_change(
     engine: Engine, state: IndexState, request: FieldRequest, *, name: str
 ) -> tuple[VectorField, Json | None]:
-    """The change of the mapping that an existing index needs; nothing is written.
+    """Plan the change of the mapping that an existing index needs; nothing is written.
 
     Args:
-        name: The index or alias as the user calls it, for messages.
+        name: The index or alias as the user gave it, for messages.
 
     Returns:
         The field afterwards, and the body of `PUT /index/_mapping`; None if nothing changes.
@@ -264,7 +267,7 @@ def plan_field_change(
 
 
 def _check_text_fields(state: IndexState, request: FieldRequest) -> None:
-    """Refuse a text of fields that are in the mapping only.
+    """Refuse a text of fields that are only in the mapping.
 
     Raises:
         IndexMismatch: the engine fills one of them from other fields, so documents do not have it.
@@ -275,7 +278,7 @@ def _check_text_fields(state: IndexState, request: FieldRequest) -> None:
     filled = [name for name in TextTemplate.parse(request.text).fields if name in derived]
     if filled:
         raise IndexMismatch(
-            f"documents of {state.name} do not have the text field {' and '.join(filled)}, which only its mapping has",
+            f"documents of {state.name} do not contain the text field {' and '.join(filled)}, only its mapping does",
             " ".join(derived[name].explain(name) for name in filled),
         )
 
@@ -308,11 +311,11 @@ def _add_field(
 def _check_flat_mapping(info: EngineInfo, state: IndexState, meta: VectorFieldMeta) -> None:
     """Refuse a mapping without objects in which every document would be rejected.
 
-    Elasticsearch 8 acknowledges a nested field under `subobjects: false`, and makes flat fields of its members. If the
+    Elasticsearch 8 acknowledges a nested field under `subobjects: false` but makes flat fields of its members. If the
     mapping is strict as well, it rejects every object in a document.
 
     Raises:
-        IndexMismatch: the mapping is such a one.
+        IndexMismatch: the mapping cannot hold the field.
     """
     if state.mappings.get("subobjects", True) is not False or info.version >= (9, 0, 0):
         return
@@ -339,7 +342,7 @@ def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) 
     meta_field = document_meta_field(vector_field)
     if "properties" not in state.mappings.get("properties", {}).get(meta_field, {"properties": {}}):
         raise IndexMismatch(
-            f"the field {meta_field!r} of {state.name} is in the way: es-sbert stores vector metadata in an "
+            f"the field {meta_field!r} of {state.name} conflicts with es-sbert, which stores vector metadata in an "
             "object of that name",
             remedy,
         )
@@ -352,7 +355,7 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
     where = f"{state.name}.{request.name}"
     if meta.dimensions != request.dimensions:
         raise IndexMismatch(
-            f"{where} has vectors of {meta.dimensions} dimensions, the model makes {request.dimensions}",
+            f"{where} has vectors of {meta.dimensions} dimensions, but the model makes {request.dimensions}",
             _OTHER_FIELD_REMEDY,
         )
     for kind in ("index_type", "element_type"):
@@ -360,11 +363,11 @@ def _check_existing_field(engine: Engine, state: IndexState, request: FieldReque
         if wanted not in (None, stored):
             raise IndexMismatch(
                 f"{where} has the {kind.replace('_', ' ')} {stored}, not {wanted}",
-                f"The type is chosen with the field: omit `{kind}`, or use another `vector_field` or index.",
+                f"The type is fixed when a field is created: omit `{kind}`, or use another `vector_field` or index.",
             )
     if request.passages is not None and request.passages != meta.passages:
         raise IndexMismatch(
-            f"{where} has {meta.passages or 'one vector a document'}, not {request.passages}",
+            f"{where} has {meta.passages or 'one vector per document'}, not {request.passages}",
             "Omit `passages`, or use another `vector_field` or index.",
         )
     return field
@@ -376,11 +379,11 @@ def _has_vectors(engine: Engine, field: VectorField) -> bool:
 
 
 def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorField:
-    """The vector field of an index, to search in it.
+    """The vector field of an index, for searches.
 
     Raises:
         IndexMissing: no such index.
-        IndexMismatch: no such field, or not one that es-sbert fills.
+        IndexMismatch: there is no such field, or es-sbert does not fill it.
     """
     return vector_field_from_state(engine, require_index(engine, index), vector_field)
 
@@ -396,17 +399,17 @@ def has_vector_field(state: IndexState, vector_field: str) -> bool:
 
 
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
-    """As `read_vector_field`, of an index that was looked at already."""
+    """Like `read_vector_field`, for an index that has already been read."""
     if vector_field not in state.mappings.get("properties", {}):
         others = ", ".join(vector_fields(state.mappings, state.name))
         plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
         remedy = f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`."
         if others:
-            remedy = f"Give `vector_field` one of: {others}."
+            remedy = f"Set `vector_field` to one of: {others}."
         elif plain:
             remedy = (
-                f"{', '.join(plain)} holds vectors that es-sbert has not made: if you know their model, "
-                f"{adopt_command(state.name, plain[0])} checks it and takes them over. Else embed the documents: "
+                f"{', '.join(plain)} holds vectors that es-sbert did not make. If you know their model, check and "
+                f"adopt them: {adopt_command(state.name, plain[0])}. Otherwise embed the documents: "
                 f"`es-sbert ingest --index {state.name} --text-field FIELD`."
             )
         raise IndexMismatch(f"the index {state.name} has no vector field {vector_field!r}", remedy)
@@ -423,7 +426,7 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
         raise IndexMismatch(
             f"{field.index}.{field.name} holds vectors of the model {field.meta.model!r} "
             f"({field.meta.fingerprint[:12]}), not of {model_name!r} ({fingerprint[:12]})",
-            "Leave `model` out to use the model that made them (`es-sbert model add FOLDER` registers it), embed with "
+            "Omit `model` to use the model that made them (`es-sbert model add FOLDER` registers it), embed with "
             f"{model_name!r} into another `vector_field` or index, or embed all documents again: `es-sbert index "
             f"migrate {field.index} --model MODEL`.",
         )
@@ -433,30 +436,30 @@ def text_mismatch(name: str, field: VectorField, text: str, text_options: str | 
     """The error for a text other than the one that a field's vectors were made from.
 
     Args:
-        name: The index or alias as the user calls it.
+        name: The index or alias as the user gave it.
         text: The other text.
-        text_options: The options that it was given by.
+        text_options: The other text as command-line options.
     """
     options = text_options or format_text_options(field.name, (), text) or ""
     given = "`text_fields`" if options.startswith("--text-field") else "`text_template`"
     given += " and `strip_html`" if f"|{STRIP_HTML}}}" in text else ""
     return IndexMismatch(
         f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {text!r}",
-        f"Omit {given} to keep that text. To embed all documents from the new one: "
-        f"`es-sbert ingest --index {name} --replace-text-template {options}` in place, or "
-        f"`es-sbert index migrate {name} {options}` so that searches never see vectors of both.",
+        f"Omit {given} to keep that text. To embed all documents from the new text, run "
+        f"`es-sbert ingest --index {name} --replace-text-template {options}` to do so in place, or "
+        f"`es-sbert index migrate {name} {options}` so that searches never see vectors of both texts.",
     )
 
 
 def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
-    """The field's `_meta` entry, once the mapping itself agrees with it; the index type is that of the mapping."""
+    """The field's `_meta` entry, checked against the mapping and with the index type of the mapping."""
     engine_type = engine.info.engine_type
     field = state.mappings["properties"][vector_field]
     dimensions = mapped_dimensions(engine_type, field)
     if field.get("type") == "alias":
         raise IndexMismatch(
             f"{vector_field!r} of {state.name} is an alias of the field {field['path']}, which has the vectors",
-            f"Give {setting_text('vector_field', field['path'])}.",
+            f"Use {setting_text('vector_field', field['path'])}.",
         )
     if dimensions is None:
         raise IndexMismatch(
@@ -466,14 +469,14 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
     meta = vector_fields(state.mappings, state.name).get(vector_field)
     if meta is None:
         raise IndexMismatch(
-            f"the vectors in {state.name}.{vector_field} were not made by es-sbert: their model is not known",
-            f"If you know the model: {adopt_command(state.name, vector_field)} checks it and takes them over. Else use "
+            f"the vectors in {state.name}.{vector_field} were not made by es-sbert, so their model is not known",
+            f"If you know the model, check and adopt them: {adopt_command(state.name, vector_field)}. Otherwise use "
             "another `vector_field` or another index.",
         )
     similarity = mapped_similarity(engine_type, field)
     if similarity not in ("cosine", "cosinesimil"):
         raise IndexMismatch(
-            f"{state.name}.{vector_field} compares vectors by {similarity}, es-sbert by their cosine",
+            f"{state.name}.{vector_field} compares vectors by {similarity}, but es-sbert by their cosine",
             _OTHER_FIELD_REMEDY,
         )
     where, problem = f"{state.name}.{vector_field}", None
@@ -493,12 +496,12 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             "not search it",
             "Load the documents into a new index.",
         )
-    # The type can be changed without es-sbert: Elasticsearch takes some in `PUT /index/_mapping`.
+    # The type can be changed without es-sbert: Elasticsearch accepts some changes in `PUT /index/_mapping`.
     return meta.changed(index_type=str(index_type))
 
 
 def adopt_command(index: str, vector_field: str) -> str:
-    """The command that takes over vectors of another program, for messages."""
+    """The command that adopts vectors of another program, for messages."""
     return f"`es-sbert index adopt {index} --vector-field {vector_field} --model MODEL --text-field FIELD`"
 
 
@@ -506,7 +509,7 @@ def embed_command(state: IndexState, similar: Iterable[VectorField] = ()) -> str
     """The command that embeds the documents of an index in place, for messages.
 
     Args:
-        similar: Vector fields of other indices; the first that the index lacks is added by the command.
+        similar: Vector fields of other indices; the command adds the first one that the index lacks.
     """
     missing = next((field for field in similar if not has_vector_field(state, field.name)), None)
     command = ["es-sbert", "ingest", "--index", state.name]
@@ -539,7 +542,8 @@ def index_not_found(index: str, engine: Engine) -> IndexMissing:
     meant = did_you_mean(index, engine)
     if is_index_expression(index):
         return IndexMissing(
-            f"{index!r} names no index, or one that does not exist ({engine.info.label} at {engine.info.url})",
+            f"{index!r} does not match any index, or names one that does not exist ({engine.info.label} at "
+            f"{engine.info.url})",
             f"{meant}Check the names and patterns: `GET _cat/indices` lists the indices, `GET _cat/aliases` the "
             "aliases.",
         )
@@ -552,7 +556,7 @@ def index_not_found(index: str, engine: Engine) -> IndexMissing:
 def did_you_mean(expression: str, engine: Engine) -> str:
     """`Did you mean tickets? `, for an expression with a name that no index has; empty if none is similar.
 
-    Patterns stay as they are. Only names that this user may see are proposed.
+    Patterns are not changed. Only names that this user may see are suggested.
     """
     given = expression.split(",")
     with suppress(EsSbertError):
@@ -564,9 +568,9 @@ def did_you_mean(expression: str, engine: Engine) -> str:
 
 
 _HNSW = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.INT4_HNSW, IndexType.BBQ_HNSW)
-# What Elasticsearch 8.19 and 9 allow (tests/engine/test_change_type.py tries them all). A graph never goes again, and
-# a graph over quantized vectors only becomes coarser; without a graph, a quantized field may still get any but from
-# bbq_flat.
+# The changes that Elasticsearch 8.19 and 9 allow (tests/engine/test_change_type.py tries them all). A graph cannot be
+# removed, and a graph over quantized vectors can only become coarser. A quantized field without a graph can still get
+# any graph, except from bbq_flat.
 ALLOWED_CHANGES: dict[IndexType, tuple[IndexType, ...]] = {
     IndexType.FLAT: (*_HNSW, IndexType.INT8_FLAT, IndexType.INT4_FLAT, IndexType.BBQ_FLAT),
     IndexType.INT8_FLAT: (*_HNSW, IndexType.INT4_FLAT, IndexType.BBQ_FLAT),
@@ -577,20 +581,20 @@ ALLOWED_CHANGES: dict[IndexType, tuple[IndexType, ...]] = {
     IndexType.INT4_HNSW: (IndexType.BBQ_HNSW,),
     IndexType.BBQ_HNSW: (),
 }
-# Parameters of the graph: a change that leaves them out sets them to their defaults, which may be refused.
+# Parameters of the graph: a change that omits them sets them to their defaults, which may be rejected.
 _GRAPH_PARAMETERS = ("m", "ef_construction")
 _POLL_SECONDS = 1.0
 
 
 def check_index_type_change(engine: Engine, index: str, vector_field: str, index_type: str) -> IndexType:
-    """Make sure that a vector field can get another index type in place.
+    """Check that a vector field can get another index type in place.
 
     Returns:
-        The type that it has.
+        The present type.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field, or a change that the engine does not allow.
-        UsageError: an index type that the engine or the dimensions rule out.
+        IndexMissing, IndexMismatch: no such index or field, or the engine does not allow the change.
+        UsageError: the engine or the dimensions rule out the index type.
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
@@ -599,15 +603,16 @@ def check_index_type_change(engine: Engine, index: str, vector_field: str, index
 
 
 def change_index_type(engine: Engine, index: str, vector_field: str, index_type: str) -> IndexType:
-    """Change the mapping and `_meta` of a vector field, in one request. What is in the index already follows as its
-    segments are merged; `_meta` then notes which segments these are.
+    """Change the index type of a vector field, in the mapping and in `_meta`, with one request.
+
+    Documents that are already in the index follow when their segments are merged. `_meta` records these segments.
 
     Returns:
-        The type that the field had; the same where there was nothing to do.
+        The previous type of the field; the same type if there was nothing to change.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field, or a change that the engine does not allow.
-        UsageError: an index type that the engine or the dimensions rule out.
+        IndexMissing, IndexMismatch: no such index or field, or the engine does not allow the change.
+        UsageError: the engine or the dimensions rule out the index type.
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
@@ -624,7 +629,7 @@ def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index
     meta, before = field.meta, IndexType(field.meta.index_type)
     after = parse_index_type(index_type, engine.info, meta.dimensions, meta.element_type)
     if before is after:
-        # Another program may have put back an older `_meta`, or has changed the type without it.
+        # Another program may have restored an older `_meta`, or changed the type without it.
         if vector_fields(state.mappings, state.name)[vector_field].index_type == after:
             return None
         return {"_meta": merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)}
@@ -652,11 +657,11 @@ def save_min_cosine(engine: Engine, field: VectorField, min_cosine: float) -> No
     """Store a minimum cosine in `_meta`, for semantic queries through the gateway.
 
     Args:
-        field: What it was measured for.
+        field: The field that it was measured for.
 
     Raises:
-        IndexMissing: the index was deleted since.
-        IndexMismatch: it was replaced, or the field has another model or text now.
+        IndexMissing: the index was deleted in the meantime.
+        IndexMismatch: the index was replaced, or the field now has another model or text.
         EngineError: the engine failed.
     """
 
@@ -676,7 +681,7 @@ def save_min_cosine(engine: Engine, field: VectorField, min_cosine: float) -> No
 
 
 def changed_index_options(stored: Json, after: IndexType) -> Json:
-    """A field's `changed_index_options` in its new type; the graph keeps its parameters."""
+    """A field's `index_options` with its new type; the graph keeps its parameters."""
     kept = {name: stored[name] for name in _GRAPH_PARAMETERS if name in stored} if after in _HNSW else {}
     return {"type": str(after), **kept}
 
@@ -686,7 +691,7 @@ def store_in_index_type(engine: Engine, index: str, vector_field: str) -> None:
 
     Raises:
         IndexMissing, IndexMismatch: no such index, see also `update_mapping`.
-        EngineError: the engine failed; the merge may go on without us.
+        EngineError: the engine failed; the merge may continue in the background.
     """
     state = require_index(engine, index)
     before = settled_segments(engine, state.name)
@@ -696,16 +701,16 @@ def store_in_index_type(engine: Engine, index: str, vector_field: str) -> None:
 
 
 def force_merge(engine: Engine, index: str) -> None:
-    """Merge every shard into one segment, written in the field's present type; returns when it is done.
+    """Merge every shard into one segment, written in the field's present type, and wait until it is done.
 
-    Engines do not merge a shard that is one segment without deletions. In such a shard one document is written again
+    Engines do not merge a shard that is one segment without deletions. In such a shard, one document is rewritten
     unchanged, so that there is something to merge.
 
     Args:
         index: Index or alias.
 
     Raises:
-        EngineError: the engine failed; the merge may go on without us.
+        EngineError: the engine failed; the merge may continue in the background.
     """
     engine.refresh(index)
     for shard, segments in engine.count_segments(index).items():
@@ -723,10 +728,10 @@ def _rewrite_one_document(engine: Engine, index: str, shard: int) -> None:
         action = {"update": action_metadata(hit) | if_unchanged(hit)}
         lines = (orjson.dumps(action), orjson.dumps({"doc": {}, "detect_noop": False}))
         [result] = engine.bulk(index, b"\n".join(lines) + b"\n")
-        # Another writer who was faster has done us the service.
+        # After a conflict, the shard has something to merge too, because another writer has written the document.
         if not result.ok and result.status != 409:
             raise RequestFailed(
-                f"{engine.info.label} would not write the document {hit['_id']!r} of {index} again: {result.reason}",
+                f"{engine.info.label} refused to rewrite the document {hit['_id']!r} of {index}: {result.reason}",
                 "Merging needs the privileges write and maintenance on the index.",
                 result.status,
             )

@@ -1,4 +1,4 @@
-"""Bulk updates conditional on the version that was read, retried until the engine has answered each of them."""
+"""Bulk updates that are conditional on the version that was read, retried until the engine has answered each."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def is_deleted(result: BulkItemResult) -> bool:
 
 
 class VersionedUpdates:
-    """Sends updates to one index. Overloads and broken connections are retried.
+    """Sends updates to one index and retries them after overloads and connection failures.
 
     Args:
-        state: The index as it was read; an index that replaced it gets no update.
+        state: The index as it was read; an index that has replaced it is not updated.
         policy: How long transient failures are retried.
         on_wait: Called with the reason of each retry.
         stop_retrying: Once set, failures are not retried; None if only Ctrl-C ends the retries.
@@ -62,7 +62,7 @@ class VersionedUpdates:
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
-            EngineError: the engine did not take an update within the policy's budget. Acknowledged updates are kept.
+            EngineError: the engine did not accept an update within the policy's budget. Acknowledged updates are kept.
         """
         for group in group_actions(actions, BODY_BYTES):
             yield from self._send_group(group)
@@ -100,14 +100,14 @@ class VersionedUpdates:
                 self._on_wait(reason)
                 if not backoff.wait():
                     raise RequestFailed(
-                        f"{self._engine.info.label} did not take {pluralize(len(waiting), 'update')} within "
+                        f"{self._engine.info.label} did not accept {pluralize(len(waiting), 'update')} within "
                         f"{self._policy.budget:g} s: {reason}",
                         "Check the cluster's load and free disk space, then run the same command again: documents that "
                         "are up to date are not written again.",
                     )
 
     def _check_index(self) -> None:
-        """Check that the index is the one that was read: a request would create a missing one."""
+        """Check that the index is the one that was read, because a bulk request would create a missing index."""
         uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
         if uuids.get(self._state.name) != self._state.uuid:
             raise IndexMismatch(

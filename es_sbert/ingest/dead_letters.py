@@ -233,7 +233,7 @@ def quarantine(file: Path) -> None:
 
 
 def pending_dead_letters(file: Path) -> DeadLetterFile:
-    """The dead letters that `--retry FILE` will try, where they are now: left by an interrupted retry, or in the file.
+    """The dead letters that a retry of `file` sends: those left by an interrupted retry, or else those of the file.
 
     Raises:
         SourceError: there are none.

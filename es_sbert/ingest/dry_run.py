@@ -1,4 +1,4 @@
-"""`ingest --dry-run`: preview the first documents and the mapping, and write nothing."""
+"""Dry run of a load: preview the first documents and the mapping, and write nothing."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class PlannedField:
     Attributes:
         field: Its name.
         template: The text of its vectors.
-        chunk_rules: The rules of `--passages`; None leaves them to the index.
+        chunk_rules: The chunking rules of `passages`; None keeps those of the index.
         stored: Its metadata in the mapping; None if it is new.
         text_options: The options that gave the text, for commands in messages; None if it is that of the index or the
             default.
@@ -367,7 +367,7 @@ class LoadPlan:
         )
 
     def _column_types(self, text_fields: Sequence[str]) -> ColumnTypes:
-        """The types of the columns of CSV and TSV files: those of `--types`, and of the other fields of the index."""
+        """The types of the columns of CSV and TSV files: those of `types`, and for other columns those of the index."""
         settings, state = self.settings, self.state
         option_types = parse_types(settings.types)
         # The mapping as it was when the load was planned, on every machine.
@@ -467,7 +467,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         EngineError: the engine failed.
     """
     for rule in settings.passages:
-        _parse_chunk_rule(rule)  # first: `--passages FILE` takes the file for the number
+        _parse_chunk_rule(rule)  # first: on a command line, `passages` may have taken a file for its number
     if settings.prune and (settings.retry is not None or not sources):
         raise UsageError("`prune` compares the index with a source", "Give all sources that the index is loaded from.")
     if settings.watch_seconds is not None and sources:
@@ -504,7 +504,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         # With several fields, a document may get a vector in one of them and would lose the others.
         lost = fields_missing_from_source(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
         if lost is not None:
-            reason = f"the index {state.name} keeps no {lost}: documents that are embedded in place would lose it"
+            reason = f"the index {state.name} does not keep {lost}: documents that are embedded in place would lose it"
             raise VectorIndexError(reason, "Load the documents from files.")
     elif state is not None:
         meta_fields = [document_meta_field(field.field) for field in fields]
@@ -550,7 +550,7 @@ def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexSt
 
 
 def _check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
-    """Check the options of --replace-text-template.
+    """Check the settings that `replace_text_template` needs or excludes.
 
     Raises:
         UsageError: there are sources, or there is no text.

@@ -1,4 +1,4 @@
-"""The end of a load: report concurrent changes, and remove documents (`--prune`)."""
+"""The end of a load: report concurrent changes, and remove documents that are no longer in the source."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ ConfirmPrune = Callable[[PruneCandidates], bool]
 
 
 def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[str]]:
-    """Remove documents that the source no longer has (`--prune`).
+    """Remove documents that the source no longer has.
 
     Documents of other writers are left alone: they lack the hash that a load from files writes.
 

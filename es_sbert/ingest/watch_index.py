@@ -1,4 +1,4 @@
-"""Keep the vectors of an index current while other writers change its documents (`--watch`).
+"""Keep the vectors of an index current while other writers change its documents.
 
 Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
 it has seen: it also finds partial updates, which cause stale vectors, and costs as much as the writes, not as

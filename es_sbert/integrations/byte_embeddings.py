@@ -10,9 +10,9 @@ from es_sbert.index.byte_vectors import quantize_vectors
 
 
 class ByteEmbeddings:
-    """An embedding object like `Encoder`, with the vectors that es-sbert writes to and searches in a field of bytes.
+    """An embedding object like `Encoder`, with vectors as es-sbert writes them to a field of bytes and searches there.
 
-    Engines refuse numbers with fractions in such a field, also in a query.
+    Engines refuse numbers with fractions in such a field, even in a query.
 
     Usage:
         ```python
@@ -21,7 +21,7 @@ class ByteEmbeddings:
         ```
 
     Args:
-        encoder: An open encoder; it stays the caller's to close.
+        encoder: An open encoder, which the caller closes.
     """
 
     def __init__(self, encoder: Encoder) -> None:

@@ -11,8 +11,8 @@ from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 class AsyncEmbeddingService:
     """Satisfies `elasticsearch.helpers.vectorstore.AsyncEmbeddingService` without importing it.
 
-    That class names its coroutines as the synchronous one names its functions, so one object cannot be both. For the
-    synchronous `VectorStore` give the encoder itself.
+    The coroutines have the names of the synchronous class's functions, so one object cannot be both. For the
+    synchronous `VectorStore`, pass the encoder itself.
 
     Usage:
         ```python
@@ -20,14 +20,14 @@ class AsyncEmbeddingService:
         ```
 
     Args:
-        encoder: An open encoder, or for a field of bytes `ByteEmbeddings`; it stays the caller's to close.
+        encoder: An open encoder, or `ByteEmbeddings` for a field of bytes. The caller closes it.
     """
 
     def __init__(self, encoder: Encoder | ByteEmbeddings) -> None:
         self._encoder = encoder
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]] | list[list[int]]:
-        """One vector a text, in their order; see `Encoder.embed_documents`."""
+        """One vector per text, in the order of the texts; see `Encoder.embed_documents`."""
         return await self._encoder.aembed_documents(texts)
 
     async def embed_query(self, query: str) -> list[float] | list[int]:

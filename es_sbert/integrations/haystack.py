@@ -1,4 +1,4 @@
-"""Haystack components that embed by es-sbert's models (extra `haystack`)."""
+"""Haystack components that embed with es-sbert's models (extra `haystack`)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from es_sbert.index.byte_vectors import quantize_vectors
 from es_sbert.vectors import Vectors
 
 require_extra("haystack", "haystack")
-from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402  (after what says how to get it)
+from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402  (after the extra's check)
 
 
 class _Embedder:
-    """What both components share: settings that can be written down, and an encoder from `warm_up` to `close`.
+    """The base of both components: settings that can be serialized, and an encoder from `warm_up` to `close`.
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
         device, precision, runtime, threads: See `Encoder`.
-        element_type: `byte` for stores over a vector field of bytes: vectors of whole numbers from -127 to 127, since
-            engines refuse others there; `float` for all other fields.
+        element_type: `byte` for stores over a vector field of bytes, where engines accept only whole numbers (here from
+            -127 to 127); `float` for all other fields.
 
     Raises:
-        UsageError: another element type.
+        UsageError: the element type is unknown.
         ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded.
     """
 
@@ -78,13 +78,13 @@ class _Embedder:
         return self._encoder
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as Haystack writes it down in a pipeline's YAML."""
+        """The component as a dictionary, which Haystack writes to a pipeline's YAML."""
         data: dict[str, Any] = default_to_dict(self, **self._settings())
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The component that `to_dict` wrote down."""
+        """The component from a dictionary that `to_dict` returned."""
         made: Self = default_from_dict(cls, data)
         return made
 
@@ -106,7 +106,7 @@ class _Embedder:
 
 @component
 class SbertTextEmbedder(_Embedder):
-    """Embeds a query, with the model's query prompt where it has one.
+    """Embeds a query, with the model's query prompt if it has one.
 
     Usage:
         ```python
@@ -129,7 +129,7 @@ class SbertTextEmbedder(_Embedder):
             `embedding`, and `meta` with model and fingerprint.
 
         Raises:
-            UsageError: not one string.
+            UsageError: the text is not a string.
         """
         if not isinstance(text, str):
             raise UsageError(f"the query is a {type(text).__name__}, not a string", "Give one string.")
@@ -137,13 +137,13 @@ class SbertTextEmbedder(_Embedder):
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     async def run_async(self, text: str) -> dict[str, Any]:
-        """As `run`, in a thread, so that the event loop is not blocked."""
+        """Like `run`, in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.run, text)
 
 
 @component
 class SbertDocumentEmbedder(_Embedder):
-    """Embeds documents, with the model's document prompt where it has one.
+    """Embeds documents, with the model's document prompt if it has one.
 
     Usage:
         ```python
@@ -155,7 +155,7 @@ class SbertDocumentEmbedder(_Embedder):
         model, device, precision, runtime, threads: See `Encoder`.
         element_type: `byte` for stores over a vector field of bytes.
         meta_fields_to_embed: Names in `Document.meta` whose values are embedded in front of the content.
-        embedding_separator: Between those values and the content.
+        embedding_separator: Separator between those values and the content.
     """
 
     _kind = "document"
@@ -184,17 +184,17 @@ class SbertDocumentEmbedder(_Embedder):
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Embed documents; those that were given stay as they are.
+        """Embed documents; the given documents are not changed.
 
         Returns:
             `documents`, copies with their embeddings, and `meta` with model, fingerprint and how many documents were
             longer than the model reads (`truncated`).
 
         Raises:
-            UsageError: not a list of documents.
+            UsageError: the argument is not a list of documents.
         """
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
-            raise UsageError("SbertDocumentEmbedder takes a list of Documents", "Embed a text by SbertTextEmbedder.")
+            raise UsageError("SbertDocumentEmbedder takes a list of Documents", "Embed a text with SbertTextEmbedder.")
         encoded = self.encoder.encode_details([self._text(document) for document in documents], "document")
         embedded = [
             replace(document, embedding=vector)
@@ -204,7 +204,7 @@ class SbertDocumentEmbedder(_Embedder):
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
     async def run_async(self, documents: list[Document]) -> dict[str, Any]:
-        """As `run`, in a thread, so that the event loop is not blocked."""
+        """Like `run`, in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.run, documents)
 
     def _text(self, document: Document) -> str:

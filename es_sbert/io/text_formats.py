@@ -197,7 +197,7 @@ def plain_rows(lines: Iterable[Line], field: str) -> Iterator[ParsedRow]:
 DelimitedRow = tuple[int, bytes, list[str] | str]
 
 # The csv module has a limit on a field (131,072 characters) for the whole process. Rows are bounded by
-# --max-document-bytes here, so that limit is raised to the largest number that every platform accepts.
+# `max_document_bytes` here, so that limit is raised to the largest number that every platform accepts.
 _CSV_FIELD_LIMIT = 2**31 - 1
 
 

@@ -36,8 +36,8 @@ from es_sbert.migration.migration_state import (
 def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
     """Actions that move all aliases of the old index to the new one, with filter, routing and write flag.
 
-    Read and write aliases of one index move together, else writes would be lost. If an alias is no longer on the old
-    index, the engine rejects the whole request.
+    Read and write aliases of one index move together; otherwise writes would be lost. If an alias is no longer on the
+    old index, the engine rejects the whole request.
 
     Args:
         aliases: Alias → properties, of the old index.
@@ -69,7 +69,7 @@ def wait_until_replicated(context: MigrationContext) -> None:
     """
     deadline = time.monotonic() + context.policy.budget
     if not _is_replicated(context.changes.states()):
-        # With an asynchronous translog a write counts once the translog is on disk, which may be in five seconds.
+        # With an asynchronous translog, a write counts only once the translog is on disk, which may take five seconds.
         context.retrying(context.engine.flush, context.source)
     while not (_is_replicated(context.changes.states()) or context.control.stop_reading.is_set()):
         if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ _ALIAS_NOT_FOUND = 404
 
 @dataclass
 class WriteBlock:
-    """Writes to the old index are blocked.
+    """A block of writes to the old index.
 
     Attributes:
         permit: The alias that the swap has to remove.
@@ -124,7 +124,7 @@ class WriteBlock:
 
 
 class HoldExpired(Exception):
-    """Writes were blocked for as long as they may be, and there is more to do before the swap."""
+    """Writes were blocked for as long as allowed, but there is more to do before the swap."""
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_
         try:
             _end_block(context, block, is_swapped)
         except EsSbertError as error:
-            # The first error counts, with the reason why the block stays.
+            # Report the first error, with the reason why the block stays.
             reported = failure if isinstance(failure, EsSbertError) else error
             reason = f" ({error.message})" if reported is not error else ""
             reported.add_note(
@@ -194,8 +194,8 @@ def _end_block(context: MigrationContext, block: WriteBlock, is_swapped: Callabl
     store = context.state_store
     if context.retrying(is_swapped):
         return
-    # Without the permit there was a swap after all, or another process has taken the migration over; or it was removed
-    # by a request whose response was lost.
+    # If the permit is gone, there was a swap after all, or another process has taken over the migration, or a request
+    # whose response was lost has removed the permit.
     removed = context.retrying(remove_permit, context.engine, context.target, block.permit) or store.is_ours()
     if removed and not context.retrying(is_swapped) and store.state.blocked:
         context.retrying(context.engine.put_settings, context.source, {WRITE_BLOCK_SETTING: None})
@@ -238,7 +238,7 @@ def remove_leftover_block(engine: Engine, alias: str) -> str | None:
 
 
 def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -> str | None:
-    """As `remove_leftover_block`, if both indices are known; the alias points to `source`."""
+    """Like `remove_leftover_block`, for known indices; the alias points to `source`."""
     state = read_migration_state(target)
     if state is None or state.source_uuid != source.uuid or not state.blocked:
         return None
@@ -254,7 +254,7 @@ def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -
 
 
 def use_permit_action(target: str, permit: str) -> Json:
-    """The action that uses a permit up, and that makes a swap fail if it is gone."""
+    """The action that uses up a permit, and that makes a swap fail if the permit is gone."""
     return {"remove": {"index": target, "alias": permit, "must_exist": True}}
 
 
@@ -281,14 +281,14 @@ def roll_back(engine: Engine, alias: str) -> str | None:
         if engine.get_aliases(name).get(name, {}).keys() - {state.permit}:
             raise IndexMismatch(f"the index {name} has aliases, so it is in use", "Remove its aliases first.")
         if state.is_rollback:
-            # It is the old index, not one that nobody has searched.
+            # It is the old index, which was searched before, not a new one.
             remedy = f"Finish it: `es-sbert index migrate {alias} --rollback`."
-            raise IndexMismatch(f"{alias} is going back to {name}", remedy)
+            raise IndexMismatch(f"a rollback of {alias} to {name} is under way", remedy)
         remove_stale_block(engine, source, target)
         current = engine.get_index(alias)
         if current is None or current.name != source.name:
             raise IndexMismatch(
-                f"another process has swapped {alias} a moment ago", "Run the same command again to see what remains."
+                f"another process has just swapped {alias}", "Run the same command again to see what remains."
             )
         engine.delete_index(name)
     set_target_pointer(engine, source, None)

@@ -47,18 +47,18 @@ from es_sbert.migration.migration_state import MigrationStateStore
 WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`
 
 _NOT_FOUND = 404
-# An external version that every other write in the document's life beats, a deletion included: the engines number their
-# own from 1. It accepts documents that have never existed.
+# An external version that is accepted only for a document that has never existed. Any earlier write, even a deletion,
+# has given the document at least this version: the engines number their own versions from 1.
 _IF_NEVER_WRITTEN: Json = {"version": 1, "version_type": "external"}
 
 
 @dataclass(frozen=True)
 class BulkWrite:
-    """One action.
+    """One action of a bulk request.
 
     Attributes:
-        key: What tells the document apart.
-        body: Its lines.
+        key: Id and routing of the document.
+        body: The lines of the action.
     """
 
     key: DocumentKey
@@ -66,12 +66,12 @@ class BulkWrite:
 
 
 def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = None) -> BulkWrite:
-    """Write a document of the old index, without some of its top-level fields.
+    """The action that writes a document of the old index, without some of its top-level fields.
 
     Args:
-        hit: With `_id`, `_source` and perhaps `_routing`.
+        hit: The document, with `_id`, `_source` and perhaps `_routing`.
         dropped: Fields to leave out.
-        condition: Such as `if_seq_no`.
+        condition: Condition of the write, such as `if_seq_no`.
     """
     source = {key: value for key, value in hit["_source"].items() if key not in dropped}
     # The ingest pipeline has processed the document already.
@@ -80,16 +80,16 @@ def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = Non
 
 
 def late_copy_write(hit: Json, dropped: Collection[str], existing: Json | None) -> BulkWrite:
-    """A copy that keeps what another writer has done to the document in the new index, deletion included.
+    """A copy that keeps changes by other writers to the document in the new index, including a deletion.
 
     Args:
-        existing: The document in the new index, last written by the migration; None where there is none.
+        existing: The document in the new index, last written by the migration; None if there is none.
     """
     return copy_write(hit, dropped, _IF_NEVER_WRITTEN if existing is None else if_unchanged(existing))
 
 
 def delete_write(existing: Json) -> BulkWrite:
-    """Remove a document from the new index, unless it was written since it was read."""
+    """The action that removes a document from the new index, unless it was written since it was read."""
     action = {"delete": action_metadata(existing) | if_unchanged(existing)}
     return BulkWrite(document_key(existing), orjson.dumps(action) + b"\n")
 
@@ -104,17 +104,17 @@ _COPY_PAGE = 200  # whole documents, with vectors
 
 @dataclass(frozen=True)
 class MigrationContext:
-    """What the steps of one migration share.
+    """The objects and state that the steps of one migration share.
 
     Attributes:
-        engine: Holds both indices.
+        engine: The engine with both indices.
         source, target: The old and the new index.
         state_store: The stored state.
         policy: How long transient failures are retried.
-        control: Stops it from outside.
+        control: Stops the migration from outside.
         updates: Writes to the new index.
         report: Receives a message for each step.
-        late_versions: What late rounds have written into the new index, in this process.
+        late_versions: Document → its version as late rounds of this process have written it into the new index.
         result_windows: Index → `index.max_result_window`, once it was read.
     """
 
@@ -131,18 +131,21 @@ class MigrationContext:
 
     @cached_property
     def changes(self) -> ShardChanges:
-        """Reads what was written to the old index."""
+        """Reads the changes in the old index."""
         return ShardChanges(self.engine, self.source, self.retrying)
 
     def send(self, writes: Sequence[BulkWrite]) -> dict[DocumentKey, WriteVersion]:
-        """Write into the new index, no two writes of one document; returns when the engine has answered all of them.
+        """Write into the new index; returns when the engine has answered all writes.
+
+        Args:
+            writes: At most one for each document.
 
         Returns:
-            What the engine has written. A write whose condition did not hold (409) is missing: another writer was
+            Document → version of its write. A write whose condition was not met (409) is missing: another writer was
             faster.
 
         Raises:
-            EngineError: the engine refuses a document, or has not taken the writes within the policy's budget.
+            EngineError: the engine refuses a document, or has not accepted the writes within the policy's budget.
         """
         written: dict[DocumentKey, WriteVersion] = {}
         for write, result in self.updates.send(writes):
@@ -165,7 +168,7 @@ class MigrationContext:
         return result
 
     def refresh(self, *indices: str) -> None:
-        """Let searches see all writes to these indices."""
+        """Make all writes to these indices visible to searches."""
         for index in indices:
             self.retrying(self.engine.refresh, index)
 
@@ -177,9 +180,9 @@ class MigrationContext:
         return self.retrying(multi_get, self.engine, index, ids, source=source, shards=True, result_window=window)
 
     def missing_in_source(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
-        """Those documents that the old index does not hold now, whether refreshed or not."""
+        """The documents that the old index does not contain now, regardless of refreshes."""
         found = self.retrying(self.engine.mget, self.source, keys, source_includes=None)
-        # Two routings may lead to one shard, which holds the document of one of them.
+        # Two routings may lead to the same shard, which then has the document of only one of them.
         return {
             key for key, document in zip(keys, found, strict=True) if document is None or document_key(document) != key
         }
@@ -193,15 +196,15 @@ class MigrationContext:
 
 
 def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = None, late: bool = False) -> int:
-    """One round: copy what has changed in the old index since the last one; in the first round, everything.
+    """Run one round: copy the changes in the old index since the last round; in the first round, all documents.
 
     Args:
         keys: Gets the keys of the copied documents.
-        late: Whether the aliases were swapped already: what other writers have done in the new index is kept. Otherwise
-            nobody else writes into the new index.
+        late: Whether the aliases were swapped already. Then changes by other writers in the new index are kept; before
+            the swap, nobody else writes into it.
 
     Returns:
-        Documents copied, or, in a late round, found to be newer in the new index.
+        Number of documents copied; a late round also counts those that are newer in the new index.
 
     Raises:
         EngineError: the engine fails for longer than the policy allows, or refuses a document.
@@ -232,7 +235,7 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
                 reported = time.monotonic()
             stopped = context.control.stop_reading.is_set()
             if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                # Numbers without a document may have been deletions; the end of the round finds out.
+                # Numbers without a document may have been deletions; the end of the round decides.
                 store.write(copied=tuple(copied), deletions=True)
                 saved = time.monotonic()
             if stopped:
@@ -247,7 +250,7 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
 
 
 def _forget_other_histories(store: MigrationStateStore, histories: dict[int, str]) -> None:
-    """Copy a shard once more whose sequence numbers belong to other writes than when it was copied."""
+    """Start over with shards whose sequence numbers no longer belong to the writes that were copied."""
     current = tuple(histories[shard] for shard in sorted(histories))
     before = store.state.histories or current
     if before == current == store.state.histories:
@@ -299,10 +302,10 @@ class _PointInTime(NamedTuple):
 
 
 def remove_deleted(context: MigrationContext) -> int:
-    """Remove from the new index what the old one no longer has, unless another writer has written it there.
+    """Remove documents from the new index that the old one no longer has, unless another writer has written them.
 
     Returns:
-        Documents removed.
+        Number of documents removed.
     """
     context.refresh(context.source, context.target)
     pages = scan_index(
@@ -334,9 +337,9 @@ def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> i
 
 
 class DeletionTracker:
-    """Finds what was deleted from the old index since the last call, without reading all of it.
+    """Finds documents that were deleted from the old index since the last call, without reading the whole index.
 
-    For an index with more than 64 shards, or where a point in time is lost, all ids are compared instead.
+    If the index has more than 64 shards, or a point in time is lost, all ids are compared instead.
 
     Args:
         context: The migration.
@@ -360,15 +363,15 @@ class DeletionTracker:
         self._points_in_time = self._open()
 
     def remove(self) -> int:
-        """Remove from the new index what was deleted from the old one since `begin`, or since the last call.
+        """Remove documents from the new index that were deleted from the old one since `begin` or the last call.
 
         Returns:
-            Documents removed.
+            Number of documents removed.
 
         Raises:
             EngineError: the engine failed.
         """
-        # Opened first: what is deleted during the comparison is found the next time.
+        # Opened first: documents that are deleted during the comparison are found the next time.
         points_in_time, copied = self._open(), self.copied
         try:
             if not self._points_in_time:
@@ -393,7 +396,7 @@ class DeletionTracker:
         self._points_in_time, self.copied = points_in_time, set()
 
     def _open(self) -> list[_PointInTime]:
-        """A point in time of each shard; none if there are too many."""
+        """A point in time of each shard; empty if there are too many shards or points in time."""
         changes = self._context.changes
         shards = changes.make_visible()
         opened: list[_PointInTime] = []
@@ -403,7 +406,7 @@ class DeletionTracker:
             for number, shard in shards.items():
                 opened.append(_PointInTime(number, changes.open_point_in_time(number), shard.global_checkpoint))
         except EngineError:
-            # Engines limit their number. Without them all ids are compared.
+            # Engines limit the number of points in time. Without them, all ids are compared.
             for one in opened:
                 self._context.engine.close_point_in_time(one.id)
             return []
@@ -446,8 +449,8 @@ def changed_ranges(max_seq_no: int, before: CountSeqNoRanges, now: CountSeqNoRan
 
     Args:
         max_seq_no: The highest sequence number to compare.
-        before: Counts the documents in each range, as they were.
-        now: Counts them as they are; never more than before.
+        before: Counts the documents that each range contained before.
+        now: Counts the documents that it contains now, which are never more.
     """
     changed: list[SeqNoRange] = []
     pending: list[SeqNoRange] = [(-1, max_seq_no)] if max_seq_no >= 0 else []
@@ -487,15 +490,15 @@ _MIN_COSINE = 0.999
 
 
 def verify_copy(context: MigrationContext, encoder: Encoder | None, fields: dict[str, VectorFieldMeta]) -> int:
-    """Compare counts, and a random sample of documents and of vectors, which are embedded once more.
+    """Compare counts, a random sample of documents, and their vectors, which are computed again.
 
     Documents that were written in the old index since they were copied may differ.
 
     Args:
-        encoder: Gives the vectors of these fields; None where there are none.
+        encoder: Computes the vectors of these fields; None if there are none.
 
     Returns:
-        Vectors that were compared.
+        Number of vectors that were compared.
 
     Raises:
         IndexMismatch: the indices differ.
@@ -518,7 +521,7 @@ def verify_copy(context: MigrationContext, encoder: Encoder | None, fields: dict
 
 
 def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> bool:
-    """Compare counts while the old index takes no writes; both can be searched up to the last write afterwards.
+    """Compare counts while the old index takes no writes. Afterwards, searches of both see all writes.
 
     Args:
         surplus_ok: Whether the new index may still hold documents that were deleted from the old one.
@@ -537,18 +540,18 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
 
 
 def _count_documents(context: MigrationContext) -> tuple[int, int]:
-    """Documents of the old index and of the new one, after a refresh."""
+    """The number of documents in the old index and in the new one, after a refresh."""
     context.refresh(context.source, context.target)
     count = context.engine.count
     return context.retrying(count, context.source), context.retrying(count, context.target)
 
 
 def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
-    """The copies are equal, unless the old document was written since."""
+    """Check that copies are equal to their originals, unless the original was written since."""
     if not sample:
         return
     copied, dropped = context.state_store.state.copied, context.state_store.state.not_copied
-    # In one search: between two, a document may be written again.
+    # One search for all, because a document may be written again between two searches.
     originals = context.find(context.source, [hit["_id"] for hit in sample], context.engine.info.source_with_vectors())
     for hit in sample:
         original = originals.get(document_key(hit))
@@ -561,7 +564,7 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
 def _verify_vectors(
     context: MigrationContext, encoder: Encoder, sample: list[Json], name: str, meta: VectorFieldMeta
 ) -> int:
-    """The vectors of one field are those that the encoder gives."""
+    """Check that the vectors of one field are those that the encoder computes; returns the number compared."""
     if meta.text is None:
         return 0
     template = TextTemplate.parse(meta.text)
@@ -582,7 +585,7 @@ def _verify_vectors(
     for document_id, cosine, loss in zip(ids, cosines, quantization_loss(expected, meta.element_type), strict=True):
         if cosine < _MIN_COSINE - 2 * loss:
             which = f"the vector of the document {document_id!r} in {name}"
-            how = f"{which} is not the one that {encoder.info.model} gives (cosine {cosine:.4f})"
+            how = f"{which} is not the one that {encoder.info.model} computes (cosine {cosine:.4f})"
             raise _mismatch_error(context, how)
     return len(ids)
 

@@ -56,12 +56,12 @@ class MigrationResult(BaseModel):
 
     Attributes:
         source, target: The old and the new index.
-        model, fingerprint: The new model; empty where the new index has no vectors.
-        removed_fields: Fields that the new index does not have any more.
+        model, fingerprint: The new model; empty if the new index has no vectors.
+        removed_fields: Fields that the new index no longer has.
         resumed: Whether an earlier run had started the migration.
         rollback: Whether it goes back to the old index of an earlier migration, which is `target` here.
         finished: Whether the alias points to the new index, which has all documents.
-        copied: Documents copied before the swap, each time they changed.
+        copied: Documents copied before the swap, counted each time they changed.
         removed: Documents removed from the new index because they were deleted from the old one.
         late: Documents written to the old index shortly before the swap and copied after it.
         writes_refused_seconds: How long writes were blocked, in all attempts together.
@@ -107,7 +107,7 @@ class MigrationResult(BaseModel):
 
     @property
     def exit_code(self) -> int:
-        """0 finished, 1 finished but for documents without a vector, 130 stopped."""
+        """0 if finished, 1 if finished but some documents have no vector, 130 if stopped."""
         if not self.finished:
             return 130
         return 1 if self.dead else 0
@@ -144,7 +144,7 @@ class MigrationResult(BaseModel):
         return lines
 
 
-# Rounds end when one copies no more than this many documents, or when they do not get shorter any more.
+# Rounds end when one copies no more than this many documents, or when they no longer get shorter.
 SMALL_ROUND_DOCUMENTS = 200
 MAX_ROUNDS = 20
 # How often writes are blocked before the command gives up.
@@ -165,7 +165,7 @@ def migrate(
     dead_letters: Path | None = None,
     retry_seconds: float = 300.0,
 ) -> MigrationResult:
-    """Run a migration to its end: start a new one, or resume one that was stopped.
+    """Run a migration to its end, a new one or one that was stopped, and return its outcome.
 
     Args:
         encoder: Runs the new model; None if the new index has no vectors.
@@ -280,7 +280,7 @@ class _MigrationRun:
 
         Args:
             ids: Documents that may have no vector; None for all documents.
-            outdated: Also look for vectors of other texts.
+            outdated: Also look for vectors of a text that has changed.
 
         Raises:
             EsSbertError: see `run_load`.
@@ -330,7 +330,7 @@ class _MigrationRun:
     def _swap_blocked(self) -> bool:
         """Block writes, copy the last changes, and swap: the new index then has all documents.
 
-        If that takes longer than the request allows, writes go on and it is tried again.
+        If that takes longer than the request allows, writes are accepted again before the next attempt.
 
         Raises:
             EngineError: no attempt was short enough.
@@ -348,7 +348,7 @@ class _MigrationRun:
                 self.context.report(f"Writes to {source} are accepted again: {most:g} s were not enough{reason}")
         raise EngineError(
             f"{source} was not swapped: writes would have been refused for more than {most:g} s in each of "
-            f"{MAX_HOLDS} attempts. Nothing is lost, and {source} takes writes",
+            f"{MAX_HOLDS} attempts. Nothing is lost, and {source} accepts writes",
             "Run the same command again when less is written, or allow more: `max_hold=SECONDS`."
             + (
                 ""
@@ -366,8 +366,8 @@ class _MigrationRun:
         """
         context, control, most = self.context, self.context.control, self.request.max_hold
         block: WriteBlock | None = None
-        # Until then, the new index has what the old one has. What the last round adds is copied again by a rollback if
-        # this process is killed before it has written the later position.
+        # Up to this position, the new index has the documents of the old one. If this process is killed before it
+        # writes the later position, a rollback copies the changes of the last round again.
         context.state_store.write(**context.retrying(self._position))
         try:
             with block_writes(context, self._is_swapped, most) as block, context.state_store.defer_writes():
@@ -392,7 +392,7 @@ class _MigrationRun:
         return self._finish()
 
     def _position(self) -> dict[str, tuple[Any, ...]]:
-        """How far the writes of the new index are, in which nobody else writes before the swap."""
+        """Positions of writes in the new index, as fields of the state; nobody else writes to it before the swap."""
         states = sorted(self.context.engine.shard_states(self.context.target).items())
         return {
             "carried": tuple(state.max_seq_no for _, state in states),
@@ -408,7 +408,7 @@ class _MigrationRun:
         return not self._is_stopped
 
     def _shorten_rounds(self) -> bool:
-        """Short rounds, deletions included, so that little is left to do while writes are blocked."""
+        """Run short rounds, including deletions, so that little is left while writes are blocked; False if stopped."""
         previous = math.inf
         for _ in range(MAX_ROUNDS):
             before = self.result.copied
@@ -420,7 +420,7 @@ class _MigrationRun:
             if count <= SMALL_ROUND_DOCUMENTS or count >= previous:
                 break
             previous = count
-        # The block flushes the index, which takes longer the more is to be written.
+        # The block flushes the index, which takes longer the more there is to write.
         self.context.retrying(self.context.engine.flush, self.context.source)
         return True
 
@@ -456,7 +456,7 @@ class _MigrationRun:
             try:
                 self.context.engine.update_aliases(actions)
             except EngineError:
-                # The answer may have been lost, not the request.
+                # Perhaps only the answer was lost, and the swap was made.
                 if not self._is_swapped():
                     raise
 
@@ -497,18 +497,18 @@ class _MigrationRun:
             if not count:
                 return True
         self.context.report(
-            f"A client still writes to {self.context.source} by its own name: its further changes are not copied"
+            f"A client still writes to {self.context.source} instead of the alias: its further changes are not copied"
         )
         return True
 
     def _finish(self) -> bool:
-        """Write that the migration is done."""
+        """Store that the migration is done; returns True."""
         source = self._read_source()
         as_before = None if source is None else source.settings.get(_GC_DELETES)
         self.context.retrying(self.context.engine.put_settings, self.context.target, {_GC_DELETES: as_before})
         self.context.state_store.write(phase=MigrationPhase.DONE)
         if self.request.remove and source is None:
-            # No old index is kept, so nothing of ours has to stay in the new one.
+            # No old index is kept, so the new one does not need the state any more.
             target = self.context.retrying(require_index, self.context.engine, self.context.target)
             self.context.retrying(put_migration_state, self.context.engine, target, None)
         return True

@@ -30,7 +30,7 @@ def find_migration(engine: Engine, alias: str) -> tuple[IndexState, MigrationSta
     """The index of an alias, and its migration state if a migration created the index.
 
     Raises:
-        IndexMissing, IndexMismatch: no such alias, or one of several indices.
+        IndexMissing, IndexMismatch: no such alias, or it points to several indices.
     """
     state = require_index(engine, alias)
     return state, read_migration_state(state)
@@ -43,29 +43,29 @@ _POINTER_ENTRY = "migrating_to"
 class MigrationPhase(StrEnum):
     COPYING = "copying"  # the alias points to the old index
     CLOSING = "closing"  # the alias may point to either index; check which
-    DONE = "done"  # it points to the new index, which has everything; the old one may be dropped
+    DONE = "done"  # the alias points to the new index, which is complete; the old one may be dropped
 
 
 class MigrationState(BaseModel, frozen=True):
     """`_meta.es_sbert.migration` of the new index.
 
     Attributes:
-        alias: What was migrated.
+        alias: The alias that is migrated.
         source, source_uuid: The old index.
         fields: Vector fields that get vectors of the new model.
-        removed: Fields that the new index does not have any more: `es-sbert index remove --reindex`.
-        run: The process that works on it; another one takes over by writing its own.
-        phase: How far it is.
-        copied: Of each shard of the old index: up to this sequence number, every document has been copied.
+        removed: Fields that the new index no longer has, because they are being removed (`reindex`).
+        run: Id of the process that works on it; another process takes over by writing its own.
+        phase: The current phase.
+        copied: For each shard of the old index, the sequence number up to which every document has been copied.
         deletions: Whether documents may have been deleted from the old index since they were copied.
-        blocked: Whether writes to the old index are blocked by us.
+        blocked: Whether the migration has blocked writes to the old index.
         permit: The alias that the swap has to remove while writes are blocked.
-        boundary: Of each shard of the new index: the highest sequence number that is ours, before other writers came.
-        histories: Of each shard of the old index: UUID of the history to which `copied` belongs; empty if unknown.
-        carried: Of each shard of the new index: up to this sequence number, it holds what the old one holds. Empty if
-            unknown. For the way back, which copies only what was written later.
-        carried_histories: Of each shard of the new index: UUID of the history to which `carried` belongs.
-        is_rollback: Whether the migration goes back: the new index is the old one of an earlier migration.
+        boundary: For each shard of the new index, the last sequence number before other writers could use it.
+        histories: For each shard of the old index, UUID of the history to which `copied` belongs; empty if unknown.
+        carried: For each shard of the new index, the sequence number up to which its documents are those of the old
+            index; empty if unknown. A rollback copies only later writes.
+        carried_histories: For each shard of the new index, UUID of the history to which `carried` belongs.
+        is_rollback: Whether this is a rollback: the new index is then the old one of an earlier migration.
         kept: Name and UUID of further indices that earlier migrations of the alias have kept.
     """
 
@@ -117,7 +117,7 @@ def kept_by(state: MigrationState | None) -> tuple[tuple[str, str], ...]:
 
 
 def existing_indices(engine: Engine, kept: Iterable[tuple[str, str]]) -> list[IndexState]:
-    """Those of the indices that still exist; an index of the same name with another UUID is another one."""
+    """Those of the indices that still exist; an index of the same name with another UUID does not count."""
     found = []
     for name, index_uuid in dict.fromkeys(kept):
         index = engine.get_index(name)
@@ -138,7 +138,7 @@ def find_target(
     """The new index of a migration from this one, and its state.
 
     Args:
-        name: What it is called; None for the index that the pointer names.
+        name: Name of the new index; None for the one that the pointer names.
 
     Raises:
         IndexMismatch: the state was damaged by hand.
@@ -155,10 +155,10 @@ def find_target(
 def find_unfinished(
     engine: Engine, source: IndexState, name: str | None = None
 ) -> tuple[IndexState, MigrationState] | None:
-    """As `find_target`, of a migration that has not ended.
+    """Like `find_target`, but None if the migration has ended.
 
     Args:
-        name: What the new index is called if another machine has erased the pointer to it; None to trust the pointer.
+        name: Name of the new index in case another machine has erased the pointer to it; None to trust the pointer.
     """
     found = find_target(engine, source)
     if found is None and name is not None:
@@ -172,10 +172,11 @@ def with_migration_state(meta: Json, state: MigrationState | None) -> Json:
 
 
 def put_migration_state(engine: Engine, target: IndexState, state: MigrationState | None) -> None:
-    """Write the state into the new index in place of the one that was read, or remove that.
+    """Replace the state in the new index with this one, or remove it.
 
     Args:
-        target: As it was read.
+        target: The new index as it was read, with its previous state.
+        state: The new state; None removes the previous one.
 
     Raises:
         IndexMismatch: another process has written its own state since.
@@ -195,10 +196,11 @@ def put_migration_state(engine: Engine, target: IndexState, state: MigrationStat
 
 
 def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -> None:
-    """Write the pointer into the old index in place of the one that was read, or remove that.
+    """Replace the pointer in the old index with this one, or remove it.
 
     Args:
-        source: As it was read.
+        source: The old index as it was read, with its previous pointer.
+        target: Name of the new index; None removes the previous pointer.
 
     Raises:
         IndexMismatch: another process has begun a migration since.
@@ -246,7 +248,7 @@ class MigrationStateStore:
     def defer_writes(self) -> Iterator[None]:
         """Keep changes in memory while the block runs; the next change after it writes them too.
 
-        Each is an update of the cluster state, which takes longer than all other steps while writes are blocked. If the
+        Each change updates the cluster state, which takes longer than all other steps while writes are blocked. If the
         process is killed in the block, the next one repeats these steps.
         """
         self._is_deferred = True
@@ -270,12 +272,12 @@ class MigrationStateStore:
         """Write the state.
 
         Args:
-            recheck: See `update_mapping`. Progress is written again soon.
+            recheck: See `update_mapping`. Progress does not need it, because it is written again soon.
         """
 
         def plan(target: IndexState) -> Json | None:
             stored = read_migration_state(target)
-            # Without a state, another machine has erased it.
+            # If there is no state, another machine has erased it.
             if stored is not None and stored.run != state.run:
                 raise taken_over_error(target.name)
             if stored == state:
@@ -303,8 +305,8 @@ def migration_lock(url: str, alias: str) -> Iterator[None]:
     """Keep out other processes while the block runs; the system ends it even if this process is killed.
 
     Args:
-        url: Address of the engine. Of several, separated by commas, each is locked: another process may name the same
-            cluster by others of its nodes, or in another order.
+        url: Address of the engine. If there are several, separated by commas, each is locked: another process may name
+            other nodes of the same cluster, or name them in another order.
 
     Raises:
         UsageError: another process is migrating the same alias.
@@ -321,7 +323,7 @@ def migration_lock(url: str, alias: str) -> Iterator[None]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
             except OSError as error:
-                remedy = "Let ES_SBERT_CACHE name a folder that this user may write to."
+                remedy = "Set ES_SBERT_CACHE to a folder that this user can write to."
                 raise OutputError(f"the lock file {path} cannot be written: {error.strerror}", remedy) from error
             locks.enter_context(file_lock(path, refuse))
         yield

@@ -55,14 +55,14 @@ from es_sbert.migration.migration_state import (
     with_migration_state,
 )
 
-# What an engine sets itself, or what belongs to that very index.
+# Settings that an engine sets itself, or that apply only to the old index.
 _SETTINGS_NOT_COPIED = re.compile(
     r"index\.(uuid|creation_date.*|provided_name|version\..*|history\.uuid|resize\..*|blocks\..*"
     r"|routing\.allocation\.(initial_recovery|require|include|exclude)\._(id|name|ip|host)|shrink\..*|split\..*"
     r"|verified_before_close|verified_read_only|frozen|store\.snapshot\..*|lifecycle\..*)"
 )
 
-# Of `_meta.es_sbert`; the rest is what loads and migrations have noted about the old index.
+# Entries of `_meta.es_sbert`; the others are notes of loads and migrations about the old index.
 _META_COPIED = ("fields", "written_fields")
 
 
@@ -70,7 +70,7 @@ def new_index_name(alias: str, suffix: str, source: str) -> str:
     """`docs-1a2b3c4d` for the alias `docs`; with a number appended if the old index has that name already.
 
     Args:
-        suffix: Such as the model's fingerprint, of which eight characters are used.
+        suffix: For example the model's fingerprint, of which eight characters are used.
     """
     name = f"{alias}-{suffix[:8]}"
     if source != name and not re.fullmatch(rf"{re.escape(name)}-\d+", source):
@@ -80,7 +80,7 @@ def new_index_name(alias: str, suffix: str, source: str) -> str:
 
 
 def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[str, VectorFieldMeta]) -> Json:
-    """Body of `PUT /index`: settings and mapping of the old index, with these vector fields instead of its.
+    """Body of `PUT /index`: settings and mapping of the old index, with these vector fields instead of its own.
 
     Args:
         fields: Vector fields of the new model.
@@ -95,32 +95,32 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     for name, wanted in fields.items():
         addition = mapping_addition(engine_type, name, wanted, meta)
         meta = addition["_meta"]
-        # Replaced whole: what the old field's type allowed may be nothing to the new one's.
+        # Replaced completely: parameters of the old field's type may not be allowed for the new one's.
         mappings["properties"] |= addition["properties"]
     mappings["_meta"] = meta
     if engine_type is EngineType.OPENSEARCH:
         are_flat = {entry["index_type"] == IndexType.FLAT for entry in meta[META_KEY]["fields"].values()}
         if len(are_flat) > 1:
             raise IndexMismatch(
-                f"on OpenSearch the vector fields of {source.name} have a graph all of them, or none",
-                f"Choose an `index_type` for {', '.join(fields)} that goes with the other vector fields.",
+                f"on OpenSearch, either all vector fields of {source.name} have a graph, or none",
+                f"Choose an `index_type` for {', '.join(fields)} that fits the other vector fields.",
             )
         settings["index.knn"] = "false" if are_flat == {True} else "true"
     return {"settings": settings, "mappings": mappings}
 
 
 def copied_settings(source: IndexState) -> dict[str, str | None]:
-    """The settings of an index that a new one in its place gets too."""
+    """The settings of an index that are copied to the index that replaces it."""
     return {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
 
 
 _TEMPLATE_SAMPLE_SIZE = 200
-# In place of the fingerprint of a model that is still to be made. Privileges are given for a pattern of names.
+# In place of the fingerprint of a model that does not exist yet. Privileges are granted for a pattern of names.
 _UNKNOWN_MODEL = "0" * 32
 
 
 def check_template_fields(engine: Engine, index: IndexState, template: TextTemplate) -> None:
-    """Refuse a template that names a field which neither the mapping nor any of 200 documents has.
+    """Refuse a template with a field that neither the mapping nor any of 200 documents has.
 
     Raises:
         UsageError: a field is unknown, belongs to a vector, or holds no text in any of the documents.
@@ -146,7 +146,7 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
         available = [name for name in names if name.partition(".")[0] not in own]
         raise UsageError(
             f"no document of {index.name} has the field {' or '.join(unknown)}"
-            + ("" if all(name in derived for name in unknown) else ", and its mapping does not know it"),
+            + ("" if all(name in derived for name in unknown) else ", and its mapping does not have it either"),
             fields_hint(unknown, available, "The documents have", derived),
         )
     _check_template_texts(template, sample)
@@ -164,25 +164,26 @@ def _check_template_texts(template: TextTemplate, sample: Sequence[Mapping[str, 
                 reasons.append(str(error))
     if reasons:
         raise UsageError(
-            f"no document has a text by {template.template!r}: {reasons[0]}", "Name fields that hold strings."
+            f"the text template {template.template!r} gives no document a text: {reasons[0]}",
+            "Name fields that hold strings.",
         )
 
 
 @dataclass(frozen=True)
 class MigrationRequest:
-    """What is asked for.
+    """The migration that the user asks for.
 
     Attributes:
         alias: The alias, or with `replace_index` the index that becomes one.
-        vector_field: The field whose model is replaced; others that the same model fills go with it.
+        vector_field: The field whose model is replaced; other fields of the same model are migrated too.
         name: Name of the new index; None derives it.
         index_type, element_type: Of the new fields; None keeps the old ones'.
         block_writes: Refuse writes to the old index from the last round until the swap, and after it.
-        replace_index: Put the new index, under an alias, in the place of an index that has none; takes `block_writes`.
+        replace_index: Replace an index with an alias of its name that points to the new index; needs `block_writes`.
         text: Template of the text that is embedded for the vector field; None keeps the old one.
-        max_hold: Seconds for which writes may be refused in one go before the swap.
+        max_hold: Seconds for which writes may be refused at a time before the swap.
         rollback: Go back to the index that the last migration of the alias has kept.
-        remove: Leave out everything that es-sbert has put into the index; `vector_field` and types are not used.
+        remove: Leave out everything that es-sbert has added to the index; `vector_field` and types are not used.
     """
 
     alias: str
@@ -200,10 +201,10 @@ class MigrationRequest:
 
 @dataclass(frozen=True)
 class PreparedMigration:
-    """A migration that can go on.
+    """A migration that is ready to run.
 
     Attributes:
-        source: The old index; None where it has been removed.
+        source: The old index; None if it has been removed.
         target: The new one.
         fields: Vector fields of the new one that the new model fills.
         state_store: The stored state.
@@ -228,11 +229,11 @@ def prepare_migration(
         retrying: Retries each request.
 
     Raises:
-        IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
+        IndexMissing, IndexMismatch, UsageError: the request is not possible; nothing was changed.
         EngineError: the engine failed.
     """
     model, plain = encoder.info, engine
-    # For what is read. Changes are retried as a whole, on the engine itself.
+    # For reads only. Changes are retried as a whole, on the engine itself.
     engine = cast(Engine, RetryingEngine(plain, retrying))
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
@@ -258,15 +259,15 @@ def prepare_migration(
 
 
 def check_migratable(engine: Engine, wanted: MigrationRequest, retrying: Retrier = without_retries) -> None:
-    """Refuse what could not be migrated to any model, before one is made for it; nothing is changed.
+    """Refuse a request that no model can fulfill, before a model is trained for it; nothing is changed.
 
-    What depends on the model is left to `prepare_migration`, and so is a migration that is under way.
+    `prepare_migration` checks the rest: requirements on the model, and a migration that is under way.
 
     Args:
         retrying: Retries each request.
 
     Raises:
-        IndexMissing, IndexMismatch, UsageError, AccessDenied: as of `prepare_migration`.
+        IndexMissing, IndexMismatch, UsageError, AccessDenied: see `prepare_migration`.
         EngineError: the engine failed.
     """
     engine = cast(Engine, RetryingEngine(engine, retrying))
@@ -286,7 +287,7 @@ def check_migratable(engine: Engine, wanted: MigrationRequest, retrying: Retrier
 
 
 def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
-    """Refuse a new index that exists already, or that the user may not create and swap.
+    """Refuse a new index that already exists, or that the user may not create and swap.
 
     Raises:
         IndexMismatch, AccessDenied: see above.
@@ -294,13 +295,13 @@ def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
     """
     there = engine.get_index(name)
     if there is not None:
-        remedy = "Give another name by `name`, or delete that index if it is not needed."
-        raise IndexMismatch(f"the index {there.name}, which the migration would create, is there already", remedy)
+        remedy = "Give another name with `name`, or delete that index if it is not needed."
+        raise IndexMismatch(f"the index {there.name}, which the migration would create, already exists", remedy)
     check_migration_privileges(engine, source, alias, name)
 
 
 def check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
-    """Make sure that the user may do all of it, the block and the swap included, before anything is done.
+    """Check that the user may do everything, including the block and the swap, before anything is done.
 
     Raises:
         AccessDenied: the user may not.
@@ -313,7 +314,7 @@ def check_migration_privileges(engine: Engine, source: str, alias: str, target: 
 def _check_same_migration(
     begun: IndexState, state: MigrationState, wanted: MigrationRequest, model: EncoderInfo, text: str | None
 ) -> None:
-    """Refuse to go on with a rollback, or with a migration that was begun with other options.
+    """Refuse to continue a rollback, or a migration that was begun with other settings.
 
     Args:
         begun: The new index.
@@ -325,7 +326,7 @@ def _check_same_migration(
     check_no_rollback(begun, state)
     if state.removed:
         raise IndexMismatch(
-            f"what es-sbert has put into {wanted.alias} is being removed, by a copy to {begun.name}",
+            f"es-sbert is being removed from {wanted.alias}, by a copy to {begun.name}",
             f"Finish it with `es-sbert index remove {wanted.alias} --reindex`, or, as long as it has not been swapped, "
             f"give it up: `es-sbert index migrate {wanted.alias} --rollback`.",
         )
@@ -350,7 +351,7 @@ def _check_same_migration(
 
 
 def check_no_rollback(begun: IndexState, state: MigrationState) -> None:
-    """Refuse to go on with a rollback.
+    """Refuse to continue a rollback.
 
     Args:
         begun: The new index.
@@ -360,7 +361,7 @@ def check_no_rollback(begun: IndexState, state: MigrationState) -> None:
     """
     if state.is_rollback:
         remedy = f"Finish it: `es-sbert index migrate {state.alias} --rollback`."
-        raise IndexMismatch(f"{state.alias} is going back to {begun.name}", remedy)
+        raise IndexMismatch(f"a rollback of {state.alias} to {begun.name} is under way", remedy)
 
 
 def _begin_migration(
@@ -369,7 +370,7 @@ def _begin_migration(
     fields = _new_vector_fields(engine, source, wanted, encoder.info)
     for meta in fields.values():
         if meta.passages is not None:
-            # Rules that do not go with the new model are refused before an index is made for them.
+            # Refuse passages that the new model cannot use before an index is created for them.
             encoder.make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
     state = initial_state(source, wanted.alias).model_copy(update={"fields": tuple(fields)})
     body = new_index_body(engine.info.engine_type, source, fields)
@@ -431,7 +432,7 @@ def resume_migration(
     engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None, retrying: Retrier
 ) -> PreparedMigration:
     """Take over a migration that another process has begun."""
-    # From now on the process that had begun it may not write the state.
+    # From now on, the process that began it may not write the state.
     taken = state.model_copy(update={"run": uuid.uuid4().hex})
     retrying(lambda: put_migration_state(engine, target, taken))
     if source is not None and source.uuid != state.source_uuid:
@@ -443,7 +444,7 @@ def resume_migration(
 def _check_not_data_stream(source: IndexState, model_name: str) -> None:
     if source.data_stream is not None:
         raise IndexMismatch(
-            f"{source.name} belongs to the data stream {source.data_stream}, which cannot go over to another index",
+            f"{source.name} belongs to the data stream {source.data_stream}, which cannot switch to another index",
             f"Give each of its indices a vector field of the new model: `es-sbert ingest --index {source.name} "
             f"--vector-field NAME --model {model_name}`.",
         )
@@ -470,7 +471,7 @@ def _check_change_requested(
 def check_source_index(
     engine: Engine, source: IndexState, wanted: MigrationRequest, not_copied: Collection[str]
 ) -> None:
-    """Refuse an index whose documents cannot be copied, or that cannot be swapped as it was asked for.
+    """Refuse an index whose documents cannot be copied, or that cannot be swapped as requested.
 
     Args:
         not_copied: Top-level fields that copies do not have.
@@ -487,7 +488,7 @@ def check_source_index(
             f"{wanted.alias} is an index, not an alias, so it cannot be swapped for another",
             f"Migrate its alias {aliases[0]}, which applications should use."
             if aliases
-            else "`replace_index` puts an alias of that name in its place: writes to it are blocked for the last "
+            else "`replace_index` puts an alias of that name in its place: writes to it are blocked for a "
             "moment, and the old index is deleted in the same step.",
         )
     if source.name != wanted.alias and wanted.replace_index:
@@ -506,14 +507,14 @@ def check_copied_fields(source: IndexState, not_copied: Collection[str]) -> None
     lost = fields_missing_from_source(source.mappings, not_copied)
     if lost is not None:
         remedy = "Load the documents from files into a new index."
-        raise IndexMismatch(f"the index {source.name} keeps no {lost}, so its documents cannot be copied", remedy)
+        raise IndexMismatch(f"the index {source.name} does not keep {lost}, so its documents cannot be copied", remedy)
 
 
 def check_no_load(state: IndexState) -> None:
     """Refuse an index in which a load is under way.
 
     Raises:
-        IndexMismatch: it is.
+        IndexMismatch: a load is under way, or was killed.
     """
     if unrestored_settings(state) is not None:
         remedy = f"Let it finish, or end it: `es-sbert index repair {state.name}`."
@@ -523,9 +524,9 @@ def check_no_load(state: IndexState) -> None:
 def _new_vector_fields(
     engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo
 ) -> dict[str, VectorFieldMeta]:
-    """The vector fields of the old model, as the new one fills them.
+    """The vector fields of the old model, with the metadata that they get for the new one.
 
-    Where neither model nor types change, vectors of the other fields are copied as they are.
+    If neither the model nor the types change, the vectors of the other fields are copied unchanged.
     """
     stored = vector_fields(source.mappings, source.name)
     old, info = stored[wanted.vector_field], engine.info

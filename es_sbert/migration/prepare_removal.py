@@ -1,7 +1,7 @@
-"""Resume or begin a migration to a new index that has nothing of es-sbert: `es-sbert index remove --reindex`.
+"""Resume or begin a migration to a new index without es-sbert's fields: `es-sbert index remove --reindex`.
 
-Engines remove no field from a mapping, so an index without the vector fields is another index. Documents are copied,
-compared and swapped as in every migration, and the old index is kept for the way back.
+Engines cannot remove a field from a mapping, so an index without the vector fields has to be a new one. Documents are
+copied and compared, and the alias is swapped, as in every migration. The old index is kept for a rollback.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from es_sbert.migration.prepare_migration import (
 )
 from es_sbert.migration.remove_vectors import own_templates, removable_fields, require_own_entry
 
-# Of OpenSearch; without a field of this type, they say nothing.
+# OpenSearch's settings for k-NN; without a field of this type, they have no effect.
 _KNN_SETTING = re.compile(r"index\.knn(\..*)?")
 _KNN_TYPE = "knn_vector"
 
@@ -50,7 +50,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
         retrying: Retries each request.
 
     Raises:
-        IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
+        IndexMissing, IndexMismatch, UsageError: the request is not possible; nothing was changed.
         EngineError: the engine failed.
     """
     plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
@@ -60,7 +60,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
         return resume_migration(plain, index, state, engine.get_index(state.source), retrying)
     if index.data_stream is not None:
         raise IndexMismatch(
-            f"{index.name} belongs to the data stream {index.data_stream}, which cannot go over to another index",
+            f"{index.name} belongs to the data stream {index.data_stream}, which cannot switch to another index",
             f"Leave `reindex` out: `es-sbert index remove {index.name}`.",
         )
     name = wanted.name or new_index_name(wanted.alias, "plain", index.name)
@@ -81,7 +81,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
     check_source_index(engine, index, wanted, fields)
     for template in own_templates(engine, name):
         raise IndexMismatch(
-            f"{template} gives {name} the vector field again", "Change or delete it, or give another name by `name`."
+            f"{template} gives {name} the vector field again", "Change or delete it, or give another name with `name`."
         )
     check_new_index(engine, index.name, wanted.alias, name)
     begun_state = initial_state(index, wanted.alias).model_copy(update={"removed": fields})
@@ -108,7 +108,7 @@ def _field_types(properties: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_same_removal(begun: IndexState, state: MigrationState, wanted: MigrationRequest) -> None:
-    """Refuse to go on with a rollback, with a migration to another model, or under another name.
+    """Refuse to continue a rollback, a migration to another model, or a removal under another name.
 
     Args:
         begun: The new index.

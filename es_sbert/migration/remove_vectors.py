@@ -1,8 +1,8 @@
-"""Take out of an index what es-sbert has put into it: vectors, their metadata, `_meta`, and settings of a load.
+"""Remove from an index all that es-sbert has added: vectors, their metadata, `_meta`, and the settings of a load.
 
-The entries in `_meta` go first, so that loads, searches and the gateway see no vector field any more; a note says what
-is to be removed from the documents. Each document is then written without these fields, on the condition that nobody
-else has written it since it was read. A run that was killed is resumed by the same command.
+The entries in `_meta` are removed first, so that loads, searches and the gateway no longer see a vector field; a note
+lists the fields to remove from the documents. Each document is then written without these fields, unless somebody else
+has written it since it was read. A run that was killed is resumed by the same command.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _MAX_ROUNDS = 10
 
 
 class Removal(BaseModel, frozen=True):
-    """What was removed from an index, and what remains.
+    """The result of removing vectors from an index.
 
     Attributes:
         index: Its name.
         fields: Fields that were taken out of the documents: vectors, their metadata, results of analyses.
         documents: Documents that were written without them.
-        settings: Settings that a killed load had left changed, as they are again.
-        remains: What cannot be removed, one sentence each.
+        settings: Settings that a killed load had left changed, with their restored values.
+        remains: Sentences about parts that cannot be removed.
     """
 
     index: str
@@ -75,7 +75,7 @@ def removable_fields(index: IndexState) -> tuple[str, ...]:
 def remove_vectors(
     engine: Engine, name: str, *, policy: RetryPolicy, report: Callable[[str], None] = lambda message: None
 ) -> Removal:
-    """Remove everything from an index that es-sbert has put into it, or resume that.
+    """Remove everything that es-sbert has added to an index, or resume such a removal.
 
     Args:
         name: Index or alias.
@@ -101,43 +101,44 @@ def remove_vectors(
 
 
 def require_own_entry(index: IndexState) -> None:
-    """Refuse an index into which es-sbert has put nothing.
+    """Refuse an index to which es-sbert has added nothing.
 
     Raises:
         IndexMismatch: its mapping has no `_meta.es_sbert`.
     """
     if META_KEY not in index.mappings.get("_meta", {}):
-        raise IndexMismatch(
-            f"es-sbert has put nothing into {index.name}, as far as its mapping tells", "Check the name."
-        )
+        raise IndexMismatch(f"es-sbert has added nothing to {index.name}, according to its mapping", "Check the name.")
 
 
 def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
     require_own_entry(index)
     lost = fields_missing_from_source(index.mappings, fields)
     if lost is not None:
-        remedy = "Copy the documents into a new index from their source."
-        raise IndexMismatch(f"the index {index.name} keeps no {lost}, so documents cannot be written from it", remedy)
+        raise IndexMismatch(
+            f"the index {index.name} does not keep {lost}, so documents cannot be written from it",
+            "Copy the documents into a new index from their source.",
+        )
     state, pointer = read_migration_state(index), read_target_pointer(index)
     kept = existing_indices(engine, kept_by(state))
     if kept or (pointer is not None and engine.get_index(pointer) is not None):
         what = f"has kept {kept[0].name}" if kept else f"goes to {pointer}"
         alias = "ALIAS" if state is None else state.alias
         remedy = (
-            f"Finish it, and delete what it has kept: `es-sbert index migrate {alias} --drop`. Then run this again."
+            f"Finish it, and delete the index that it has kept: `es-sbert index migrate {alias} --drop`. Then "
+            "run this again."
         )
         raise IndexMismatch(f"a migration of {index.name} {what}", remedy)
 
 
 def _plan_note(fields: Sequence[str], state: IndexState) -> Json | None:
-    """Replace what `_meta` says about the fields by the note; None if that is done."""
+    """The change of the mapping that replaces the entries in `_meta` with the note; None if that is done."""
     ours = state.mappings.get("_meta", {}).get(META_KEY, {})
     noted = {_NOTE: sorted({*fields, *(read_meta_entry(state.mappings, _NOTE) or [])})}
     return None if ours == noted else {"_meta": state.mappings.get("_meta", {}) | {META_KEY: noted}}
 
 
 def _plan_end(state: IndexState) -> Json | None:
-    """Remove the note, and with it all of `_meta` that is ours."""
+    """The change of the mapping that removes the note and all of our `_meta`; None if that is done."""
     meta = state.mappings.get("_meta", {})
     if META_KEY not in meta:
         return None
@@ -204,13 +205,13 @@ def _documents_with(
 
 
 def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> list[str]:
-    """What cannot be removed, one sentence each."""
+    """Sentences about parts that cannot be removed."""
     remains = []
     mapped = [name for name in fields if name in index.mappings.get("properties", {})]
     if mapped:
         remains.append(
-            f"The mapping of {index.name} still has the fields {', '.join(mapped)}: engines remove no field from a "
-            "mapping. Without values they take no space once segments are merged. To be rid of them, copy the "
+            f"The mapping of {index.name} still has the fields {', '.join(mapped)}: engines cannot remove a field "
+            "from a mapping. Without values they take no space once segments are merged. To get rid of them, copy the "
             "documents into an index without them (`POST _reindex`). `es-sbert index remove --reindex` does both at "
             "once."
         )
@@ -224,7 +225,7 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
 
 
 def own_templates(engine: Engine, name: str) -> Iterator[str]:
-    """Templates with our `_meta` by which the next index of this name is made."""
+    """Templates with our `_meta` that apply to the next index of this name."""
     components = {
         entry["name"]
         for entry in (engine.request_api("/_component_template") or {}).get("component_templates", [])

@@ -1,8 +1,8 @@
 """Go back to the old index of a finished migration, and find, list and delete the indices that migrations have kept.
 
-The way back is a migration whose new index exists already. The old index has taken no write since the swap, so it
-lacks only what was written into the new one since. That is copied and embedded with the old model, and the aliases
-are swapped under the same guarantees as on the way there.
+A rollback is a migration whose new index exists already. The old index has taken no writes since the swap, so it lacks
+only the later writes to the new one. These are copied and embedded with the old model, and the aliases are swapped with
+the same guarantees as in the migration.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class KeptIndex(BaseModel, frozen=True):
     """An index that a migration of an alias has kept.
 
     Attributes:
-        name: Of the index.
+        name: Name of the index.
         model: The model of its vectors; empty if there are none.
-        documents: How many it holds.
+        documents: Number of documents in it.
         blocked: Whether it takes no writes.
-        is_previous: Whether `--rollback` goes back to it.
+        is_previous: Whether `rollback` goes back to it.
     """
 
     name: str
@@ -79,7 +79,7 @@ def find_kept(engine: Engine, alias: str) -> list[IndexState]:
 
 
 def list_kept(engine: Engine, alias: str) -> list[KeptIndex]:
-    """As `find_kept`, with what a user wants to know of each."""
+    """Like `find_kept`, with the details of each index that a user wants to see."""
     kept = []
     for number, index in enumerate(find_kept(engine, alias)):
         models = sorted({meta.model for meta in vector_fields(index.mappings, index.name).values()})
@@ -98,7 +98,7 @@ class RollbackTarget:
     Attributes:
         index: The index.
         fields: Its vector fields that get vectors of its model; empty if it has none.
-        other_fields: Vector fields of other models, which documents that were written since do not get.
+        other_fields: Vector fields of other models; documents that were written since have no vectors in them.
     """
 
     index: IndexState
@@ -107,10 +107,10 @@ class RollbackTarget:
 
 
 def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> RollbackTarget | None:
-    """Where a rollback after the swap goes back to; None if a migration is under way that has not swapped.
+    """The target of a rollback after the swap; None if a migration is under way that has not swapped.
 
     Args:
-        vector_field: The field whose model embeds, if all vectors had been removed.
+        vector_field: The field whose model is used, if all vectors were removed.
 
     Raises:
         IndexMissing, IndexMismatch: no such alias, or there is nothing to go back to.
@@ -143,7 +143,7 @@ def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> Rollbac
 
 
 def _all_fields(index: IndexState, vector_field: str) -> RollbackTarget:
-    """Back to an index from which all vectors were removed: one model embeds, that of this field or of the first."""
+    """The index before all vectors were removed. Only one model is used: that of this field, or of the first one."""
     fields = vector_fields(index.mappings, index.name)
     chosen = fields.get(vector_field) or next(iter(fields.values()), None)
     own = [name for name, meta in fields.items() if chosen is not None and meta.fingerprint == chosen.fingerprint]
@@ -153,10 +153,10 @@ def _all_fields(index: IndexState, vector_field: str) -> RollbackTarget:
 def prepare_rollback(
     engine: Engine, wanted: MigrationRequest, encoder: Encoder | None, retrying: Retrier = without_retries
 ) -> PreparedMigration:
-    """Resume a rollback, or begin one: the old index takes writes again, from this process only.
+    """Resume a rollback, or begin one. The old index then takes writes again, from this process only.
 
     Raises:
-        IndexMissing, IndexMismatch, UsageError: it is not possible; nothing was changed.
+        IndexMissing, IndexMismatch, UsageError: the rollback is not possible; nothing was changed.
         EngineError: the engine failed.
     """
     plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
@@ -200,12 +200,12 @@ def _begun_state(
 
     Args:
         index, found: The index of the alias, and the one to go back to.
-        previous: Of the migration that has swapped them.
-        old: Of the migration that had created the one to go back to; None if none had.
+        previous: State of the migration that has swapped them.
+        old: State of the migration that created the one to go back to; None if no migration did.
     """
     target = found.index
     is_frozen = previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true"
-    # If the old index could take writes, it may hold some that nobody has copied: then everything is copied.
+    # If the old index could take writes, it may contain some that were not copied: then everything is copied.
     known = is_frozen and len(previous.carried) == index.shards
     own = {target.uuid, index.uuid}
     kept = dict.fromkeys([*kept_by(previous), *kept_by(old)])
@@ -262,12 +262,12 @@ def _check_indices(engine: Engine, index: IndexState, found: RollbackTarget, pre
     gone = [name for name in found.fields if name not in vector_fields(target.mappings, target.name)]
     if gone:
         raise IndexMismatch(
-            f"the mapping of {target.name} says no longer what {gone[0]} holds", "Migrate to the old model instead."
+            f"the mapping of {target.name} no longer says what {gone[0]} contains", "Migrate to the old model instead."
         )
 
 
 def _add_fields(engine: Engine, index: IndexState, target: IndexState) -> None:
-    """Add the fields that the new index has got since the swap to the old one, with what `_meta` says about them."""
+    """Add the fields that the new index has gained since the swap to the old one, with their entries in `_meta`."""
     theirs = vector_fields(index.mappings, index.name)
 
     def plan(state: IndexState) -> Json | None:
@@ -282,7 +282,7 @@ def _add_fields(engine: Engine, index: IndexState, target: IndexState) -> None:
 
 
 def _missing_properties(wanted: Json, existing: Json) -> Json:
-    """The fields of a mapping that another one lacks, in their objects."""
+    """The fields of a mapping that another one lacks, inside their objects."""
     missing: Json = {}
     for name, field in wanted.items():
         if name not in existing:
@@ -291,7 +291,7 @@ def _missing_properties(wanted: Json, existing: Json) -> Json:
         for inner in ("properties", "fields"):
             below = _missing_properties(field.get(inner, {}), existing[name].get(inner, {}))
             if below:
-                # The object is named with its type: engines want it again.
+                # The object is repeated with its type, which engines require.
                 missing.setdefault(name, {key: value for key, value in existing[name].items() if key != "properties"})
                 missing[name][inner] = below if inner == "properties" else existing[name].get(inner, {}) | below
     return missing

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Self
 
-# Between the values of a list, as between the fields of several `--text-field`.
+# Between the values of a list, as between several text fields.
 SEPARATOR = "\n"
 
 

@@ -111,7 +111,7 @@ class SearchScope:
                 "Search them one by one, or embed both with one model: `es-sbert index migrate`.",
             )
         raise IndexMismatch(
-            f"{other.name} holds passages in one of {other.index} and {first.index}, and one vector a document "
+            f"{other.name} holds passages in one of {other.index} and {first.index}, and one vector per document "
             "in the other",
             "Search them one by one, or give the fields different names.",
         )

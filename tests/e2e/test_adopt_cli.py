@@ -87,13 +87,13 @@ def test_adopt_workflow_from_doctor_to_search_and_backfill(run: Run, plain: Call
     assert found.code == 0, found.err
     assert "d7" in found.out.splitlines()[0]
     doctor = run("doctor", "--index", index)
-    assert "2 of 40 vectors are not known to be of the field's model" in doctor.out
+    assert "2 of 40 vectors may not come from the field's model" in doctor.out
     assert run("ingest", "--index", index, "--json").summary["indexed"] == 2
     assert run("doctor", "--index", index).code == 0
     assert f"vectors      {COUNT} documents, {COUNT} of this model" in run("index", "show", index, with_model=False).out
     again = run("index", "adopt", index)
     assert (again.code, again.out) == (2, "")
-    assert "is es-sbert's already" in again.err
+    assert "es-sbert already fills" in again.err
 
 
 def test_mismatched_vectors_are_refused_with_detected_text(run: Run, plain: Callable[..., str]) -> None:
@@ -122,9 +122,9 @@ def test_json_report_is_printed_for_refused_vectors(run: Run, plain: Callable[..
 @pytest.mark.parametrize(
     ("arguments", "message", "remedy"),
     [
-        (["--text-field", "a", "--text-template", "{b}"], "exclude each other", "Give one of the two."),
+        (["--text-field", "a", "--text-template", "{b}"], "cannot be combined", "Give one of the two."),
         (["--text-template", "{a"], "cannot be read", "--text-template '{title}. {body}'"),
-        (["--text-field", "embedding_meta"], "which is in use already", "another name"),
+        (["--text-field", "embedding_meta"], "which is already in use", "another name"),
         (["--text-field", "titles"], "has a text for '{titles}'", "Did you mean title?"),
         (["--vector-field", "vector"], "has no field 'vector'", "one of: embedding."),
         (["--vector-field", "title"], "is of type text", "the field that holds the vectors"),

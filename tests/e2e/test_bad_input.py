@@ -189,7 +189,7 @@ def test_unreadable_sources_are_refused_before_loading(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text-field", "a", "--text-template", "{b}"], "exclude each other"),
+        (["--text-field", "a", "--text-template", "{b}"], "cannot be combined"),
         (["--text-template", "{a"], "cannot be read"),
         (["--text-template", "words"], "names no field"),
         (["--index", "Capital"], "Capital"),

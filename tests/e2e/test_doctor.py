@@ -103,8 +103,8 @@ def test_unsearchable_field_is_reported_as_failure(
     assert (done.code, "FAIL  field embedding: " in done.out, "ok    field" in done.out) == (1, True, False)
     assert "of type keyword" in done.out
     several = cli("doctor", "--index", f"{index}-both", *options)
-    assert f"look  index: {index}-both names 2 indices, which searches take together, and none of them" in several.out
-    assert f"that of {foreign} cannot be searched, and so {index}-both cannot be" in several.out
+    assert f"look  index: {index}-both names 2 indices, which are searched together, and none of them" in several.out
+    assert f"the field in {foreign} cannot be searched, so {index}-both cannot be searched either" in several.out
     assert (several.out.count("ok    field embedding"), several.out.count("FAIL  field embedding")) == (1, 2)
 
 
@@ -129,7 +129,7 @@ def test_index_without_the_field_of_its_alias_gets_commands(
                 done = cli("doctor", "--index", name, *options)
                 assert done.code == 0, done.out
                 assert (
-                    f"look  field embedding: {new} lacks it: searches of {name} do not find its documents" in done.out
+                    f"look  field embedding: missing in {new}: searches of {name} miss the documents there" in done.out
                 )
                 assert f"`es-sbert index template {old}`" in done.out
                 assert f"{new} has no vector field" not in done.out

@@ -92,7 +92,7 @@ def test_show_lists_every_index_of_an_expression(run: Run, engine_url: str, roll
         assert [line.partition(" ")[0] for line in shown.out.splitlines() if line and line[0] != " "] == [old, new]
         rows = [orjson.loads(line) for line in run("index", "show", name, "--json", url=engine_url).out.splitlines()]
         assert [(row["name"], len(row["fields"])) for row in rows] == [(old, 1), (new, 0)]
-    assert_refused(run("index", "show", f"{alias}-none*", url=engine_url), "names no index", "GET _cat/indices")
+    assert_refused(run("index", "show", f"{alias}-none*", url=engine_url), "not match any index", "GET _cat/indices")
 
 
 @pytest.mark.parametrize("kind", ["composable", "legacy", "none"])
@@ -145,9 +145,9 @@ def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Ca
         with open_engine(es9_url) as engine:
             return read_vector_field(engine, index, "embedding").meta.text
 
-    assert_refused(create("--text-field", "a", "--text-template", "{b}"), "exclude each other", "Give one of the two")
+    assert_refused(create("--text-field", "a", "--text-template", "{b}"), "cannot be combined", "Give one of the two")
     assert_refused(create("--text-template", "{a"), "cannot be read", "--text-template '{title}. {body}'")
-    assert_refused(create("--text-field", "embedding_meta.x"), "which is in use already", "another name")
+    assert_refused(create("--text-field", "embedding_meta.x"), "which is already in use", "another name")
     assert_refused(run("index", "show", index, url=es9_url), "no index", "es-sbert index create")  # nothing was made
 
     assert create().code == 0
@@ -169,9 +169,9 @@ def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Ca
     assert text() == "{title}\n{body}"
 
     remedy = (
-        "Omit --text-field to keep that text. To embed all documents from the new one: "
-        f"`es-sbert ingest --index {index} --replace-text-template --text-field body` in place, or "
-        f"`es-sbert index migrate {index} --text-field body` so that searches never see vectors of both."
+        "Omit --text-field to keep that text. To embed all documents from the new text, run "
+        f"`es-sbert ingest --index {index} --replace-text-template --text-field body` to do so in place, or "
+        f"`es-sbert index migrate {index} --text-field body` so that searches never see vectors of both texts."
     )
     assert_refused(create("--text-field", "body"), "were made from the text '{title}\\n{body}', not from", remedy)
     loaded = run("ingest", "--index", index, "--text-field", "body", "--device", "cpu", url=es9_url)
@@ -228,7 +228,7 @@ def test_misspelt_index_is_refused_with_the_nearest_name(
     ):
         assert_refused(run(*command, url=engine_url), f"no index '{wrong}'", f"Did you mean {alias}? ")
     several = run("search", "x", "--index", f"{index},{wrong}", url=engine_url)
-    assert_refused(several, "names no index", f"Did you mean {index},{alias}? ")
+    assert_refused(several, "does not match any index", f"Did you mean {index},{alias}? ")
     doctor = run("doctor", "--index", wrong, url=engine_url)
     assert f"Did you mean {alias}? " in doctor.out
 
@@ -285,7 +285,7 @@ def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_ind
     with open_engine(es9_url) as engine:
         assert engine.mget_sources(index, ["1"], source_includes=["*"]) == {"1": {"text": "x"}}
     again = run("index", "remove", index, "--yes", url=es9_url)
-    assert_refused(again, f"es-sbert has put nothing into {index}", "Check the name")
+    assert_refused(again, f"es-sbert has added nothing to {index}", "Check the name")
 
 
 def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
@@ -363,7 +363,7 @@ def test_recall_size_and_change_type_commands(
     assert abs(sizes["real"]["estimate_error"]) < 0.1
     shown = run("index", "estimate", "--documents", "1000000", "--dimensions", "384", "--copies", "2", url=es9_url)
     assert shown.out.splitlines()[0].endswith("1,000,000 vectors of 384 dimensions, 2 copies")
-    assert_refused(run("index", "estimate", url=es9_url), "what to calculate with is missing", "--documents")
+    assert_refused(run("index", "estimate", url=es9_url), "neither an index nor the numbers", "--documents")
 
     change = ("index", "change-type", index, "--index-type", "bbq_hnsw")
     refused = "a change from hnsw to bbq_hnsw cannot be undone in place, but there is no terminal"
@@ -399,11 +399,11 @@ def test_figures_say_that_a_changed_type_has_not_reached_all_segments(
 
     changed = run("index", "change-type", index, "--index-type", "bbq_hnsw", "--yes", url=es9_url)
     remedy = f"`es-sbert index change-type {index} --index-type bbq_hnsw --force-merge`"
-    said = "0 % of the documents are stored as bbq_hnsw; the others still as before its change"
+    said = "0 % of the documents are stored as bbq_hnsw; the others still have an earlier type"
     assert (changed.code, said in changed.err, remedy in changed.err) == (0, True, True)
     before, done = figures()
     assert [name for name, each in done.items() if said not in each.out or remedy not in each.out] == []
-    assert "for the index as it is now" in done["recall"].out or "No setting reaches" in done["recall"].out
+    assert "for the index in its present state" in done["recall"].out or "No setting reaches" in done["recall"].out
     assert "the estimate of" not in done["estimate"].out
     advised = run(
         *("index", "advise", index, "--sample", "200", "--dimensions", "384", "--element-type", "float"),
@@ -471,7 +471,7 @@ def test_calibrate_recommends_min_cosine(
     )
     done = run("index", "calibrate", index, "--queries", labelled, url=es9_url)
     assert done.code == 0, done.err
-    assert "10 labelled queries, compared with a sample of 10 documents" in done.out
+    assert "10 labeled queries, compared with a sample of 10 documents" in done.out
     assert "precision" in done.out
     labelled.write_text('{"query": "storms", "ids": "d1"}\n')
     refused = run("index", "calibrate", index, "--queries", labelled, url=es9_url)

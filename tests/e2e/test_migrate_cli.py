@@ -137,7 +137,7 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
         (["--rollback"], 2, "none has kept the index before"),
         (["--list"], 0, "has kept an index"),
         (["--replace-index", "--no-block-writes"], 2, "late writes could not be copied"),
-        (["--text-field", "text", "--text-template", "{text}"], 2, "exclude each other"),
+        (["--text-field", "text", "--text-template", "{text}"], 2, "cannot be combined"),
         (["--model", str(first), "--text-field", "txt"], 2, "Did you mean text?"),
         (["--model", str(first), "--text-field", "text"], 2, "There is nothing to do"),
         (["--model", str(first)], 2, "There is nothing to do"),

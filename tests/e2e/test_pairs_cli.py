@@ -168,7 +168,7 @@ def test_index_gives_same_pairs_as_its_file(
         (("--between", "t.txt", "empty.txt"), "empty.txt holds no text"),
         (("missing.txt",), "cannot be read"),
         (("t.jsonl", "--text-field", "titel"), "Did you mean title?"),
-        (("t.jsonl", "--text-field", "title", "--text-template", "{title}"), "exclude each other"),
+        (("t.jsonl", "--text-field", "title", "--text-template", "{title}"), "cannot be combined"),
         (("t.txt", "-o", "no/such/folder.jsonl"), "cannot be written"),
     ],
 )  # fmt: skip

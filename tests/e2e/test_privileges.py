@@ -321,7 +321,7 @@ def test_read_only_key_can_search_and_show_but_not_load(desk: Desk) -> None:
     found = desk.doctor(index)
     assert found.code == 0
     assert f"this user or API key may search and show {index}" in found.out
-    assert f"it may not load documents into {index}: it lacks index and maintenance" in found.out
+    assert f"this user or API key may not load documents into {index}: it lacks index and maintenance" in found.out
 
 
 def test_advise_reads_the_index_and_needs_its_temporary_indices(desk: Desk) -> None:
@@ -440,7 +440,7 @@ def test_doctor_reports_privileges_of_restricted_user_on_es9(
     done = cli("doctor", "--index", "mine", *options, "--username", "anna")
     assert (done.code, done.err) == (0, "")
     assert "ok    permissions: this user or API key may search and show mine" in done.out
-    assert "it may not load documents into mine: it lacks index and maintenance" in done.out
+    assert "this user or API key may not load documents into mine: it lacks index and maintenance" in done.out
     for about in ("engine", "health", "license", "disk"):
         assert f"ok    {about}: " in done.out
     other = cli("doctor", "--index", "mine-too", *options, "--username", "anna")

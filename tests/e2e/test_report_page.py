@@ -363,7 +363,7 @@ def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport
     expect(tab.page.locator("#found-list > li")).to_have_count(1)
     expect(tab.page.locator("#found-list > li")).to_contain_text("in no cluster")
     box.fill("no such words")
-    expect(tab.page.locator("#found-note")).to_have_text("No text and no id holds this.")
+    expect(tab.page.locator("#found-note")).to_have_text("No text or id contains this.")
     box.press("Escape")
     expect(box).to_have_value("")
     expect(tab.page.locator("#found")).to_be_hidden()

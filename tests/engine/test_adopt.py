@@ -311,7 +311,7 @@ def test_another_model_or_dimension_is_refused(
     assert_untouched(engine, plain, before, was)
     longer = fresh_index(engine.info.url)
     create(engine, longer, dimensions=24)
-    with pytest.raises(IndexMismatch, match="holds vectors of 24 dimensions, the model"):
+    with pytest.raises(IndexMismatch, match="holds vectors of 24 dimensions, but the model"):
         run(engine, longer, tiny)
 
 
@@ -342,7 +342,7 @@ def test_documents_without_vector_or_text_are_counted_only(
 
 def test_second_run_adopts_documents_written_later(engine: Engine, plain: str, tiny: Encoder) -> None:
     run(engine, plain, tiny)
-    with pytest.raises(IndexMismatch, match="is es-sbert's already: all 60 vectors in it have metadata") as caught:
+    with pytest.raises(IndexMismatch, match="es-sbert already fills .*: all 60 vectors in it have metadata") as caught:
         run(engine, plain, tiny)
     assert f"`es-sbert index show {plain}`" in caught.value.remedy
     more = [document | {"id": f"new{row}"} for row, document in enumerate(documents(5))]
@@ -397,7 +397,7 @@ def test_index_without_vectors_in_source_is_refused(engine: Engine, index_name: 
     create(engine, index_name, mappings={"_source": {"excludes": ["vector"]}})
     write(engine, index_name, documents(), tiny.encode(texts(documents()), "document"))
     before = mapping(engine, index_name)
-    with pytest.raises(VectorIndexError, match="keeps no vector in its _source"):
+    with pytest.raises(VectorIndexError, match="does not keep vector in its _source"):
         run(engine, index_name, tiny)
     assert mapping(engine, index_name) == before
 
@@ -415,7 +415,7 @@ def test_passage_field_is_refused(engine: Engine, index_name: str, tiny: Encoder
             passages=ChunkRules.from_tokens(16),
         ),
     )
-    with pytest.raises(IndexMismatch, match="holds several vectors a document") as caught:
+    with pytest.raises(IndexMismatch, match="holds several vectors per document") as caught:
         run(engine, index_name, tiny)
     assert f"`es-sbert ingest --index {index_name} --vector-field OTHER --passages 256" in caught.value.remedy
 
@@ -430,7 +430,7 @@ def test_field_that_the_mapping_has_forgotten_is_adopted_again(engine: Engine, p
     after = mapping(engine, plain)
     assert after["_meta"] == {"owner": "app", "es_sbert": before["_meta"]["es_sbert"]}
     assert contents(engine.info.url, plain) == documents_before
-    with pytest.raises(IndexMismatch, match="is es-sbert's already"):
+    with pytest.raises(IndexMismatch, match="es-sbert already fills"):
         run(engine, plain, tiny)
 
 

@@ -250,7 +250,7 @@ def test_invalid_calibrations_are_refused(
     other = _OtherModel(encoder)
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
         index.measure(other)  # type: ignore[arg-type]
-    with pytest.raises(IndexMismatch, match="none of the 2 labelled documents with a vector, such as 'x'") as caught:
+    with pytest.raises(IndexMismatch, match="none of the 2 labeled documents with a vector, such as 'x'") as caught:
         index.measure(encoder, [LabelledQuery("a", ("x", "y"))])
     assert "_id" in caught.value.remedy
     info = encoder.info
@@ -259,7 +259,7 @@ def test_invalid_calibrations_are_refused(
         index_name,
         FieldRequest(name="embedding", fingerprint=info.fingerprint, model_name=info.model, dimensions=info.dimensions),
     )
-    with pytest.raises(IndexMismatch, match="is not known, so no queries") as caught:
+    with pytest.raises(IndexMismatch, match="is not known, so queries cannot be made") as caught:
         IndexCalibrator(engine, index_name, "embedding").measure(encoder)
     assert f"`es-sbert index create {index_name} --text-field FIELD`" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="no document of") as caught:

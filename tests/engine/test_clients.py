@@ -163,7 +163,7 @@ def test_unreachable_client_raises_engine_unreachable() -> None:
 def test_non_clients_are_rejected(value: object) -> None:
     assert not is_engine_client(value)
     assert not is_async_client(value)
-    with pytest.raises(UsageError, match="not a client of an engine"):
+    with pytest.raises(UsageError, match="not an Elasticsearch or OpenSearch client"):
         from_client(value)
 
 

@@ -337,7 +337,7 @@ def test_export_and_install_commands(shown: Shown, cli: Cli, tmp_path: Any) -> N
         done = cli("dashboards", "install", *shown.options, "--kibana-url", url)
         assert done.code == 0, done.err
         assert f"{len(lines)} objects are in {product.label}" in done.err
-        assert "is the default data view now" in done.err
+        assert "is now the default data view" in done.err
         assert api.default_view == next(line["id"] for line in lines if line["attributes"]["title"] == shown.index)
         # The documented way to counts of relevant documents.
         assert f"`es-sbert index calibrate {shown.index} --save`" in done.err

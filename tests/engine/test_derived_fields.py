@@ -66,14 +66,14 @@ def test_text_field_that_only_the_mapping_has_is_refused(
     for kind, command in refused:
         with pytest.raises(kind, match=field) as told:
             command()
-        assert f"documents have only {FILLED[field]}: name that." in told.value.remedy
+        assert f"Documents contain only {FILLED[field]}: name that instead." in told.value.remedy
         assert state_of(engine, index) == filled
         assert not dead.exists()
 
 
 def test_text_of_a_present_field_is_checked_too(engine: Engine, filled: IndexState, tiny: Encoder) -> None:
     ensure_vector_field(engine, filled.name, request_for(tiny))
-    with pytest.raises(IndexMismatch, match="do not have the text field all, which only its mapping has"):
+    with pytest.raises(IndexMismatch, match="do not contain the text field all, only its mapping does"):
         ensure_vector_field(engine, filled.name, request_for(tiny, text="{all}"))
     assert ensure_vector_field(engine, filled.name, request_for(tiny, text="{parts.body}")).meta.text == "{parts.body}"
 

@@ -199,7 +199,7 @@ def test_killed_search_resumes_with_next_page(
 def test_checkpoint_with_other_settings_is_not_overwritten(engine: Engine, index: str, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         search(engine, index, tmp_path / "state", kill_at(80))
-    with pytest.raises(UsageError, match="a search with other options, .* that has compared 80 documents"):
+    with pytest.raises(UsageError, match="a search with other settings, .* that has compared 80 documents"):
         search(engine, index, tmp_path / "state", min_cosine=0.99)
     assert search(engine, index, tmp_path / "state").resumed
 
@@ -405,6 +405,6 @@ def test_foreign_checkpoint_is_left_alone(tmp_path: Path) -> None:
         DuplicateSearchState(theirs, "identity")
     with (
         DuplicateSearchState(tmp_path / "state", "identity"),
-        pytest.raises(UsageError, match="another process works with"),
+        pytest.raises(UsageError, match="another process uses"),
     ):
         DuplicateSearchState(tmp_path / "state", "identity")

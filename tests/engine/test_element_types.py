@@ -117,6 +117,6 @@ def test_type_changes_in_place_and_numbers_stay(es9: Engine, es9_index: str) -> 
 @pytest.mark.parametrize("engine_url", ["es8", "opensearch"], indirect=True)
 def test_engine_without_bfloat16_refuses_it(engine: Engine, index_name: str) -> None:
     request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, element_type="bfloat16")
-    with pytest.raises(UsageError, match="has no vectors of bfloat16"):
+    with pytest.raises(UsageError, match="cannot write vectors of bfloat16"):
         ensure_vector_field(engine, index_name, request)
     assert engine.get_index(index_name) is None

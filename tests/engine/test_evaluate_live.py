@@ -112,7 +112,7 @@ def test_index_metrics_match_in_memory_metrics(
     smaller = RetrievalCollection(
         "smaller", dict(list(collection.documents.items())[:5]), collection.queries, collection.judgements
     )
-    with pytest.raises(IndexMismatch, match="has vectors of 210 documents, smaller has 5"):
+    with pytest.raises(IndexMismatch, match="has vectors of 210 documents, but smaller has 5"):
         evaluate_index(model, smaller, index, settings, vector_field="vector")
     assert not list(tmp_path.glob("*.dead-letters.jsonl"))
 
@@ -123,5 +123,5 @@ def test_rejected_documents_raise_with_engine_reason(
     """An id may have 512 bytes; the error says so in the engine's words."""
     documents = {"d0": "a cat", "x" * 600: "a man"}
     broken = RetrievalCollection("broken", documents, {"q": "cat"}, {"q": {"d0": 1}})
-    with pytest.raises(EngineError, match="took 1 of 2 documents: .*512"):
+    with pytest.raises(EngineError, match="accepted 1 of 2 documents: .*512"):
         evaluate_index(model, broken, fresh_index(es9_url), EngineSettings(url=es9_url), vector_field="vector")

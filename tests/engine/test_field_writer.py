@@ -142,7 +142,7 @@ def test_rejected_update_is_reported_with_reason(engine_url: str, index: str) ->
 
 def test_overloaded_engine_raises_after_retry_budget(engine_url: str, index: str) -> None:
     with FaultyProxy(engine_url, always=refuse_items(0)) as proxy, open_engine(proxy.url) as engine:
-        with pytest.raises(RequestFailed, match="did not take 1 update within 0.2 s") as caught:
+        with pytest.raises(RequestFailed, match="did not accept 1 update within 0.2 s") as caught:
             write(engine, index, {"d1": "d0", "d2": "d0"}, seconds=0.2)
         assert "run the same command again" in caught.value.remedy
     assert values_in(engine_url, index) == {"d2": "d0"}

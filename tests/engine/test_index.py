@@ -85,10 +85,10 @@ def test_refusals_change_nothing(engine: Engine, index_name: str) -> None:
     before = engine.get_index(index_name)
     refusals: list[tuple[dict[str, Any], str]] = [
         ({"fingerprint": "b" * 32, "model_name": "model-b"}, "holds vectors of the model 'model-a'"),
-        ({"dimensions": 32}, f"vectors of {DIMENSIONS} dimensions, the model makes 32"),
+        ({"dimensions": 32}, f"vectors of {DIMENSIONS} dimensions, but the model makes 32"),
         ({"index_type": "int8_hnsw"}, "has the index type hnsw, not int8_hnsw"),
-        ({"shards": 3}, "exists already"),
-        ({"replicas": 0}, "exists already"),
+        ({"shards": 3}, "already exists"),
+        ({"replicas": 0}, "already exists"),
     ]
     for changed, message in refusals:
         with pytest.raises(IndexMismatch, match=message) as caught:
@@ -96,7 +96,7 @@ def test_refusals_change_nothing(engine: Engine, index_name: str) -> None:
         assert "`" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="no vector field 'other'") as caught:
         read_vector_field(engine, index_name, "other")
-    assert "`vector_field` one of: embedding" in caught.value.remedy
+    assert "`vector_field` to one of: embedding" in caught.value.remedy
     assert engine.get_index(index_name) == before
 
 
@@ -178,7 +178,7 @@ def test_incompatible_existing_fields_are_refused(engine: Engine, index_name: st
         ("theirs", "were not made by es-sbert"),
         ("euclid", "compares vectors by l2"),
         ("edited", "edited by hand"),
-        ("blocked", "is in the way"),
+        ("blocked", "conflicts with es-sbert"),
     ]:
         with pytest.raises(IndexMismatch, match=message) as caught:
             ensure(engine, index_name, name=field)
@@ -302,7 +302,7 @@ OTHER_OPENSEARCH_MAPPINGS = {
     "hnsw of faiss with the encoder sq of 16 bits": opensearch_mapping("faiss", "sq", 16),
     "hnsw of faiss with the encoder binary of 1 bit": opensearch_mapping("faiss", "binary", 1),
     "hnsw of faiss": opensearch_mapping("faiss"),
-    "of the engine's own choice": {"mode": "on_disk"},
+    "chosen by the engine": {"mode": "on_disk"},
 }
 
 
@@ -319,6 +319,6 @@ def test_opensearch_mapping_of_another_kind_is_named_and_refused(
     with pytest.raises(IndexMismatch, match=f"the index type {kind}.*its _meta says int8_hnsw"):
         read_vector_field(engine, name, "embedding")
     engine.put_mapping(name, {"_meta": {}})
-    with pytest.raises(IndexMismatch, match=f"has the index type {kind}.* which es-sbert does not search") as caught:
+    with pytest.raises(IndexMismatch, match=f"has the index type {kind}.* which es-sbert cannot search") as caught:
         read_adoptable_field(engine, name, "embedding", None)
     assert "`POST _reindex`, which copies their vectors too" in caught.value.remedy

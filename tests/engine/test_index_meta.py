@@ -376,7 +376,7 @@ def test_program_that_keeps_replacing_meta_is_reported(place: Place) -> None:
 
     with pytest.raises(IndexMismatch, match="has lost a change 8 times: another program replaces `_meta`") as error:
         update_mapping(Replacing(place.engine, lambda put: put()), state_of(place.engine, place.index), add_entry)  # type: ignore[arg-type]
-    assert "let it keep the key `es_sbert`" in error.value.remedy
+    assert "make it keep the key `es_sbert`" in error.value.remedy
 
 
 def test_mapping_is_changed_without_a_lock_file(

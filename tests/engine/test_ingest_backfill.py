@@ -228,7 +228,7 @@ def test_index_without_source_is_refused(engine_url: str, index_name: str, encod
     with open_engine(engine_url) as engine:
         engine.create_index(index_name, {"mappings": {"_source": {"enabled": False}}})
         write(engine, index_name, sentences(2))
-    with pytest.raises(VectorIndexError, match="keeps no _source"):
+    with pytest.raises(VectorIndexError, match="does not keep _source"):
         load(engine_url, encoder, index_name, dead=tmp_path / "dead")
 
 

@@ -74,7 +74,7 @@ def test_in_place_embedding_refuses_fields_missing_from_source(
     excludes = {"_source": {"excludes": ["body"]}, "properties": {"body": {"type": "keyword"}}}
     engine.create_index(index_name, {"mappings": excludes})
     engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"text":"a river","body":"the river is long"}\n')
-    with pytest.raises(VectorIndexError, match="keeps no body in its _source"):
+    with pytest.raises(VectorIndexError, match="does not keep body in its _source"):
         load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     engine.refresh(index_name)
     assert engine.count(index_name, {"exists": {"field": "body"}}) == 1
@@ -169,7 +169,7 @@ def test_index_hiding_vectors_is_refused(
     engine.create_index(index_name, {"mappings": mappings})
     path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
     for files in ([path], []):
-        with pytest.raises(VectorIndexError, match="`enabled: false`|in _source|keeps no _source"):
+        with pytest.raises(VectorIndexError, match="`enabled: false`|in _source|does not keep _source"):
             load(engine_url, encoder, index_name, *files, dead=dead, **({"id_field": "id"} if files else {}))
 
 

@@ -67,7 +67,7 @@ def test_documents_and_mapping_are_as_before(app: Application, engine: Engine) -
     assert "still has the fields" in done.remains[0]
     knn = [sentence for sentence in done.remains if "index.knn" in sentence]
     assert bool(knn) == (engine.info.engine_type is EngineType.OPENSEARCH and state.settings.get("index.knn") == "true")
-    with pytest.raises(IndexMismatch, match="has put nothing into"):
+    with pytest.raises(IndexMismatch, match="has added nothing to"):
         remove(engine, app.index)
 
 

@@ -62,7 +62,7 @@ def test_a_node_that_is_down_at_the_start_is_left_out(engine_url: str, index_nam
 @each_client
 def test_no_command_starts_while_all_nodes_are_down(engine_url: str) -> None:
     down = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
-    with pytest.raises(EngineUnreachable, match="none of 2 addresses answers") as caught:
+    with pytest.raises(EngineUnreachable, match="none of the 2 addresses answers") as caught:
         connect(addresses(*down))
     assert all(f"nothing listens at {url}" in caught.value.message for url in down)
 

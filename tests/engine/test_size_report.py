@@ -93,7 +93,7 @@ def test_estimate_needs_no_index(engine: Engine) -> None:
 
 
 def test_invalid_size_requests_raise(engine: Engine, index_name: str) -> None:
-    with pytest.raises(UsageError, match="missing"):
+    with pytest.raises(UsageError, match="neither an index nor"):
         size_report(engine, None, "embedding", documents=10, m=16)
     with pytest.raises(IndexMissing):
         size_report(engine, index_name, "embedding", m=16)

@@ -1,4 +1,4 @@
-// The report: texts, groups and points, and what each kind of group is called.
+// The report: texts, groups and points, and the words for each kind of group.
 
 const report = JSON.parse(byId("data").textContent);
 const { groups, ids, texts } = report;
@@ -31,7 +31,7 @@ groups.forEach(({ members }, number) => {
   for (const text of members) if (groupOf[text] === -1) groupOf[text] = number;
 });
 
-// The largest groups have a colour each. Pairs are all equally large: they have one colour together.
+// Each of the largest groups has its own color. Pairs share one color, because they all have the same size.
 const COLOURED = 10;
 const NO_GROUP = 0;
 const OTHER_GROUP = 1;
@@ -45,24 +45,24 @@ coloured.forEach((group, place) => { classOfGroup[group] = FIRST_COLOUR + place;
 const CLASS_COUNT = FIRST_COLOUR + COLOURED;
 const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));
 
-// As the commands print cosines.
+// The decimals of cosines in the output of the commands.
 const DECIMALS = 5;
 
-// Of longer names the beginning is shown.
+// Longer names are shortened to this length.
 const NAME_LENGTH = 120;
 
-/** What a group is called. */
+/** The name of a group. */
 function nameOf(number) {
   const name = beginning(groups[number].name, NAME_LENGTH);
   return /^\d*$/.test(name) ? `${kind.one[0].toUpperCase()}${kind.one.slice(1)} ${name || number + 1}` : name;
 }
 
-/** Its size and cosine. */
+/** The size and the cosine of a group. */
 function figuresOf(number) {
   const { size, cosine } = groups[number];
   const shown = `${kind.cosine} ${cosine.toFixed(isClusters ? 3 : DECIMALS)}`;
   return isPairs ? shown : `${counted(size, "text", "texts")}, ${shown}`;
 }
 
-/** A text to be recognized by: its beginning, or its id where it is not known. */
+/** A title for a text: its beginning, or its id if the text is not known. */
 const titleOf = (text, longest) => beginning(texts[text], longest) || label(ids[text]);

@@ -1,4 +1,4 @@
-// Elements made of names, attributes and text. Nothing on the page reads text as HTML.
+// Build elements from names, attributes and text. Text is never parsed as HTML.
 
 const byId = (id) => document.getElementById(id);
 
@@ -15,9 +15,9 @@ function element(name, attributes = {}, ...children) {
 }
 
 /**
- * A list that grows by a button: `items` are rendered `size` at a time.
+ * A list with a button that shows more: `items` are rendered `size` at a time.
  *
- * `tell` is called with the numbers of items that are shown and that there are. Returns what shows more.
+ * `tell` is called with the number of shown items and of all items. Returns the function that shows more.
  */
 function growingList(list, button, { items, size, render, tell, unit }) {
   let shown = 0;
@@ -34,7 +34,7 @@ function growingList(list, button, { items, size, render, tell, unit }) {
   list.replaceChildren();
   button.onclick = () => {
     const [first] = grow();
-    // The button may be gone, and with it the focus.
+    // The button may be hidden now and have lost the focus.
     const target = first?.querySelector("button, h3, [tabindex]") ?? first;
     if (target && !target.matches("button")) target.setAttribute("tabindex", "-1");
     target?.focus();

@@ -1,4 +1,4 @@
-// The search box: texts and ids that hold what is typed.
+// The search box, which finds texts and ids that contain the typed text.
 
 const FOUND_AT_A_TIME = 20;
 const TYPING = 150; // milliseconds without a key before the search
@@ -7,7 +7,7 @@ class TextFinder {
   #folded = null;
   #timer = 0;
 
-  /** `go` is called with a group, `changed` with the texts that were found, or null where nothing is searched for. */
+  /** `go` is called with a group, `changed` with the texts that were found, or null if nothing is searched for. */
   constructor(go, changed, tell) {
     this.go = go;
     this.changed = changed;
@@ -78,7 +78,7 @@ class TextFinder {
       unit: ["text", "texts"],
       render: (text) => this.#item(text, needle),
       tell: (shown, there) => {
-        byId("found-note").textContent = there === 0 ? "No text and no id holds this." : `${numbers.format(shown)} of ${counted(there, "text", "texts")} shown.`;
+        byId("found-note").textContent = there === 0 ? "No text or id contains this." : `${numbers.format(shown)} of ${counted(there, "text", "texts")} shown.`;
       },
     });
     this.changed(found);

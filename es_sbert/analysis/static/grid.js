@@ -1,4 +1,4 @@
-// Which point is near a place, without looking at all of them.
+// Find the point nearest to a position without comparing all of them.
 
 /** Points of the unit square, sorted into cells. */
 class PointGrid {

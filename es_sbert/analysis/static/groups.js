@@ -6,7 +6,7 @@ const OVERVIEW_ROWS = 3;
 
 const GROUP_UNIT = [kind.one, kind.many];
 
-/** The list: one stop of the Tab key, in which arrow keys move. */
+/** The list of groups: one tab stop, in which arrow keys move. */
 class GroupList {
   #list = byId("group-list");
   #current = 0;
@@ -39,7 +39,7 @@ class GroupList {
     const button = this.#buttons()[number];
     button.setAttribute("aria-pressed", "true");
     this.#move(number);
-    // Within the list alone: the page stays where it is.
+    // Scroll only the list, not the page.
     const [list, item] = [this.#list.getBoundingClientRect(), button.getBoundingClientRect()];
     if (item.top < list.top) this.#list.scrollTop -= list.top - item.top + 4;
     else if (item.bottom > list.bottom) this.#list.scrollTop += item.bottom - list.bottom + 4;
@@ -85,7 +85,7 @@ class GroupList {
   }
 }
 
-/** The texts of one group, or the first ones of each. */
+/** Show the texts of one group, or the first ones of every group. */
 function showDetails(number, go) {
   const [heading, note, body, more] = ["details-heading", "details-note", "details-body", "more-details"].map(byId);
   byId("show-all").hidden = number === -1;
@@ -133,7 +133,7 @@ function overviewOf(number, go) {
   );
 }
 
-/** The legend of the map: a button for each entry that has texts to list. */
+/** Show the legend of the map, with a button for each entry that has texts to list. */
 function showLegend(go, goToUngrouped) {
   const { total } = report;
   const named = coloured.reduce((sum, number) => sum + groups[number].size, 0);

@@ -1,6 +1,6 @@
-// What is selected, and who is told about it.
+// The selection, and the parts of the page that follow it.
 
-const FEW = 100; // milliseconds between messages to screen readers, so that the last of many is read
+const FEW = 100; // milliseconds between messages to screen readers, so that only the last of many is read
 
 let selected = -1;
 let telling = 0;
@@ -10,7 +10,7 @@ function tell(words) {
   telling = setTimeout(() => { byId("status").textContent = words; }, FEW);
 }
 
-/** Select a group, -1 for none; `focus` leads to its texts. */
+/** Select a group, -1 for none; `focus` moves the focus to its texts. */
 function select(number, focus = true) {
   selected = number;
   groupList.select(number);
@@ -49,7 +49,7 @@ function showFacts() {
 function chooseTheme(value) {
   if (value === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = value;
-  try { localStorage.setItem("es-sbert-theme", value); } catch { /* Not kept for the next time. */ }
+  try { localStorage.setItem("es-sbert-theme", value); } catch { /* The choice is not remembered. */ }
   map.readColours();
 }
 

@@ -3,11 +3,11 @@
 const MOST_ZOOM = 64;
 const LEAST_ZOOM = 0.5;
 const STEP = 48; // pixels that an arrow key moves the map by
-const NEAR = 12; // pixels from a point in which the pointer means it
-const MOVED = 4; // pixels that make a drag of a click
-const FRAMED = 32; // pixels around what is shown
-const OUTLINED = 1500; // of more points, outlines would hide the map
-const CONNECTED = 200; // of more members, lines would
+const NEAR = 12; // distance in pixels at which the pointer selects a point
+const MOVED = 4; // pixels of movement that turn a click into a drag
+const FRAMED = 32; // margin in pixels around the fitted points
+const OUTLINED = 1500; // maximum number of outlined points; more would hide the map
+const CONNECTED = 200; // maximum number of members connected by lines
 const LABEL_LENGTH = 32;
 
 class TextMap {
@@ -28,7 +28,7 @@ class TextMap {
   #pinched = null;
   #frame = 0;
 
-  /** `choose` is called with a text that is selected, `tell` with what there is to say about the text in the middle. */
+  /** `choose` is called with a text that is selected, `tell` with a description of the text in the middle. */
   constructor(choose, tell) {
     this.choose = choose;
     this.tell = tell;
@@ -37,7 +37,7 @@ class TextMap {
     this.#listen();
   }
 
-  /** Read the colours of the theme from the elements that show them. */
+  /** Read the colors of the theme from elements that have them. */
   readColours() {
     const colourOf = (node, property) => getComputedStyle(node)[property].match(/[\d.]+/g).slice(0, 3).map(Number);
     const probe = element("span", { class: "swatch", hidden: true });
@@ -54,7 +54,7 @@ class TextMap {
     this.#redraw();
   }
 
-  /** Bring out some texts, and draw the others fainter; null for all alike. */
+  /** Highlight some texts and draw the others fainter; null highlights none. */
   highlight(chosen, group = -1) {
     this.#highlighted = chosen === null ? null : byClass(chosen);
     this.#selected = group;
@@ -178,7 +178,7 @@ class TextMap {
     this.#context.stroke();
   }
 
-  /** Names of the largest clusters and of the selected group, as far as they do not cover each other. */
+  /** Names of the largest clusters and of the selected group, without those that would overlap others. */
   #drawLabels() {
     const context = this.#context;
     const wanted = this.#labels.filter(({ group }) => group !== this.#selected && this.#highlighted === null);
@@ -196,7 +196,7 @@ class TextMap {
       const { scale, left, top } = this.#view;
       const width = this.#canvas.clientWidth;
       let [middle, line] = [atX * scale + left, atY * scale + top - (isClusters ? 0 : 18)];
-      // Names of what can be seen are not cut off at the edges.
+      // Names of visible groups are not cut off at the edges.
       if (middle > 0 && middle < width) middle = Math.max(half, Math.min(width - half, middle));
       const box = { left: middle - half, right: middle + half, top: line - 10, bottom: line + 10 };
       if (taken.some((other) => overlaps(box, other))) continue;
@@ -264,7 +264,7 @@ class TextMap {
     return this.#grid.nearest((atX - left) / scale, (atY - top) / scale, near / scale);
   }
 
-  /** Keyboards have no pointer: they move the map under its middle. */
+  /** With the keyboard, which has no pointer, the current text is the one nearest to the middle of the map. */
   #lookAtMiddle() {
     const { scale, left, top } = this.#view;
     const [atX, atY] = [this.#canvas.clientWidth / 2, this.#canvas.clientHeight / 2];
@@ -296,7 +296,7 @@ class TextMap {
     }
     canvas.addEventListener("pointerleave", () => { if (this.#pointers.size === 0) this.#hover(-1); });
     canvas.addEventListener("wheel", (event) => {
-      // Where everything is shown already, the page scrolls.
+      // If the map cannot zoom out further, the page scrolls.
       if (this.#view === null || (event.deltaY > 0 && this.#view.scale <= LEAST_ZOOM * this.#whole)) return;
       event.preventDefault();
       const lines = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1;
@@ -379,7 +379,7 @@ function boundsOf(chosen) {
   return chosen.length > 0 ? bounds : { left: 0, right: 1, top: 0, bottom: 1 };
 }
 
-/** The middle of texts, which far ones do not move. */
+/** The median position of texts, which outliers hardly move. */
 function middleOf(chosen) {
   const median = (values) => Float32Array.from(chosen, (text) => values[text]).sort()[chosen.length >> 1];
   return { atX: median(x), atY: median(y) };

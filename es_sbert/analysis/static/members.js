@@ -1,6 +1,6 @@
 // The texts of a group: as a list, or side by side with the kept text, with differing words marked.
 
-/** A text as nodes; `parts` of it (pairs of offsets) are in elements of a name. */
+/** A text as nodes, with `parts` of it (pairs of offsets) in elements called `name`. */
 function textOf(text, parts = [], name = "mark") {
   if (texts[text] === "") return element("p", { class: "text note" }, "(text not known)");
   return element("p", { class: "text", dir: "auto" }, marked(texts[text], parts, name), shortened.has(text) ? "…" : "");
@@ -20,7 +20,7 @@ function groupButton(number, go, words) {
   );
 }
 
-/** The members of a group that are shown one below the other: all, or those that are compared with the kept one. */
+/** The members of a group to list: all of them, or those to compare with the kept text. */
 function rowsOf(number) {
   const { members, kept } = groups[number];
   const places = members.map((_, place) => place);
@@ -56,7 +56,7 @@ function comparison(kept, member, cosine, marks) {
   );
 }
 
-/** How much two texts differ, also for those who do not see the marks. */
+/** A description of the differences between two texts, for readers who cannot see the marks. */
 function differencesOf(kept, member, marks) {
   if (texts[kept] === "" || texts[member] === "") return "";
   if (marks === null) return "identical texts";
@@ -65,7 +65,7 @@ function differencesOf(kept, member, marks) {
   return later ? `${words} in the first ${numbers.format(report.limit)} characters; the texts differ after that, which is not shown` : words;
 }
 
-/** What the list of a group holds, and what of it is not on the page. */
+/** How many members of a group are listed, and how many are not on the page. */
 function membersNote(number, shown) {
   const { size, members } = groups[number];
   const there = rowsOf(number).length;

@@ -1,8 +1,8 @@
-// Discs written into the pixels of an image: some times faster than as many calls of the canvas.
+// Draw discs into the pixels of an image, several times faster than with calls of the canvas.
 
-const SAMPLES = 4; // of a pixel, in each direction, for smooth edges
+const SAMPLES = 4; // samples of a pixel in each direction, for smooth edges
 
-/** How much of each pixel a disc covers: columns, rows and parts of 256. */
+/** The coverage of pixels by a disc: columns, rows and parts of 256. */
 function discMask(radius) {
   const reach = Math.ceil(radius);
   const mask = { columns: [], rows: [], covers: [] };
@@ -24,9 +24,9 @@ function discMask(radius) {
   return mask;
 }
 
-/** An image of discs. Colours are `[red, green, blue]`. */
+/** An image of discs. Colors are `[red, green, blue]`. */
 class Raster {
-  // Discs at the edge reach beyond it, so that the image is larger than what is shown of it.
+  // Discs at the edge reach beyond it, so the image is larger than its visible part.
   static MARGIN = 24;
 
   constructor(width, height) {

@@ -1,16 +1,16 @@
-// Texts as people see them, and what is said about them.
+// Texts in the form in which they are displayed, and phrases about them.
 
 const numbers = new Intl.NumberFormat("en");
 
 /** A number with its noun: `1 text`, `1,200 texts`. */
 const counted = (number, one, many) => `${numbers.format(number)} ${number === 1 ? one : many}`;
 
-// Control characters draw nothing, or upset what is around them; tabs and line ends may stay.
+// Control characters are invisible or disturb the text around them; tabs and line feeds may stay.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029]/g;
-// Marks that turn the direction of what follows: an id that is shown backwards reads as another one.
+// Marks that change the direction of the text after them: an id that is shown backwards reads as another one.
 const TURNS = /[\u202a-\u202e\u2066-\u2069]/g;
 
-/** A text without characters that nobody can see. As many characters as before. */
+/** A text with its control characters replaced. The number of characters does not change. */
 const visible = (text) => text.replace(CONTROLS, "\ufffd");
 
 /** A name or an id on one line. */
@@ -26,7 +26,7 @@ function beginning(text, longest) {
 /** A text for comparison: without case and accents. */
 const folded = (text) => text.toLowerCase().normalize("NFD").replace(/\p{M}+/gu, "").replaceAll("ς", "σ");
 
-/** Where a folded needle occurs in a text: pairs of offsets. */
+/** The occurrences of a folded needle in a text, as pairs of offsets. */
 function occurrences(text, needle) {
   let plain = "";
   const from = []; // offset in the text of each unit of `plain`
@@ -41,7 +41,7 @@ function occurrences(text, needle) {
   const found = [];
   for (let at = plain.indexOf(needle); at !== -1; at = plain.indexOf(needle, at + needle.length)) {
     const last = from[at + needle.length - 1];
-    // To the end of the character, with its combining marks.
+    // Extend to the end of the character, with its combining marks.
     const end = from.slice(at + needle.length).find((next) => next > last) ?? offset;
     found.push([from[at], end]);
   }

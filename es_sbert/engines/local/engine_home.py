@@ -43,13 +43,13 @@ class RunningEngine(BaseModel):
     """A server that `start_engine` started.
 
     Attributes:
-        name: Of the build: `es9`, `opensearch`, …
-        version: Of the server, `9.4.3`.
+        name: Name of the build: `es9`, `opensearch`, …
+        version: Version of the server, such as `9.4.3`.
         url: Its address, `http://localhost:9200`.
         pid: Id of the process that was started; it is also the id of its process group.
         started: `process_identity` of that process.
         work: Folder with its configuration, data and logs.
-        log: What the server prints.
+        log: File with the server's console output.
         cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.
     """
 
@@ -85,8 +85,8 @@ class EngineHome:
     """Paths under one home.
 
     Attributes:
-        home: The home.
-        dist, servers, state: Its folders; see the table above.
+        home: The home folder.
+        dist, servers, state: Its folders; see the table at the top of this module.
     """
 
     def __init__(self, home: Path) -> None:
@@ -100,8 +100,8 @@ class EngineHome:
         """The home that the environment names, or the default one.
 
         Raises:
-            LocalEngineError: its path holds white space, which the servers' start scripts cannot take.
-            UsageError: nothing says where it is.
+            LocalEngineError: its path contains whitespace, which the servers' start scripts do not support.
+            UsageError: it cannot be determined.
         """
         if given := environ.get(HOME_VARIABLE):
             home = expand_home(given).absolute()
@@ -114,8 +114,8 @@ class EngineHome:
             home = Path(shared, "es-sbert", "engines").absolute()
         if any(character.isspace() for character in str(home)):
             raise LocalEngineError(
-                f"the folder for search engines, {str(home)!r}, has a blank in its path, "
-                "which the engines' start scripts cannot take",
+                f"the folder for search engines, {str(home)!r}, has a space in its path, "
+                "which the engines' start scripts do not support",
                 f"Set {HOME_VARIABLE} to a folder without one.",
             )
         return cls(home)
@@ -140,7 +140,7 @@ class EngineHome:
                 )
 
     def lock_file(self, name: str, port: int) -> Path:
-        """Held while the server of that name and port is started or stopped."""
+        """The lock that is held while the server of that name and port is started or stopped."""
         return self.state / f"{name}-{port}.lock"
 
     def write_state(self, engine: RunningEngine) -> None:
@@ -179,7 +179,7 @@ class EngineHome:
         try:
             return int(self._uses_file(name, port).read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
-            # Data of a version that did not count.
+            # The data is from a version of es-sbert that did not keep count.
             return 1 if holds_data(self.work(name, port)) else 0
 
     def started_at(self, engine: RunningEngine) -> datetime:
@@ -250,6 +250,6 @@ def _read_state_file(path: Path) -> RunningEngine | None:
         first = error.errors()[0]
         raise LocalEngineError(
             f"{path} is not the state of a running server: {first['msg']}",
-            "Stop the server that it is about, if one runs, and remove the file.",
+            "Stop its server, if that still runs, and remove the file.",
         ) from error
     return engine

@@ -22,10 +22,10 @@ def install(
 
     Args:
         dist: Folder that holds all homes.
-        fetch: Brings an artifact's file into a folder and returns its path.
+        fetch: Fetches an artifact into a folder and returns the path of its file.
 
     Raises:
-        LocalEngineError: a file cannot be fetched, is damaged or unsafe, or the disk refuses it.
+        LocalEngineError: a file cannot be fetched or written, or is damaged or unsafe.
     """
     home = dist / build.folder_name
     with storage_errors(dist):
@@ -70,14 +70,14 @@ def _create_home(
 def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) -> None:
     """Unpack some folders of a zip.
 
-    Files become readable by everyone, and executable where the zip says so. Nothing is ever written outside
-    the target.
+    Files become readable by everyone, and executable if they are so in the zip. Nothing is ever written outside the
+    target.
 
     Args:
         folders: Pairs (prefix inside the zip, folder inside the target).
 
     Raises:
-        LocalEngineError: the zip is damaged, holds an unsafe name or lacks one of the folders.
+        LocalEngineError: the zip is damaged, contains an unsafe name or lacks one of the folders.
     """
     found = dict.fromkeys(folders, 0)
     try:
@@ -97,8 +97,8 @@ def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) ->
     for (inside, _), members in found.items():
         if not members:
             raise LocalEngineError(
-                f"{archive.name} holds no {inside}",
-                "It is not the file this version of es-sbert knows: check the mirror that Maven fetches from.",
+                f"{archive.name} does not contain {inside}",
+                "It is not the file that this version of es-sbert expects: check the mirror that Maven downloads from.",
             )
 
 
@@ -106,7 +106,7 @@ def safe_name(name: str, archive: Path) -> PurePosixPath:
     """A zip member's name as a relative path.
 
     Raises:
-        LocalEngineError: it is absolute, climbs with `..`, or means something else on another system.
+        LocalEngineError: it is absolute, contains `..`, or means something else on another system.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
@@ -116,8 +116,8 @@ def safe_name(name: str, archive: Path) -> PurePosixPath:
 
 def _unsafe_error(archive: str, what: str) -> LocalEngineError:
     return LocalEngineError(
-        f"{archive} holds {what}; nothing of it is used",
-        "Remove the file from Maven's local repository and check where Maven fetches from.",
+        f"{archive} contains {what}, so it is not used",
+        "Remove the file from Maven's local repository and check the mirror that Maven downloads from.",
     )
 
 

@@ -1,7 +1,7 @@
 """Find a Java runtime that can run a search engine.
 
 The search order is `ES_JAVA_HOME`, `JAVA_HOME`, the `java` on PATH, then the folders where systems and version
-managers install JDKs. Among those folders, the newest release up to `NEWEST_TESTED_JDK` wins.
+managers install JDKs. Among those folders, the newest release up to `NEWEST_TESTED_JDK` is chosen.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from es_sbert.errors import LocalEngineError
 
 NEWEST_TESTED_JDK = 25
 
-# What the servers' own modules and their jvm.options ask for. Runtimes made with jlink, such as those that
-# pip packages carry, lack the vector incubator and die at start with "Module not found".
+# Modules that the servers and their jvm.options need. Runtimes made with jlink, such as those in pip packages, lack the
+# vector incubator and fail at the start with "Module not found".
 REQUIRED_MODULES = frozenset({
     "java.desktop", "java.instrument", "java.logging", "java.management", "java.naming", "java.net.http",
     "java.security.jgss", "java.sql", "jdk.attach", "jdk.incubator.vector", "jdk.management", "jdk.net",
@@ -61,13 +61,13 @@ def find_jdk(
     """The first Java runtime that fits.
 
     Args:
-        minimum: Oldest feature release that will do.
+        minimum: Oldest suitable feature release.
         account: The user who will run it, if not the caller.
-        places: Patterns of folders to look at after the environment's.
-        newest: Newest feature release that will do; None for any.
+        places: Patterns of folders to search after those that the environment names.
+        newest: Newest suitable feature release; None for no limit.
 
     Raises:
-        LocalEngineError: none fits; the message lists what was looked at and why each was refused.
+        LocalEngineError: none fits; the message lists the folders that were checked and why each was refused.
     """
     refused: dict[Path, str] = {}
 
@@ -112,7 +112,7 @@ def _installed_homes(places: Iterable[str], environ: Mapping[str, str]) -> Itera
     for place in places:
         pattern = place.replace("~", user_home, 1) if place.startswith("~") else place
         for found in sorted(glob.glob(pattern)):
-            # Distributions link several names to one JDK: judge it once.
+            # Distributions link several names to one JDK: follow the links, so that it is checked once.
             home = Path(found).resolve()
             if (home / "bin" / "java").exists():
                 yield home
@@ -127,7 +127,7 @@ def _check_home(home: Path, minimum: int, account: Account | None, newest: int |
         return None, f"the user {account.name}, who will run the server, cannot enter it"
     jdk = read_release(home) or run_java(home)
     if jdk is None:
-        return None, "neither its release file nor its java tells a version"
+        return None, "neither its release file nor its java gives a version"
     if jdk.version < minimum:
         return None, f"Java {jdk.version} is too old"
     if newest is not None and jdk.version > newest:
@@ -138,7 +138,7 @@ def _check_home(home: Path, minimum: int, account: Account | None, newest: int |
 
 
 def read_release(home: Path) -> Jdk | None:
-    """What the `release` file at the top of a JDK says; None if it lacks the version or the modules."""
+    """The runtime that the `release` file of a JDK describes; None if it lacks the version or the modules."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -150,7 +150,7 @@ def read_release(home: Path) -> Jdk | None:
 
 
 def run_java(home: Path) -> Jdk | None:
-    """The same from `java -version` and `java --list-modules`; None if it does not run."""
+    """The runtime that `java -version` and `java --list-modules` describe; None if Java does not run."""
     java = str(home / "bin" / "java")
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)

@@ -24,10 +24,10 @@ from es_sbert.io.maven import find_maven
 from es_sbert.messages import pluralize
 
 DEFAULT_HEAP = "1g"
-DEFAULT_NODE_HEAP = "512m"  # of each node of several
+DEFAULT_NODE_HEAP = "512m"  # of each node of a cluster
 DEFAULT_TIMEOUT = 180.0
 SHUTDOWN_SECONDS = 30.0
-_MAX_FEATURES_SHOWN = 9  # of what a build lacks
+_MAX_FEATURES_SHOWN = 9  # features that a build lacks
 _MAX_NODES = 9
 
 
@@ -39,10 +39,10 @@ class StartPlan:
     """How a server or the nodes of a cluster are started.
 
     Attributes:
-        build: With the settings of the caller.
+        build: The build, with the caller's settings.
         ports: HTTP ports of all nodes; a single server has one.
         heap: Java heap of each node.
-        data: Folder with one folder of data for each node; None is the node's work folder.
+        data: Folder with a data folder for each node; None keeps data in the nodes' work folders.
     """
 
     build: EngineBuild
@@ -52,7 +52,7 @@ class StartPlan:
 
     @property
     def cluster_ports(self) -> tuple[int, ...]:
-        """As `RunningEngine` has them: empty for a single server."""
+        """The ports for `RunningEngine.cluster_ports`: empty for a single server."""
         return self.ports if len(self.ports) > 1 else ()
 
     def build_of(self, port: int) -> EngineBuild:
@@ -94,15 +94,15 @@ def start_engine(
 
     Args:
         name: `es9`, `es9-small`, `es8`, `opensearch`, `opensearch-ml` or `opensearch2`.
-        port: HTTP port on the loopback interface; None is the engine's own default.
+        port: HTTP port on the loopback interface; None is the default of the build.
         heap: Java heap, `1g`; without effect on a server that already runs.
-        timeout: Seconds to wait until it answers, counted from its start (fetching it takes what it takes).
-        settings: Of its configuration file, e.g. `{"http.max_content_length": "1mb"}`, in addition to or instead of
-            the defaults; without effect on a server that already runs.
+        timeout: Seconds to wait until it answers, counted from its start; the download is not limited.
+        settings: Entries of its configuration file, such as `{"http.max_content_length": "1mb"}`, in addition to or
+            instead of the defaults; without effect on a server that already runs.
         progress: Called with one line for each step.
 
     Raises:
-        LocalEngineError: it cannot be fetched, started or reached; what was begun is stopped again.
+        LocalEngineError: it cannot be fetched, started or reached; a server that was started is stopped again.
         UsageError: `heap` is not a heap size.
     """
     plan = _start_plan(name, 1, port, heap, settings, None)
@@ -124,13 +124,13 @@ def start_cluster(
     """Start a cluster, or those of its nodes that do not run, and wait until all have joined.
 
     Args:
-        name: As `start_engine` takes it.
-        nodes: How many, 2 to 9.
-        port: HTTP port of the first node; the others have the following ones. Nodes talk to each other on the port
-            50 above.
+        name: See `start_engine`.
+        nodes: Number of nodes, 2 to 9.
+        port: HTTP port of the first node; the others have the following ones. Nodes communicate with each other on
+            ports that are 50 higher.
         heap: Java heap of each node.
         timeout: Seconds to wait until all nodes answer and have joined.
-        settings: Of the configuration file of every node that is started now.
+        settings: Entries of the configuration file of every node that is started now.
         data: Folder for the data of all nodes; None keeps them with the nodes' configuration and logs.
         progress: Called with one line for each step.
 
@@ -146,10 +146,13 @@ def start_cluster(
 
 
 def start_node(cluster: RunningCluster, port: int, *, timeout: float = DEFAULT_TIMEOUT) -> RunningCluster:
-    """Start one stopped node of a cluster with the data that it had, and wait until it has joined the others.
+    """Start one stopped node of a cluster with its data, and wait until it has joined the others.
 
     Args:
         port: HTTP port of the node.
+
+    Returns:
+        The cluster with the restarted node.
 
     Raises:
         LocalEngineError: it cannot be started, or finds no master.
@@ -164,7 +167,7 @@ def _start_plan(
     build = find_build(name)
     build = replace(build, settings=(*build.settings, *(settings or {}).items()))
     port = build.port if port is None else port
-    # The ports for the talk between nodes have to exist too.
+    # The ports on which nodes communicate with each other have to exist too.
     if nodes > 1 and server_process.transport_port(port + nodes - 1) > 65535:
         raise UsageError(f"port {port} is too high for a cluster of {nodes} nodes", "Choose one below 65400.")
     return StartPlan(build, tuple(range(port, port + nodes)), server_process.check_heap(heap), data)
@@ -176,7 +179,7 @@ def _start(
     """Start the servers of a plan that do not run, and wait for all.
 
     Args:
-        only: Port of the one server to start and to wait for; None is all.
+        only: Port of the one server to start and to wait for; None for all.
     """
     build = plan.build
     account = server_process.server_account()
@@ -190,14 +193,14 @@ def _start(
         _report_running(plan, running, layout, progress)
         missing = [port for port in wanted if port not in running]
         for port in missing:
-            # Elasticsearch's server ends a moment after its launcher, which may be all that was killed.
+            # Elasticsearch's server ends a moment after its launcher, and perhaps only the launcher was killed.
             if (last := layout.last_state(build.name, port)) is not None:
                 server_process.wait_for_group(last.pid)
         check_ports_free(build, plan.ports, missing, layout)
         if missing:
-            # Before the download, which may take minutes: what would fail afterwards should be said at once.
+            # Before the download, which may take minutes, so that the user sees the error at once.
             check_data(build, plan.ports, layout)
-        # A server that was just started has data too, so this is read before.
+        # Read before the start: a server that was just started has data too.
         uses = {port: layout.uses(build.name, port) for port in wanted}
         started: list[RunningEngine] = []
         try:
@@ -210,7 +213,7 @@ def _start(
             for port in wanted:
                 layout.write_uses(build.name, port, uses[port] + 1)
         except BaseException:
-            # Also on Ctrl-C: do not leave a server running that the caller does not know of.
+            # Also on Ctrl-C: do not leave a server running that the caller does not know about.
             _stop(layout, started)
             raise
     if started:
@@ -237,8 +240,8 @@ def stop_cluster(nodes: Sequence[RunningEngine], *, purge: bool = False) -> None
     """Stop the nodes of one cluster, or a single server; no error if some have ended already.
 
     Args:
-        nodes: Those that may run, one at least.
-        purge: Also remove data and logs, those of nodes that do not run included.
+        nodes: The nodes that may be running, at least one.
+        purge: Also remove data and logs, including those of nodes that do not run.
 
     Raises:
         LocalEngineError: a node belongs to another user or does not end.
@@ -261,7 +264,7 @@ def stopped_servers(name: str, port: int | None = None) -> dict[int, tuple[int, 
     """Servers of a name that do not run and have left data or logs, and clusters of which no node runs.
 
     Args:
-        port: Only the server on that port, or the cluster with a node on it; None is all of that name.
+        port: Only the server on that port, or the cluster with a node on it; None for all of that name.
 
     Returns:
         The port of each folder → the HTTP ports of all nodes.
@@ -285,7 +288,7 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
     """Remove data and logs of servers that do not run, and of clusters of which no node runs.
 
     Args:
-        port: Only of the server on that port, or of the cluster with a node on it; None is all of that name.
+        port: Only the server on that port, or the cluster with a node on it; None for all of that name.
 
     Returns:
         The folders removed.
@@ -302,7 +305,7 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
 
 
 def folders_in_shared_use(name: str, ports: Iterable[int]) -> list[Path]:
-    """Folders of servers whose data was there before the last `engine up`: it may be needed by somebody else."""
+    """Folders of servers whose data is older than the last `engine up`, so that somebody else may need it."""
     layout = _engine_home()
     return [layout.work(name, port) for port in ports if layout.uses(name, port) > 1]
 
@@ -324,7 +327,7 @@ def _locked(
 
 
 def _stop(layout: EngineHome, engines: Sequence[RunningEngine], *, purge: bool = False) -> None:
-    """Stop servers at the same time: a node that waits for others which are gone takes longer to end."""
+    """Stop servers at the same time: a node that waits for nodes that are gone takes longer to end."""
     if not engines:
         return
     with ThreadPoolExecutor(len(engines)) as pool:
@@ -341,7 +344,7 @@ def _stop(layout: EngineHome, engines: Sequence[RunningEngine], *, purge: bool =
 def _report_running(
     plan: StartPlan, running: Mapping[int, RunningEngine], layout: EngineHome, progress: ProgressCallback
 ) -> None:
-    """Say what already runs, who started it and what it holds.
+    """Report the servers that already run, when they were started, and how many indices they have.
 
     Raises:
         LocalEngineError: only some nodes run, and they are of another version than the missing ones would be.
@@ -371,7 +374,7 @@ def _report_missing_features(build: EngineBuild, progress: ProgressCallback) -> 
     if build.missing_features:
         told = ", ".join(build.missing_features[:_MAX_FEATURES_SHOWN])
         progress(
-            f"This build of {build.product} lacks, among others, {told}. Docker gives the complete "
+            f"This build of {build.product} lacks, among others, {told}. Docker runs the complete "
             "server: see docs/commands/engine.md."
         )
 
@@ -379,7 +382,7 @@ def _report_missing_features(build: EngineBuild, progress: ProgressCallback) -> 
 def _launch(
     plan: StartPlan, port: int, layout: EngineHome, account: Account | None, progress: ProgressCallback
 ) -> RunningEngine:
-    """Install what is missing, start the process and write the note about it."""
+    """Install the server if it is missing, start its process, and write its state file."""
     build = plan.build_of(port)
     jdk = find_jdk(build.minimum_jdk, os.environ, account, newest=build.newest_jdk)
     work = layout.work(build.name, port)

@@ -1,4 +1,4 @@
-"""Whether ports are free, what listens on them, and when started servers are ready."""
+"""Find out whether ports are free and what listens on them, and wait until started servers are ready."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LOG_LINES = 15
 
 @dataclass(frozen=True)
 class ClusterHealth:
-    """What a server says of its cluster.
+    """The health of a cluster, as a server reports it.
 
     Attributes:
         status: `green`, `yellow` or `red`.
-        nodes: How many nodes have joined.
+        nodes: Number of nodes that have joined.
     """
 
     status: str
@@ -49,7 +49,7 @@ def port_is_free(port: int) -> bool:
         PermissionError: ports below 1024 may be reserved for root.
     """
     with socket.socket() as probe:
-        # As the servers do: a port whose last connection has just been closed is free.
+        # As the servers do: a port whose last connection was closed a moment ago counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((server_process.LOOPBACK, port))
@@ -61,7 +61,7 @@ def port_is_free(port: int) -> bool:
 
 
 def listening_version(port: int) -> str | None:
-    """The version of the search engine that listens on a port; None where another program does."""
+    """The version of the search engine that listens on a port; None if another program does."""
     # The nodes API, because builds without the rest-root module do not answer `GET /`.
     nodes = (_get_json(port, "/_nodes/_local?filter_path=nodes.*.version,nodes.*.build_type") or {}).get("nodes")
     if not isinstance(nodes, dict) or not nodes:
@@ -70,7 +70,7 @@ def listening_version(port: int) -> str | None:
 
 
 def count_indices(port: int) -> int | None:
-    """Indices of the server on a port, hidden ones left out; None as long as it does not answer."""
+    """The number of indices of the server on a port, without hidden ones; None as long as it does not answer."""
     indices = (_get_json(port, "/_resolve/index/*") or {}).get("indices")
     return len(indices) if isinstance(indices, list) else None
 
@@ -81,7 +81,7 @@ def _get_json(port: int, path: str) -> dict[str, Any] | None:
         connection.request("GET", path)
         answer = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
-        # Refused, cut off or no JSON: all mean "no search engine answers here (yet)", which is the result.
+        # Refused, cut off or not JSON: all mean "no search engine answers here (yet)", which is the result.
         return None
     finally:
         connection.close()
@@ -91,13 +91,13 @@ def _get_json(port: int, path: str) -> dict[str, Any] | None:
 def wait_until_ready(
     engines: Sequence[RunningEngine], timeout: float, progress: ProgressCallback, *, nodes: int | None
 ) -> float:
-    """Wait until all servers answer, the nodes have joined and the indices are open; the seconds it took.
+    """Wait until all servers answer, the nodes have joined and the indices are open; returns the seconds it took.
 
-    A server whose indices stay red (a broken one among them) counts as ready after a while: the engine itself
+    A server whose indices stay red, because one of them is broken, counts as ready after a while: the engine itself
     works, and is needed to repair or delete them.
 
     Args:
-        nodes: How many nodes each server must see; None is any number.
+        nodes: Number of nodes that each server must see; None for any number.
 
     Raises:
         LocalEngineError: a server ended, or they are not ready in time.

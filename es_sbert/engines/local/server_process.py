@@ -27,7 +27,7 @@ UNPRIVILEGED_USER = "nobody"
 
 @dataclass(frozen=True)
 class Account:
-    """A user other than the one who calls."""
+    """A user other than the calling user."""
 
     name: str
     uid: int
@@ -36,7 +36,7 @@ class Account:
     def can_enter(self, folder: Path) -> bool:
         """Whether the user may pass through a folder and every folder above it.
 
-        Only the classic permission bits are read: access-control lists and further groups are not looked at.
+        Only the classic permission bits are checked, not access-control lists or supplementary groups.
         """
         resolved = folder.resolve()
         return all(self._may_pass(each.stat()) for each in (resolved, *resolved.parents))
@@ -50,7 +50,7 @@ def server_account(user: str = UNPRIVILEGED_USER) -> Account | None:
     """The account to start servers with; None means the calling user's own.
 
     Raises:
-        LocalEngineError: root calls, and the machine has no user of that name.
+        LocalEngineError: the calling user is root, and the machine has no user of that name.
     """
     if os.geteuid() != 0:
         return None
@@ -59,7 +59,7 @@ def server_account(user: str = UNPRIVILEGED_USER) -> Account | None:
     except KeyError:
         raise LocalEngineError(
             f"search engines refuse to run as root, and this machine has no user {user!r} to run them as",
-            f"Call es-sbert as an ordinary user, or create the user: `useradd --system {user}`",
+            f"Run es-sbert as an ordinary user, or create the user: `useradd --system {user}`",
         ) from None
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
@@ -68,7 +68,7 @@ class _ServerProcess(subprocess.Popen[bytes]):
     """A process that outlives this one."""
 
     def __del__(self) -> None:
-        """Nothing: Popen warns of children that still run when this process ends, which is what they are for."""
+        """Do nothing: Popen would warn about children that still run when this process ends, but that is intended."""
 
 
 # Our own children, to collect their exit status: without a wait they stay in the process table.
@@ -82,7 +82,7 @@ def start_process(
 
     Args:
         folder: Working directory.
-        environment: All it gets of the environment.
+        environment: Its whole environment.
         console: File that receives stdout and stderr.
         account: User to become; None keeps the caller's.
 
@@ -133,14 +133,14 @@ def _identity_from_proc(pid: int) -> str | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the program's name in parentheses and may hold blanks and parentheses itself.
+    # The second field is the program's name in parentheses, and may contain spaces and parentheses itself.
     fields = text.rpartition(")")[2].split()
     state, threads, started = fields[0], int(fields[17]), fields[19]
-    # Dead, not yet collected by its parent. Where other threads are left, only the first one is: it counts as alive
-    # until they let go of port and data.
+    # A zombie: dead, but not yet collected by its parent. If other threads are left, only the first one is dead: the
+    # process counts as alive until they release the port and the data.
     if state in "ZX" and threads <= 1:
         return None
-    # The start is counted in clock ticks since boot, so the boot belongs to it.
+    # The start is counted in clock ticks since boot, so the boot is part of the identity.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{started}"
 
@@ -161,13 +161,13 @@ def _identity_from_ps(pid: int) -> str | None:
 def stop_process(pid: int, started: str, *, grace: float) -> None:
     """End a process: SIGTERM, and after `grace` seconds SIGKILL to its whole group.
 
-    Does nothing if the process is gone or its id belongs to another by now.
+    Does nothing if the process is gone or its id belongs to another process by now.
 
     Args:
         started: Its `process_identity`.
 
     Raises:
-        LocalEngineError: it belongs to another user, or survives.
+        LocalEngineError: it belongs to another user, or does not end.
     """
     try:
         if process_identity(pid) == started:
@@ -184,7 +184,7 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
                             "It waits for the system, most likely for a disk; try later.",
                         )
     except ProcessLookupError:
-        # It ended between the look and the signal, which is what was wanted.
+        # It ended between the check and the signal.
         pass
     except PermissionError:
         raise LocalEngineError(
@@ -195,7 +195,7 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
 
 
 def wait_for_group(leader: int) -> None:
-    """Wait a while until no process of a group is left whose leader has ended."""
+    """Wait up to ten seconds for the processes of a group whose leader has ended."""
     deadline = time.monotonic() + 10.0
     while process_identity(leader) is None and _group_members(leader) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -232,7 +232,7 @@ def _wait_until_gone(pid: int, started: str, seconds: float) -> bool:
 
 LOOPBACK = "127.0.0.1"
 
-# More options for the server's JVM, as java takes them.
+# More options for the server's JVM, in the syntax of `java`.
 JAVA_OPTS_VARIABLE = "ES_SBERT_ENGINE_JAVA_OPTS"
 _HEAP_PATTERN = re.compile(r"[1-9][0-9]*[kKmMgG]")
 _FIRST_LINE = "# Written by es-sbert at every start of {label}: changes are lost.\n"
@@ -240,27 +240,27 @@ _VERSION_IN_FIRST_LINE = re.compile(r"# Written by es-sbert at every start of \S
 
 
 def check_heap(heap: str) -> str:
-    """A heap size as the JVM takes it.
+    """Check a heap size, and return it.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the JVM does not accept it.
     """
     if not _HEAP_PATTERN.fullmatch(heap):
         raise UsageError(f"{heap!r} is not a heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
     return heap
 
 
-# Neither the default HTTP ports of the builds nor 9300, the usual transport port, are reached by it.
+# Keeps transport ports away from the default HTTP ports of the builds and from 9300, the usual transport port.
 TRANSPORT_OFFSET = 50
 
 
 def transport_port(port: int) -> int:
-    """Where a node listens for the other nodes; it stays the same, so that they find a node that was restarted."""
+    """The port where a node listens for the other nodes. It is fixed, so that they find a node that was restarted."""
     return port + TRANSPORT_OFFSET
 
 
 def settings_file(build: EngineBuild, port: int, work: Path, cluster_ports: Sequence[int] = ()) -> str:
-    """`elasticsearch.yml` or `opensearch.yml`; JSON strings are YAML strings.
+    """The text of `elasticsearch.yml` or `opensearch.yml`; JSON strings are also YAML strings.
 
     Args:
         port: HTTP port of this server.
@@ -274,7 +274,7 @@ def settings_file(build: EngineBuild, port: int, work: Path, cluster_ports: Sequ
         "http.port": str(port),
         "path.data": str(work / "data"),
         "path.logs": str(work / "logs"),
-        # On a disk that is 95 % full the servers turn indices read-only: a surprise on a work machine.
+        # On a disk that is 95% full, the servers would make indices read-only, which is a surprise on a work machine.
         "cluster.routing.allocation.disk.threshold_enabled": "false",
         **dict(build.settings),
     }
@@ -315,7 +315,7 @@ def holds_data(work: Path) -> bool:
 
 
 def data_version(build: EngineBuild, work: Path) -> str | None:
-    """The version of the server that last started on a work folder; None where there is no data.
+    """The version of the server that last started on a work folder; None if there is no data.
 
     Servers open data of earlier versions only. Every start writes its version into the configuration file.
     """
@@ -333,7 +333,7 @@ def _settings_path(build: EngineBuild, work: Path) -> Path:
 def redirect_jvm_files(options: str, logs: Path) -> str:
     """JVM options whose log, crash and heap-dump files go to the server's own folder.
 
-    OpenSearch writes them into its home, which is shared and not the server's to write.
+    By default, OpenSearch writes them into its home, which is shared and which the server cannot write to.
     """
     options = re.sub(r"(file=|ErrorFile=)(?:logs/)?(?=[\w%.]+\.log)", rf"\g<1>{logs}/", options)
     return re.sub(r"(HeapDumpPath=)\S+", rf"\g<1>{logs}", options)
@@ -344,12 +344,12 @@ def server_environment(
 ) -> dict[str, str]:
     """The whole environment of a server.
 
-    The caller's is not passed on: `JAVA_TOOL_OPTIONS`, `CLASSPATH` and the like would change the server, and
-    secrets do not belong there. Set options in `ES_SBERT_ENGINE_JAVA_OPTS`.
+    The caller's environment is not passed on: `JAVA_TOOL_OPTIONS`, `CLASSPATH` and the like would change the server,
+    and secrets do not belong there. Set options in `ES_SBERT_ENGINE_JAVA_OPTS`.
     """
     options = [f"-Xms{heap}", f"-Xmx{heap}", *environ.get(JAVA_OPTS_VARIABLE, "").split()]
     return {
-        # The start scripts need the ordinary tools even where the caller's PATH is bare.
+        # The start scripts need the ordinary tools even if the caller's PATH is empty.
         "PATH": ":".join(filter(None, [environ.get("PATH", ""), "/usr/bin", "/bin"])),
         "LANG": environ.get("LANG", "C.UTF-8"),
         "HOME": str(work),

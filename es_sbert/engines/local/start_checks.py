@@ -1,4 +1,4 @@
-"""What prevents a start: ports in use, data of another version, another number of nodes."""
+"""Check for what prevents a start: ports in use, data of another version, or another number of nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from es_sbert.errors import LocalEngineError
 
 
 def check_nodes(build: EngineBuild, ports: Sequence[int], running: Sequence[RunningEngine]) -> None:
-    """Refuse to start or find a cluster where a single server or another cluster of this name runs.
+    """Refuse ports on which a single server or another cluster of this name runs.
 
     Args:
         ports: HTTP ports of all nodes.
@@ -38,8 +38,9 @@ def check_nodes(build: EngineBuild, ports: Sequence[int], running: Sequence[Runn
         apart = max(*ports, *engine.all_ports) + 1
         raise LocalEngineError(
             what,
-            f"Use that one: `{up_command(build.name, first, nodes)}`. Stop it first: "
-            f"`{down_command(build.name, first)}`. Or take another port: `{up_command(build.name, apart, len(ports))}`",
+            f"Use that one: `{up_command(build.name, first, nodes)}`. Or stop it first: "
+            f"`{down_command(build.name, first)}`. Or choose another port: "
+            f"`{up_command(build.name, apart, len(ports))}`",
         )
 
 
@@ -48,18 +49,18 @@ def check_ports_free(build: EngineBuild, ports: Sequence[int], missing: Sequence
 
     Args:
         ports: HTTP ports of all nodes.
-        missing: Those of them whose node does not run.
+        missing: The ports whose node does not run.
 
     Raises:
-        LocalEngineError: one of their ports cannot be listened on.
+        LocalEngineError: one of the ports that they need is not available.
     """
     for port in missing:
         _check_port_free(build, ports, port, layout)
         transport = server_process.transport_port(port)
         if len(ports) > 1 and not port_is_free(transport):
             raise LocalEngineError(
-                f"port {transport} is in use, which the node on port {port} needs to talk to the other nodes",
-                f"Take another port: `{up_command(build.name, ports[0] + len(ports), len(ports))}`",
+                f"port {transport} is in use, but the node on port {port} needs it to communicate with the other nodes",
+                f"Choose another port: `{up_command(build.name, ports[0] + len(ports), len(ports))}`",
             )
 
 
@@ -76,19 +77,19 @@ def _check_port_free(build: EngineBuild, ports: Sequence[int], port: int, layout
         if engine.port == port:
             raise LocalEngineError(
                 f"port {port} is in use by {engine.name} {engine.version}, which es-sbert started",
-                f"Stop that first: `{engine.down_command}`, or take another: `{other_port}`",
+                f"Stop that first: `{engine.down_command}`, or choose another port: `{other_port}`",
             )
     version = listening_version(port)
     if version is None:
-        raise LocalEngineError(f"port {port} is in use by another program", f"Take another port: `{other_port}`")
+        raise LocalEngineError(f"port {port} is in use by another program", f"Choose another port: `{other_port}`")
     raise LocalEngineError(
         f"port {port} is in use by a search engine {version} that es-sbert did not start",
-        f'Use that one with `url="http://localhost:{port}"`, or take another port: `{other_port}`',
+        f'Use that one with `url="http://localhost:{port}"`, or choose another port: `{other_port}`',
     )
 
 
 def check_data(build: EngineBuild, ports: Sequence[int], layout: EngineHome) -> None:
-    """Refuse data that these servers cannot open: the servers would end with an exception of Java's, or wait for ever.
+    """Refuse data that these servers cannot open: they would end with a Java exception, or wait forever.
 
     Args:
         ports: HTTP ports of all nodes.
@@ -120,7 +121,7 @@ def _check_data_version(build: EngineBuild, ports: Sequence[int], port: int, lay
     if found is None or Version(found) <= Version(build.version):
         return
     remedy = f"Remove it: `{down_command(build.name, port)} --purge`"
-    # Names of nodes are part of a cluster's data, so that its folders cannot be renamed.
+    # The names of nodes are part of a cluster's data, so its folders cannot be renamed.
     for other in ENGINES.values() if len(ports) == 1 else ():
         place = layout.work(other.name, port)
         if other.product == build.product and Version(other.version) >= Version(found) and not place.exists():

@@ -1,4 +1,4 @@
-"""Types of the columns of CSV and TSV files, whose cells are texts: `--types`, or the mapping of the index.
+"""Types of the columns of CSV and TSV files, whose cells are texts: given by `types`, or taken from the mapping.
 
 | type | cells | in the document |
 |---|---|---|
@@ -202,8 +202,8 @@ class ColumnTypes:
     """The types of the columns of a load.
 
     Attributes:
-        given: Column → type, of `--types`.
-        mapped: Column → type, of the mapping; for columns that are not in `given`.
+        given: Column → type, as set by `types`.
+        mapped: Column → type, from the mapping; for columns that are not in `given`.
         decimal: The decimal mark. The other one may group thousands, as may spaces and apostrophes. None for a point,
             without groups.
     """

@@ -193,7 +193,7 @@ def test_invalid_migrations_are_refused_without_changes(
         place.migrate(second, index_type="bbq_hnsw")
     taken = fresh_index(engine.info.url)
     engine.create_index(taken, {})
-    with pytest.raises(IndexMismatch, match="is there already"):
+    with pytest.raises(IndexMismatch, match="already exists"):
         place.migrate(second, name=taken)
     assert engine.get_index(place.index) == before
     assert before is not None

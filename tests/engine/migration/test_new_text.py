@@ -97,7 +97,7 @@ def test_migration_resumes_only_with_its_own_text(titled: Place, encoders: tuple
             "has the field titel, and its mapping",
             "Did you mean title? The documents have the fields",
         ),
-        ("{number}", "no document has a text by '{number}': the text field number is a JSON number", "hold strings"),
+        ("{number}", "'{number}' gives no document a text: the text field number is a JSON number", "hold strings"),
         ("{embedding_meta.text_hash}", "which es-sbert fills itself", "of the documents"),
     ],
 )

@@ -153,7 +153,7 @@ def test_catch_up_gives_up_on_writer_using_old_index_name(
         retry_seconds=1,
     )
     assert (result.finished, result.late > 0) == (True, True)
-    assert any("by its own name" in message for message in said)
+    assert any("instead of the alias" in message for message in said)
 
 
 def test_document_written_during_comparison_is_not_a_difference(

@@ -82,8 +82,8 @@ def test_reasons_are_short() -> None:
         ("electra", "traced", ""),
         ("fnet", "refused", "aten::fft_fftn"),
         ("big_bird", "refused", "after it has read other texts"),
-        ("convbert", "refused", "a text that is padded"),
-        ("mamba", "refused", "holds for texts of 11 tokens"),
+        ("convbert", "refused", "for a padded text"),
+        ("mamba", "refused", "is valid for texts of 11 tokens"),
     ],
 )
 def test_rows(name: str, graph: str, reason: str) -> None:

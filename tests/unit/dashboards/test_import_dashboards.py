@@ -180,7 +180,7 @@ class _Other(BaseHTTPRequestHandler):
     [
         (200, UnsupportedEngine, "neither Kibana nor"),
         (404, UnsupportedEngine, "neither Kibana nor"),
-        (302, AccessDenied, "sends GET /api/status on to /login"),
+        (302, AccessDenied, "redirects GET /api/status to /login"),
         (502, EngineUnreachable, "proxy"),
         (403, AccessDenied, "hello"),
     ],
@@ -222,7 +222,7 @@ def test_default_data_view_is_set_if_there_is_none(api: ImportApi, url: str) -> 
     view = _view(objects)
     done = import_saved_objects(_place(url), api.product, objects, default_view=view)
     assert api.default_view == view.id
-    assert done.notes == (f"“{view.title}” is the default data view now",)
+    assert done.notes == (f"“{view.title}” is now the default data view",)
     api.default_view = "another"
     assert import_saved_objects(_place(url), api.product, objects, default_view=view).notes == ()
     assert api.default_view == "another"

@@ -178,7 +178,7 @@ def test_report_ends_with_the_command_to_run() -> None:
     [row] = [line.split() for line in lines if line.split()[0] == "0.40"]
     assert row == ["0.40", "1.000", "0.510–1.000", "1.000%", "1,000", "2.00", "0.500"]
     assert "for each query" in lines[-2]
-    assert "no value tells them" not in "".join(lines)
+    assert "does not separate them" not in "".join(lines)
 
 
 def test_report_explains_pseudo_queries_and_overlaps() -> None:
@@ -186,6 +186,6 @@ def test_report_explains_pseudo_queries_and_overlaps() -> None:
     text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=False)))
     assert "4 queries made of documents (first sentence: 4)" in text
     assert "not real queries" in text
-    assert "no value tells them from relevant ones" in text
+    assert "a minimum cosine does not separate them from relevant ones" in text
     assert "about 10,000 of 20,000 for each query" in text
     assert "precision" not in text

@@ -69,7 +69,7 @@ def test_disk_findings_follow_the_engine_watermarks(
 
 def test_disabled_watermarks_and_nodes_without_disk_stats() -> None:
     [off] = disk_findings([disk(1)], {"cluster.routing.allocation.disk.threshold_enabled": "false"})
-    assert (off.level, "switched off" in off.message) == (Severity.OK, True)
+    assert (off.level, "disabled" in off.message) == (Severity.OK, True)
     [silent] = disk_findings([], {})
     assert silent.level is Severity.WARNING
 
@@ -80,7 +80,7 @@ def test_index_blocks_and_leftover_load_settings_are_reported() -> None:
     blocked, left = settings_findings(state)
     assert (blocked.level, "index.blocks.write" in blocked.message) == (Severity.ERROR, True)
     assert "docs/_settings" in blocked.remedy
-    assert (left.level, left.remedy) == (Severity.WARNING, "If none is running now: `es-sbert index repair docs`.")
+    assert (left.level, left.remedy) == (Severity.WARNING, "If no load is running: `es-sbert index repair docs`.")
     assert list(settings_findings(IndexState("docs", {}, {}))) == []
 
 
@@ -181,7 +181,7 @@ def test_missing_cuda_library_names_its_package(device: str, level: Severity) ->
             replace(GPU_WHEEL, driver=NvidiaDriver((Gpu("", None),), (12, 4))),
             "auto",
             Severity.WARNING,
-            "runs CUDA up to 12.4, onnxruntime needs 13",
+            "supports CUDA up to 12.4, onnxruntime needs 13",
         ),
         (
             replace(GPU_WHEEL, problem="a symbol is missing"),

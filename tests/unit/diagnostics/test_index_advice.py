@@ -108,7 +108,7 @@ def test_layouts_that_do_not_exist_are_refused(request_: AdviceRequest, message:
 
 def test_element_type_that_the_engine_lacks_is_refused() -> None:
     for info in (ES8, OPENSEARCH):
-        with pytest.raises(UsageError, match="has no vectors of bfloat16"):
+        with pytest.raises(UsageError, match="cannot write vectors of bfloat16"):
             layouts_to_measure(info, 384, 1_000, AdviceRequest(element_types=("bfloat16",)))
 
 
@@ -194,9 +194,9 @@ def test_recommendation_of_bytes_says_that_they_are_rounded_for_good() -> None:
     rows = [row(VectorLayout(384, BYTE, IndexType.HNSW), 0.96)]
     said = "\n".join(advice_lines(advice(rows)))
     assert "Recommended: 384 dimensions, byte, hnsw." in said
-    assert "rounded for good" in said
+    assert "rounded permanently" in said
     of_bytes = replace(advice(rows), current=VectorLayout(384, BYTE, IndexType.FLAT))
-    assert "rounded for good" not in "\n".join(advice_lines(of_bytes))
+    assert "rounded permanently" not in "\n".join(advice_lines(of_bytes))
 
 
 def test_missing_graph_is_told() -> None:
@@ -206,7 +206,7 @@ def test_missing_graph_is_told() -> None:
     assert not built.lacks_graph
     assert flat.lacks_graph
     assert not replace(built, sample_bytes=None).lacks_graph
-    assert "built no graph for so few vectors of bbq_hnsw" in "\n".join(advice_lines(advice([flat])))
+    assert "did not build a graph for so few vectors of bbq_hnsw" in "\n".join(advice_lines(advice([flat])))
 
 
 def test_plot_shows_every_layout() -> None:

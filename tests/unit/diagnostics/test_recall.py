@@ -73,16 +73,16 @@ def report_for(target: float, share: float | None) -> RecallReport:
 @pytest.mark.parametrize(
     ("share", "said"),
     [
-        (0.0, "0 % of the documents are stored as int8_hnsw; the others still as before its change."),
+        (0.0, "0 % of the documents are stored as int8_hnsw; the others still have an earlier type."),
         (1e-9, "0.1 % of the documents are"),
         (1 - 1e-9, "99.9 % of the documents are"),
-        (None, "It is not known which documents are stored as int8_hnsw already: it was not noted."),
+        (None, "It is not known which documents are already stored as int8_hnsw: it was not noted."),
     ],
 )
 def test_report_of_a_mixture_says_what_was_measured(share: float | None, said: str) -> None:
     report = report_for(0.9, share)
     lines = recall_lines(report, EngineType.ELASTICSEARCH)
-    assert "Recommended for 0.9, for the index as it is now: num_candidates 50" in lines[-2]
+    assert "Recommended for 0.9, for the index in its present state: num_candidates 50" in lines[-2]
     assert said in lines[-1]
     assert "`es-sbert index change-type docs --index-type int8_hnsw --force-merge`" in lines[-1]
     assert said in recall_lines(report_for(0.99, share), EngineType.ELASTICSEARCH)[-1]
@@ -106,7 +106,7 @@ def test_read_queries_rejects_invalid_files(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="not UTF-8"):
         read_queries(file)
     file.write_text(" \n")
-    with pytest.raises(SourceError, match="no query"):
+    with pytest.raises(SourceError, match="holds no queries"):
         read_queries(file)
     with pytest.raises(SourceError, match="cannot be read"):
         read_queries(tmp_path)

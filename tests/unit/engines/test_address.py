@@ -61,7 +61,7 @@ def test_fingerprint_replaces_ca_and_host_name_checks() -> None:
         assert address.fingerprint == digits.lower()
         assert address.ssl_context is not None
         assert not address.ssl_context.check_hostname
-    with pytest.raises(UsageError, match="checked by TLS alone"):
+    with pytest.raises(UsageError, match="only be checked with TLS"):
         parse_address(settings(fingerprint=digits))
     for wrong in ("AB" * 20, "x" * 64):
         with pytest.raises(UsageError, match="not a SHA-256"):
@@ -71,7 +71,7 @@ def test_fingerprint_replaces_ca_and_host_name_checks() -> None:
 
 
 def test_two_authentication_methods_are_rejected() -> None:
-    with pytest.raises(UsageError, match="the URL holds a user name"):
+    with pytest.raises(UsageError, match="the URL contains a user name"):
         parse_address(settings(url="http://a:b@localhost:9200", api_key="k"))
 
 
@@ -159,7 +159,7 @@ def test_the_same_credentials_may_be_in_every_address() -> None:
 
 
 def test_credentials_in_one_of_several_addresses_and_options_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="the URL holds a user name"):
+    with pytest.raises(UsageError, match="the URL contains a user name"):
         parse_addresses(settings(url="http://a:9200,http://u:p@b:9200", api_key="k"))
 
 

@@ -78,7 +78,7 @@ def test_not_ready_engine_raises_request_failed(status: int, body: bytes) -> Non
     error = error_of(status, body)
     assert isinstance(error, RequestFailed)
     assert error.status == status
-    assert f"is not ready: GET / gave {status}" in error.message
+    assert f"is not ready: GET / returned {status}" in error.message
 
 
 @pytest.mark.parametrize(

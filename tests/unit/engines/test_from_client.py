@@ -39,6 +39,6 @@ def test_client_subclass_is_a_client() -> None:
 
 @pytest.mark.parametrize("given", [5, object(), {"hosts": ["localhost"]}])
 def test_non_client_is_rejected(given: Any) -> None:
-    with pytest.raises(UsageError, match="is not a client of an engine") as caught:
+    with pytest.raises(UsageError, match="is not an Elasticsearch or OpenSearch client") as caught:
         open_engine(given)
     assert "Give an address" in caught.value.remedy

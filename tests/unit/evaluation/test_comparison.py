@@ -49,8 +49,8 @@ def test_average_counts_every_set_the_same() -> None:
 
 def test_reports_of_other_queries_are_refused() -> None:
     four, five = _collection("a", 4), _collection("a", 5)
-    with pytest.raises(UsageError, match="not of the same queries"):
+    with pytest.raises(UsageError, match="do not have the same queries"):
         compare_reports(_report((four, _run(four, 1))), _report((five, _run(five, 1))), ("x", "y"))
     nothing = EvaluationReport(EvaluationTask.STS, "m", ())
-    with pytest.raises(UsageError, match="not of the same queries"):
+    with pytest.raises(UsageError, match="do not have the same queries"):
         compare_reports(nothing, nothing, ("x", "y"))

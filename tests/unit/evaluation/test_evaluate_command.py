@@ -175,7 +175,7 @@ def test_index_evaluation_accepts_one_collection(
     arguments = ("--task", "retrieval", "--backend", "torch", "--device", "cpu")
     code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path, "--index", "docs")
     assert code == 2
-    assert "one index holds one collection, and there are 2: one, two" in err
+    assert "one index holds one collection, but there are 2: one, two" in err
     code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path / "retrieval/one", "--index", "docs")
     assert code == 2
     assert "does not run on onnxruntime" in err

@@ -108,12 +108,12 @@ def test_limit_draws_queries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("j.csv", "text,document,grade\na,b,1\n", "has no column query, but text, document, grade"),
+        ("j.csv", "text,document,grade\na,b,1\n", "has no column query; it has text, document, grade"),
         ("j.csv", "query,document,grade\na,b,0.5\n", "line 2: grade is not a whole number: '0.5'"),
         ("j.csv", "query,document,grade\na,b,nan\n", "line 2: grade is not a whole number: 'nan'"),
         ("j.csv", "query,document,grade\n ,b,1\n", "line 2: query is not a text: ' '"),
         ("j.csv", "query,document,grade\na,,1\n", "line 2: document is not an id: ''"),
-        ("j.csv", "query,document,grade\na,b,1\na,b,2\n", "line 3: 'b' has had the grade 1 for 'a'"),
+        ("j.csv", "query,document,grade\na,b,1\na,b,2\n", "line 3: 'b' already has the grade 1 for 'a'"),
         ("j.csv", "query,document,grade\na,b,0\n", "marks no document as relevant"),
         ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n', "line 1: document is not an id: True"),
         ("j.json", "{", "is not valid JSON"),

@@ -69,5 +69,5 @@ def test_non_finite_values_raise_model_error(similarity: Similarity, bad: float)
 
 
 def test_mismatched_row_counts_raise_value_error() -> None:
-    with pytest.raises(ValueError, match="make no pairs"):
+    with pytest.raises(ValueError, match="do not form pairs"):
         paired_similarity(Similarity.DOT, U, V[:2])

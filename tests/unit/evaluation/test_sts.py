@@ -81,7 +81,7 @@ def test_non_finite_scores_raise_model_error() -> None:
 
 
 def test_scores_of_wrong_length_raise_value_error() -> None:
-    with pytest.raises(ValueError, match="do not belong"):
+    with pytest.raises(ValueError, match="do not match gold scores"):
         correlate(np.zeros(3), np.zeros(4))
 
 

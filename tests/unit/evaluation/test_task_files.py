@@ -188,7 +188,7 @@ def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
         ({"judgements": "9\td1\t1\n"}, "test.tsv, line 2: there is no query '9'"),
         ({"judgements": "1\td1\tyes\n"}, "test.tsv, line 2: score is not a finite number"),
         ({"judgements": "1\td1\t0.5\n"}, "test.tsv, line 2: score is 0.5"),
-        ({"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"}, "test.tsv, line 4: 'd1' has had the grade 1 for '1'"),
+        ({"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"}, "test.tsv, line 4: 'd1' already has the grade 1 for '1'"),
         ({"judgements": "1\td1\t0\n"}, "marks no document as relevant"),
     ],
 )
@@ -240,7 +240,7 @@ def test_read_several_collections_of_one_data_set(tmp_path: Path) -> None:
         ("NanoNQ", {"d": "NanoNQ"}),
     ]
     (tmp_path / "qrels/NanoNQ-00000-of-00001.parquet").unlink()
-    with pytest.raises(SourceError, match="qrels has no file of NanoNQ"):
+    with pytest.raises(SourceError, match="qrels has no file for NanoNQ"):
         read_folder(EvaluationTask.RETRIEVAL, tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_the_split_of_judgements_is_test_or_the_only_one(tmp_path: Path) -> None
     assert isinstance(found, RetrievalCollection)
     assert found.judgements == {"1": {"d1": 2, "d9": 1}}
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
-    with pytest.raises(SourceError, match="holds several of which one is needed: qrels/dev.tsv, qrels/train.tsv"):
+    with pytest.raises(SourceError, match="must hold only one of these: qrels/dev.tsv, qrels/train.tsv"):
         read_folder(EvaluationTask.RETRIEVAL, folder)
     (folder / "qrels/dev.tsv").unlink()
     (found,) = read_folder(EvaluationTask.RETRIEVAL, folder)

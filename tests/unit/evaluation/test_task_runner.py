@@ -154,7 +154,7 @@ def test_retrieval_excludes_the_query_and_uses_prompts() -> None:
     ],
 )
 def test_tasks_that_need_vectors_reject_a_pair_scorer(task: EvaluationTask, data: TaskData) -> None:
-    with pytest.raises(UsageError, match=f"the task {task} needs sentence vectors, and scorer only scores pairs"):
+    with pytest.raises(UsageError, match=f"the task {task} needs sentence vectors, but scorer only scores pairs"):
         run_task(FixedScorer({}), task, [data])
 
 

@@ -99,7 +99,7 @@ def test_single_class_is_rejected() -> None:
 
 def test_class_with_too_few_examples_is_rejected() -> None:
     few = LabelledFeatures(np.ones((31, 2), np.float32), np.array(["0"] * 20 + ["1"] * 11))
-    with pytest.raises(SourceError, match="the class 1 has 11 examples, 12 are needed"):
+    with pytest.raises(SourceError, match="the class 1 has 11 examples, but 12 are needed"):
         evaluate_in_folds(few)
 
 

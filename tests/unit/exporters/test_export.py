@@ -152,7 +152,7 @@ def test_non_bundle_folders_are_not_overwritten(model: SentenceModel, tmp_path: 
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, message in (("notes", "neither empty nor a bundle"), ("file", "is a file")):
+    for name, message in (("notes", "neither empty nor an es-sbert bundle"), ("file", "is a file")):
         with pytest.raises(UsageError, match=message):
             export_bundle(model, tmp_path / name, BOTH)
     assert contents(tmp_path) == {"notes/mine.txt": b"mine", "file": b"mine"}
@@ -163,7 +163,7 @@ def test_non_bundle_folders_are_not_overwritten(model: SentenceModel, tmp_path: 
 def test_bundle_of_another_model_is_not_overwritten(bundle: tuple[Path, EncoderManifest], tmp_path: Path) -> None:
     other = read_sentence_model(write_checkpoint(tmp_path / "other", seed=7, layers=1))
     before = contents(bundle[0])
-    with pytest.raises(UsageError, match="not of this other"):
+    with pytest.raises(UsageError, match="not of other"):
         export_bundle(other, bundle[0], BOTH)
     assert contents(bundle[0]) == before
 

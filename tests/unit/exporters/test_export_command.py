@@ -62,7 +62,7 @@ def test_non_empty_output_folder_exits_with_code_2(
     (tmp_path / "mine").write_text("mine")
     code, _, err = run(capsys, str(folder), "-o", str(tmp_path))
     assert code == 2
-    assert "neither empty nor a bundle" in err
+    assert "neither empty nor an es-sbert bundle" in err
     assert "Traceback" not in err
 
 

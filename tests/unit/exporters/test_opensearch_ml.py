@@ -85,7 +85,7 @@ def test_zip_is_reproducible(package: Path, folder: Path) -> None:
 
 def test_lowercasing_model_is_rejected(folder: Path, tmp_path: Path) -> None:
     model = read_sentence_model(folder).model_copy(update={"lowercase": True})
-    with pytest.raises(UsageError, match="lower-cases"):
+    with pytest.raises(UsageError, match="lower-cased"):
         export_opensearch_ml(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -123,10 +123,10 @@ def test_other_folders_are_not_overwritten(
 ) -> None:
     other = read_cross_encoder(write_cross_encoder(tmp_path / "other", seed=7, layers=1))
     before = contents(exported[0])
-    with pytest.raises(UsageError, match="not of this other"):
+    with pytest.raises(UsageError, match="not of other"):
         export_reranker(other, exported[0], BOTH)
     assert contents(exported[0]) == before
-    with pytest.raises(UsageError, match="neither empty nor a bundle"):
+    with pytest.raises(UsageError, match="neither empty nor an es-sbert bundle"):
         export_reranker(read_cross_encoder(folder), tmp_path / "other", BOTH)
 
 

@@ -272,7 +272,7 @@ def test_model_code_is_not_executed(tmp_path: Path) -> None:
     (folder / "modeling.py").write_text("raise SystemExit('this ran')")
     with pytest.raises(UnsupportedArchitecture) as raised:
         export_bundle(read_sentence_model(folder), tmp_path / "bundle", BOTH)
-    assert "runs no code that comes with a model" in raised.value.remedy
+    assert "does not run code that comes with a model" in raised.value.remedy
 
 
 def test_unknown_architecture_is_rejected(tmp_path: Path) -> None:

@@ -142,15 +142,15 @@ def test_elasticsearch_field_with_wrong_similarity_is_rejected(change: Json, mes
     ("property", "message"),
     [
         ({"type": "knn_vector", "dimension": 384}, "compares vectors by l2"),
-        ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, "the engine's own choice"),
-        (KNN | {"mode": "on_disk"}, "the engine's own choice"),
+        ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, "chosen by the engine"),
+        (KNN | {"mode": "on_disk"}, "chosen by the engine"),
         (KNN | {"method": KNN["method"] | {"engine": "faiss"}}, "the index type hnsw of faiss"),
         (KNN | {"data_type": "binary"}, "vectors of binary"),
         (KNN | {"data_type": "byte", "space_type": "l2", "method": KNN["method"] | {"space_type": "l2"}}, "by l2"),
         (with_encoder({"name": "pq"}), "the encoder pq"),
         (with_encoder({"name": "sq", "parameters": {"bits": 1}}), "hnsw of lucene with the encoder sq of 1 bit,"),
         (with_encoder({"name": "sq", "parameters": {"bits": 4}}), "hnsw of lucene with the encoder sq of 4 bits,"),
-        (KNN | {"compression_level": "32x"}, "the engine's own choice"),
+        (KNN | {"compression_level": "32x"}, "chosen by the engine"),
         (faiss("sq", bits=16), "hnsw of faiss with the encoder sq of 16 bits,"),
         (faiss("sq", type="fp16"), "hnsw of faiss with the encoder sq,"),
         (faiss("binary", bits=1), "hnsw of faiss with the encoder binary of 1 bit,"),
@@ -168,8 +168,8 @@ def test_non_vector_fields_are_rejected() -> None:
     refused(IndexMismatch, "is of type text, not dense_vector", "the field that holds", ELASTICSEARCH, {"type": "text"})
     refused(IndexMismatch, "is of type object", "the field that holds", ELASTICSEARCH, {"properties": {}})
     refused(IndexMismatch, "is of type dense_vector, not knn_vector", "the field", OPENSEARCH, DENSE)
-    refused(IndexMismatch, "several vectors a document", "--passages", ELASTICSEARCH, {"type": "nested"})
-    refused(IndexMismatch, "how long its vectors are", "--vector-field OTHER", ELASTICSEARCH, {"type": "dense_vector"})
+    refused(IndexMismatch, "several vectors per document", "--passages", ELASTICSEARCH, {"type": "nested"})
+    refused(IndexMismatch, "the number of dimensions", "--vector-field OTHER", ELASTICSEARCH, {"type": "dense_vector"})
 
 
 def test_unknown_or_nested_field_is_rejected() -> None:
@@ -190,7 +190,7 @@ def test_unknown_or_nested_field_is_rejected() -> None:
 
 def test_conflicting_metadata_field_is_rejected() -> None:
     there: Json = {"vector_meta": {"type": "keyword"}}
-    refused(IndexMismatch, "'vector_meta' of docs is in the way", "renames", ELASTICSEARCH, DENSE, more=there)
+    refused(IndexMismatch, "'vector_meta' of docs conflicts with es-sbert", "renames", ELASTICSEARCH, DENSE, more=there)
     assert (
         look(ELASTICSEARCH, DENSE, more={"vector_meta": {"properties": {"by": {"type": "keyword"}}}}).name == "vector"
     )
@@ -199,9 +199,9 @@ def test_conflicting_metadata_field_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("mappings", "message"),
     [
-        ({"_source": {"excludes": ["vector"]}}, "keeps no vector in its _source"),
+        ({"_source": {"excludes": ["vector"]}}, "does not keep vector in its _source"),
         ({"_source": {"enabled": False}}, "keeps no _source"),
-        ({"_source": {"includes": ["vector"]}}, "keeps no fields in its _source but vector"),
+        ({"_source": {"includes": ["vector"]}}, "does not keep fields other than vector in its _source"),
     ],
 )
 def test_index_with_incomplete_source_is_rejected(mappings: Json, message: str) -> None:
@@ -221,6 +221,6 @@ def test_write_blocked_index_is_rejected(block: str) -> None:
 
 
 def test_model_with_other_dimensions_is_rejected() -> None:
-    with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, the model 'm' makes 768"):
+    with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, but the model 'm' makes 768"):
         look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 768)
     look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 384)

@@ -250,6 +250,6 @@ def test_html_is_stripped_from_all_fields_once() -> None:
 
 @pytest.mark.parametrize("template", ["{body|striphtml}", "{body|}", "{|strip_html}"])
 def test_unknown_filter_is_refused(template: str) -> None:
-    with pytest.raises(UsageError, match="has the filter") as error:
+    with pytest.raises(UsageError, match="has the unknown filter") as error:
         TextTemplate.parse(template)
     assert error.value.remedy == "The filters are: strip_html; write {FIELD|strip_html}."

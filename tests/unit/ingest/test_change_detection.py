@@ -127,7 +127,7 @@ def test_document_meta_round_trip() -> None:
     ("source", "lost"),
     [({}, None), ({"enabled": True}, None), ({"enabled": False}, "_source"), ({"excludes": ["embedding"]}, None),
      ({"excludes": ["body", "embedding", "raw.*"]}, "body, raw.* in its _source"),
-     ({"includes": ["text", "embed*"]}, "fields in its _source but text, embed*")],
+     ({"includes": ["text", "embed*"]}, "fields other than text, embed* in its _source")],
 )  # fmt: skip
 def test_fields_missing_from_source_are_listed(source: dict[str, Any], lost: str | None) -> None:
     assert fields_missing_from_source({"_source": source}, ["embedding"]) == lost

@@ -43,7 +43,7 @@ def test_waits_for_a_starting_engine_and_logs_it(error: EngineError, caplog: pyt
     assert engine.calls == 3
     first, last = [record.getMessage() for record in caplog.records]
     assert first == f"Waiting for the engine, up to 300 s: {error.message} (`retry_seconds=0` fails at once)"
-    assert last.startswith("The engine answers after")
+    assert last.startswith("The engine answered after")
 
 
 @pytest.mark.parametrize(

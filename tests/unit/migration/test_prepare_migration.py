@@ -98,7 +98,7 @@ def test_opensearch_vector_fields_must_all_have_a_graph_or_none() -> None:
         new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat, "other": flat})["settings"]["index.knn"]
         == "false"
     )
-    with pytest.raises(IndexMismatch, match="have a graph all of them, or none"):
+    with pytest.raises(IndexMismatch, match="have a graph, or none"):
         new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat})
 
 

@@ -118,7 +118,7 @@ def test_cluster_is_refused_if_a_port_of_any_node_is_in_use(home: Path, ports: t
             pytest.raises(LocalEngineError, match=f"port {taken} is in use") as caught,
         ):
             start_cluster("es9", port=ports[0])
-        assert f"Take another port: `es-sbert engine up es9 --port {ports[2] + 1} --nodes 3" in caught.value.remedy
+        assert f"Choose another port: `es-sbert engine up es9 --port {ports[2] + 1} --nodes 3" in caught.value.remedy
     assert not list(home.glob("state/*"))
 
 

@@ -50,7 +50,7 @@ def _unknown(uid: int) -> NoReturn:
 
 
 def test_home_with_a_space_is_rejected() -> None:
-    with pytest.raises(LocalEngineError, match="has a blank") as caught:
+    with pytest.raises(LocalEngineError, match="has a space") as caught:
         EngineHome.from_environment({"ES_SBERT_ENGINE_HOME": "/data/my engines"}, root=False)
     assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
 

@@ -161,5 +161,5 @@ def test_damaged_zip_is_reported(tmp_path: Path) -> None:
 
 def test_zip_without_the_folder_is_rejected(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "other.zip", {"another/a": 0o644})
-    with pytest.raises(LocalEngineError, match=r"other\.zip holds no top/"):
+    with pytest.raises(LocalEngineError, match=r"other\.zip does not contain top/"):
         unpack(archive, (("top/", ""),), tmp_path / "target")

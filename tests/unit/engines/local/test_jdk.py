@@ -104,7 +104,7 @@ def test_every_rejected_jdk_is_explained(tmp_path: Path) -> None:
     assert f"{tmp_path / 'nowhere'}: no bin/java in it" in message
     assert "old: Java 17 is too old" in message
     assert "small: Java 25, but without jdk.incubator.vector: not a full JDK" in message
-    assert "broken: neither its release file nor its java tells a version" in message
+    assert "broken: neither its release file nor its java gives a version" in message
     assert "ES_JAVA_HOME" in caught.value.remedy
 
 
