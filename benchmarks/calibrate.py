@@ -2,8 +2,8 @@
 
     python -m benchmarks.calibrate --data DATA --url http://localhost:9200 [--set cisi] [--write]
 
-DATA holds `ingest/short-docs.jsonl.gz` (the first 5,000 documents, without labelled queries), `retrieval/SET/` in the
-BEIR layout, and `duplicates/qqp-sample-test.tsv.gz`: of each pair that is labelled as a duplicate, the first question
+DATA holds `ingest/short-docs.jsonl.gz` (the first 5,000 documents, without labeled queries), `retrieval/SET/` in the
+BEIR layout, and `duplicates/qqp-sample-test.tsv.gz`: of each pair that is labeled as a duplicate, the first question
 is a query and the second the document to be found, among the second questions of all pairs.
 
 Held out: half of the queries, drawn at random, choose the value, and the other half is searched for with it; 100 times.
@@ -25,7 +25,7 @@ from benchmarks.common import machine, read_jsonl, read_tsv, replaced, spread, t
 from benchmarks.hybrid import load
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.calibration import CosineSample, ThresholdRow, calibrate, row_at
-from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabelledQuery
+from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabeledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
@@ -36,11 +36,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 KEEP, SPLITS, DOCUMENTS = 0.95, 100, 5000
 SETS = ("short-docs", "qqp", "agentset-msmarco", "cisi")
 
-Labelled = list[LabelledQuery]
+Labeled = list[LabeledQuery]
 
 
-def read_set(data: Path, name: str) -> tuple[RetrievalCollection, Labelled]:
-    """The documents of a set, and its labelled queries where it has any."""
+def read_set(data: Path, name: str) -> tuple[RetrievalCollection, Labeled]:
+    """The documents of a set, and its labeled queries where it has any."""
     if name == "short-docs":
         rows = islice(read_jsonl(data / "ingest" / "short-docs.jsonl.gz"), DOCUMENTS)
         return RetrievalCollection(name, {str(row["id"]): row["text"] for row in rows}, {}, {}), []
@@ -53,11 +53,11 @@ def read_set(data: Path, name: str) -> tuple[RetrievalCollection, Labelled]:
                 relevant.setdefault(row["question1"], []).append(ids[row["question2"]])
         documents = {own: text for text, own in ids.items()}
         return RetrievalCollection(name, documents, {}, {}), [
-            LabelledQuery(text, tuple(own)) for text, own in relevant.items()
+            LabeledQuery(text, tuple(own)) for text, own in relevant.items()
         ]
     collection = read_beir_folder(data / "retrieval" / name)
     return collection, [
-        LabelledQuery(text, tuple(id for id, grade in collection.judgements[query].items() if grade > 0))
+        LabeledQuery(text, tuple(id for id, grade in collection.judgements[query].items() if grade > 0))
         for query, text in collection.queries.items()
     ]
 
@@ -72,7 +72,7 @@ def held_out(sample: CosineSample) -> Iterator[tuple[float, ThresholdRow]]:
         yield value, row_at(sample.of(order[half:]), value)
 
 
-def cells(name: str, queries: str, sample: CosineSample, labelled: bool) -> list[object]:
+def cells(name: str, queries: str, sample: CosineSample, labeled: bool) -> list[object]:
     """A row of the table."""
     recommended = calibrate(sample, KEEP).recommended
     row = recommended.row
@@ -90,12 +90,12 @@ def cells(name: str, queries: str, sample: CosineSample, labelled: bool) -> list
         over(lambda other: other.recall.mean, 1),
         over(lambda other: other.unrelated.mean, 2),
         f"{row.hits:.1f}",
-        over(lambda other: other.precision, 1) if labelled else "",
+        over(lambda other: other.precision, 1) if labeled else "",
     ]
 
 
 def rows_of(
-    engine: Engine, encoder: Encoder, collection: RetrievalCollection, queries: Labelled
+    engine: Engine, encoder: Encoder, collection: RetrievalCollection, queries: Labeled
 ) -> Iterator[tuple[list[object], list[object] | None]]:
     """Rows of both tables."""
     index = f"calibrate-{uuid.uuid4().hex[:12]}"
@@ -107,15 +107,13 @@ def rows_of(
         yield cells(name, f"{len(pseudo.queries.queries):,} pseudo", pseudo.cosines, False), None
         if not queries:
             return
-        labelled = field.measure(encoder, queries)
+        labeled = field.measure(encoder, queries)
         # The same pseudo-queries, each compared with its whole document.
         whole = field.measure(encoder, pseudo.queries.queries)
-        values = [
-            calibrate(measured.cosines, KEEP).recommended.row.min_cosine for measured in (whole, pseudo, labelled)
-        ]
-        rows = [row_at(labelled.cosines, value) for value in values]
+        values = [calibrate(measured.cosines, KEEP).recommended.row.min_cosine for measured in (whole, pseudo, labeled)]
+        rows = [row_at(labeled.cosines, value) for value in values]
         yield (
-            cells(name, f"{len(labelled.queries.queries):,} labelled", labelled.cosines, True),
+            cells(name, f"{len(labeled.queries.queries):,} labeled", labeled.cosines, True),
             [
                 name,
                 *(f"{row.min_cosine:.2f}: {100 * row.recall.mean:.1f}, {100 * row.unrelated.mean:.2f}" for row in rows),
@@ -159,10 +157,10 @@ def main(data: Path, url: str, sets: tuple[str, ...], model: str | None, write: 
         + "\n\n"
         + table(
             [
-                "labelled queries of (documents)",
+                "labeled queries of (documents)",
                 "pseudo-queries and whole documents: value: recall, unrelated, %",
                 "pseudo-queries: value: recall, unrelated, %",
-                "labelled queries: value: recall, unrelated, %",
+                "labeled queries: value: recall, unrelated, %",
             ],
             second,
         )

@@ -5,7 +5,7 @@
 DATA holds `duplicates/qqp-sample-{train,test}.tsv.gz` (question1, question2, is_duplicate) and
 `ingest/short-docs.jsonl.gz` (text). The questions of the test pairs are one collection. Its near-duplicates are found
 by es-sbert and by sentence-transformers' `paraphrase_mining` (torch, fp32, its defaults) with the same model; pairs
-that are not found count as the least similar. Average precision is that of scikit-learn over the labelled pairs. The
+that are not found count as the least similar. Average precision is that of scikit-learn over the labeled pairs. The
 threshold of F1 is the best one on the train pairs. A group calls two questions duplicates if both are in it.
 
 With --url, the first documents of short-docs are loaded into a new index, which is deleted at the end. Near-duplicates
@@ -48,7 +48,7 @@ Labels = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 
-class LabelledPairs:
+class LabeledPairs:
     """Pairs of questions.
 
     Attributes:
@@ -100,7 +100,7 @@ def best_threshold(labels: Labels, scores: Scores) -> float:
 
 def quality(data: Path, model: str) -> list[list[object]]:
     """A row for each contender."""
-    train, test = (LabelledPairs(data / "duplicates" / f"qqp-sample-{part}.tsv.gz") for part in ("train", "test"))
+    train, test = (LabeledPairs(data / "duplicates" / f"qqp-sample-{part}.tsv.gz") for part in ("train", "test"))
     rows: list[list[object]] = []
     with Encoder(model, device="cpu") as encoder:
         label = f"es-sbert ({encoder.info.variant})"
@@ -139,7 +139,7 @@ def quality(data: Path, model: str) -> list[list[object]]:
     return rows
 
 
-def _row(label: str, pairs: LabelledPairs, scores: Scores, threshold: float, took: float) -> list[object]:
+def _row(label: str, pairs: LabeledPairs, scores: Scores, threshold: float, took: float) -> list[object]:
     return [
         label,
         f"{100 * average_precision_score(pairs.labels, scores):.2f}",

@@ -29,7 +29,7 @@ from tests.browser import chromium
 
 CLUSTERS, WORDS = 40, 20
 SIZE = {"width": 1360, "height": 980}
-COLOURS = 200  # of the picture: half of the bytes, and nobody sees it
+COLORS = 200  # of the picture: half of the bytes, and nobody sees it
 SENTENCES, SHOWN_CLUSTERS = 6_000, 16
 
 # Sends an event a frame to the map; gives the times between frames and those of drawing, in milliseconds.
@@ -199,7 +199,7 @@ def picture(report: AnalysisReport, output: Path) -> None:
         page.wait_for_timeout(300)
         taken = Image.open(BytesIO(page.screenshot()))
     output.parent.mkdir(exist_ok=True)
-    taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(output, optimize=True)
+    taken.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(output, optimize=True)
 
 
 @click.command()

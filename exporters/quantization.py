@@ -61,8 +61,8 @@ def add_quantized_product(graph: GraphBuilder, x: str, name: str, weight: Floats
         magnitude = graph.add("Max", magnitude, graph.scalar(-lower))
     step = graph.add("Mul", magnitude, graph.scalar(1 / _MAX_INT8))  # (T,)
     # Rows are quantized with their own step in one pass, then multiplied as if the step were 1 and scaled afterwards.
-    centre = graph.add("Expand", graph.constant("centre", np.array([_ZERO_POINT], np.uint8)), graph.add("Shape", step))
-    levels = graph.add("QuantizeLinear", x, step, centre, axis=0)  # (T, in_features) uint8, 1 … 255
+    center = graph.add("Expand", graph.constant("centre", np.array([_ZERO_POINT], np.uint8)), graph.add("Shape", step))
+    levels = graph.add("QuantizeLinear", x, step, center, axis=0)  # (T, in_features) uint8, 1 … 255
     product = graph.add(
         "MatMulIntegerToFloat",
         levels,

@@ -24,7 +24,7 @@ from benchmarks.common import machine, replaced
 from benchmarks.reliability.kept import MAKER, NAME, PAGE, FaultRun, keep, section
 from es_sbert.encoder.encoder import Encoder
 from tests.faults.bench import Bench, FaultNotFelt
-from tests.faults.catalogue import FAULTS
+from tests.faults.catalog import FAULTS
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 from tests.faults.fault import EVERY_ENGINE, Fault

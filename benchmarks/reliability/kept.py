@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import table
-from tests.faults.catalogue import FAULTS
+from tests.faults.catalog import FAULTS
 from tests.faults.fault import EVERY_ENGINE, Fault
 
 RESULTS = Path(__file__).parents[1] / "results" / "reliability"

@@ -43,7 +43,7 @@ LAWS = {
 }
 
 
-def neighbour_exponents(points: Sequence[Point]) -> list[float]:
+def neighbor_exponents(points: Sequence[Point]) -> list[float]:
     """The exponent from each point to the next."""
     return [
         float(np.log(after / before) / np.log(larger / smaller))

@@ -11,7 +11,7 @@ from benchmarks.common import table
 from benchmarks.encode_peers.processor import KINDS
 from benchmarks.kept_runs import ROOT, load_text, processor_text, read_kinds, rounded_numbers, write_kind
 from benchmarks.scale.cells import Cell
-from benchmarks.scale.laws import LAWS, LogCurve, Point, fit_log_curve, neighbour_exponents, overall_exponent
+from benchmarks.scale.laws import LAWS, LogCurve, Point, fit_log_curve, neighbor_exponents, overall_exponent
 from benchmarks.scale.plan import GIGABYTE, Cluster, Costs, is_graph, machines_for_node, plan
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
@@ -177,7 +177,7 @@ def _growth_table(run: Run, figure: str, name: str, unit: str) -> str:
         values = dict(points)
         row = [law.title] + ([f"{law.formula}: {law.exponent:g}"] if figure == "seconds" else [])
         row += [_number(values[size]) if size in values else "–" for size in sizes]
-        row.append(", ".join(f"{exponent:.2f}" for exponent in neighbour_exponents(points)))
+        row.append(", ".join(f"{exponent:.2f}" for exponent in neighbor_exponents(points)))
         overall = overall_exponent(points)
         row.append("" if overall is None else f"{overall:.2f}")
         if figure == "megabytes":

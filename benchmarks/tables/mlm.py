@@ -1,4 +1,4 @@
-"""A small encoder trained by masked language modelling only: the start that BERT is in the paper.
+"""A small encoder trained by masked language modeling only: the start that BERT is in the paper.
 
 No encoder without sentence tuning is at hand without a hub; this one is made in minutes: BERT's architecture with two
 layers of width 128, all-MiniLM-L6-v2's vocabulary (not its weights), word embeddings that start from word2vec over the

@@ -60,7 +60,7 @@ def nli_part(lab: Lab, *, dev: bool) -> Path:
 
 
 def masked_start(lab: Lab) -> Path:
-    """An encoder without sentence tuning: two layers of 128, masked language modelling on the short documents."""
+    """An encoder without sentence tuning: two layers of 128, masked language modeling on the short documents."""
     return lab.folder("masked-start", lambda path: train_masked_language_model(lab.data, path, lab.profile.device))
 
 
@@ -125,7 +125,7 @@ def teacher(lab: Lab) -> Path:
 
 
 def augmented(lab: Lab, seed: int) -> Path:
-    """Regression on STSb-train and on neighbours that the teacher scores."""
+    """Regression on STSb-train and on neighbors that the teacher scores."""
     return lab.train(
         f"augmented-{seed}",
         "stsb-augmented",

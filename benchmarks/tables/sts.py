@@ -13,7 +13,7 @@ NOTE = (
     "Spearman's ρ × 100 of cosines, all pairs of a year together. Rows in italics are the paper's. STS15, STS16 and "
     "SICK-R are not at hand; the means are of STS12, 13, 14 and STSb for every row, the paper's included. word2vec "
     "trained on 451,640 short documents replaces GloVe, 69,544 pairs of nli-train replace SNLI and MultiNLI, and a "
-    "small encoder of our own replaces BERT (two layers of 128, masked language modelling on the same documents, from "
+    "small encoder of our own replaces BERT (two layers of 128, masked language modeling on the same documents, from "
     "word2vec embeddings). all-MiniLM-L6-v2 comes tuned on more than a billion pairs, NLI among them."
 )
 COLUMNS = ("sts12-test", "sts13-test", "sts14-test", "stsb-en-test")

@@ -31,7 +31,7 @@ def rows(lab: Lab) -> list[tuple[str, tuple[int, ...], Seeded]]:
     if lab.profile.name == "cpu":
         own.append(
             (
-                f"{base}, STSb and neighbours scored by a tuned all-mpnet-base-v2",
+                f"{base}, STSb and neighbors scored by a tuned all-mpnet-base-v2",
                 seeds,
                 lambda seed: (models.augmented(lab, seed), onnx),
             )

@@ -33,7 +33,7 @@ from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.adaptation.model_comparison import ModelComparison, compare_metrics, query_metrics
 from es_sbert.adaptation.pair_corpus import PairCorpus, PairDocument, add_generated_queries, build_corpus
 from es_sbert.adaptation.query_generator import generate_queries
-from es_sbert.adaptation.query_split import MOST_DEV, QuerySplit, labelled_pairs, split_queries
+from es_sbert.adaptation.query_split import MOST_DEV, QuerySplit, labeled_pairs, split_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Engine
@@ -203,8 +203,8 @@ class Adaptation:
             corpus.documents,
             held_out=self._settings.held_out,
             most_trained=self._settings.most_trained,
-            labelled=self._inputs.evaluated,
-            extra=labelled_pairs(self._inputs.trained, corpus.documents),
+            labeled=self._inputs.evaluated,
+            extra=labeled_pairs(self._inputs.trained, corpus.documents),
         )
         dropped = (
             f"; {pluralize(split.dropped, 'pair')} dropped, whose query or text occurs in another part, or nearly does"

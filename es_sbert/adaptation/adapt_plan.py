@@ -17,7 +17,7 @@ from es_sbert.adaptation.pair_corpus import PairSource, SplitPassages, build_cor
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.diagnostics.index_calibration import LabelledQuery
+from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
@@ -107,8 +107,8 @@ class AdaptInputs:
         trained: Labeled queries to train on, such as those of a search log with the documents that were opened.
     """
 
-    evaluated: Sequence[LabelledQuery] | None = None
-    trained: Sequence[LabelledQuery] = ()
+    evaluated: Sequence[LabeledQuery] | None = None
+    trained: Sequence[LabeledQuery] = ()
 
     def digest(self) -> str:
         """SHA-256 of all of them."""

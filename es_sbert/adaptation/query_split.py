@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from es_sbert.adaptation.pair_corpus import PairDocument
-from es_sbert.diagnostics.index_calibration import LabelledQuery
+from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.errors import SourceError
 from es_sbert.training.hard_negatives import normalized_text
 
@@ -70,7 +70,7 @@ def split_queries(
     *,
     held_out: int,
     most_trained: int,
-    labelled: Sequence[LabelledQuery] | None = None,
+    labeled: Sequence[LabeledQuery] | None = None,
     extra: Iterable[QueryPair] = (),
 ) -> QuerySplit:
     """Divide the pairs by document.
@@ -79,7 +79,7 @@ def split_queries(
         documents: The corpus, in random order.
         held_out: Number of held-out queries; fewer if there are not five times as many pairs.
         most_trained: Maximum number of pairs to train on.
-        labelled: Queries to evaluate with instead of those of held-out documents: documents whose `_id` is in `ids` are
+        labeled: Queries to evaluate with instead of those of held-out documents: documents whose `_id` is in `ids` are
             relevant.
         extra: Further pairs to train on, such as those of a search log.
 
@@ -87,14 +87,14 @@ def split_queries(
         SourceError: there are too few pairs or queries.
     """
     pairs = [QueryPair(document.query, row) for row, document in enumerate(documents) if document.query is not None]
-    if labelled is None:
+    if labeled is None:
         count = min(held_out, int(len(pairs) * _MOST_HELD_OUT))
         chosen, pairs = pairs[:count], pairs[count:]
         evaluated = _with_equal_documents(chosen, documents)
         held_out_rows = {row for query in evaluated for row in query.rows}
         excluded = held_out_rows | near_duplicates([document.text for document in documents], held_out_rows)
     else:
-        evaluated, excluded = _labelled_queries(labelled, documents), set()
+        evaluated, excluded = _labeled_queries(labeled, documents), set()
     extra = list(extra)
     extra_rows = {pair.row for pair in extra}  # their documents are trained on
     dev = [pair for pair in pairs if pair.row not in extra_rows][: min(MOST_DEV, int(len(pairs) * _DEV_SHARE))]
@@ -136,18 +136,18 @@ def _with_equal_documents(pairs: Sequence[QueryPair], documents: Sequence[PairDo
     return tuple(queries.values())
 
 
-def _labelled_queries(labelled: Sequence[LabelledQuery], documents: Sequence[PairDocument]) -> tuple[HeldOutQuery, ...]:
+def _labeled_queries(labeled: Sequence[LabeledQuery], documents: Sequence[PairDocument]) -> tuple[HeldOutQuery, ...]:
     """The queries that have a relevant document in the corpus."""
     rows: dict[str, list[int]] = {}
     for row, document in enumerate(documents):
         rows.setdefault(document.id, []).append(row)
-    found = (HeldOutQuery(query.text, tuple(row for id in query.ids for row in rows.get(id, ()))) for query in labelled)
+    found = (HeldOutQuery(query.text, tuple(row for id in query.ids for row in rows.get(id, ()))) for query in labeled)
     return tuple(query for query in found if query.rows)
 
 
-def labelled_pairs(labelled: Sequence[LabelledQuery], documents: Sequence[PairDocument]) -> list[QueryPair]:
-    """The pairs of labelled queries, one for each relevant document that is in the corpus."""
-    return [QueryPair(query.text, row) for query in _labelled_queries(labelled, documents) for row in query.rows]
+def labeled_pairs(labeled: Sequence[LabeledQuery], documents: Sequence[PairDocument]) -> list[QueryPair]:
+    """The pairs of labeled queries, one for each relevant document that is in the corpus."""
+    return [QueryPair(query.text, row) for query in _labeled_queries(labeled, documents) for row in query.rows]
 
 
 def near_duplicates(texts: Sequence[str], held_out: Collection[int]) -> frozenset[int]:

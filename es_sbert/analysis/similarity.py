@@ -512,7 +512,7 @@ def margin_pairs(
         UsageError: a number is out of range, a vector is zero or not finite, or the dimensions differ.
     """
     if neighbors < 1 or (k is not None and k < 1) or block < 1:
-        raise UsageError("`k`, `neighbors` and `block` must be positive", "Give numbers above 0.")
+        raise UsageError("k, neighbors and block must be positive", "Give numbers above 0.")
     check_cosine(min_cosine)
     # float64 takes twice the time of float32, but the block size must not change which pair has the greatest margin.
     one = first.astype(np.float64) / vector_lengths(first)[:, None]

@@ -187,7 +187,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
     from es_sbert.adaptation.adapt_plan import AdaptInputs, AdaptSettings
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.cli.analysis_input import engine_retrier
-    from es_sbert.diagnostics.index_calibration import read_labelled_queries
+    from es_sbert.diagnostics.index_calibration import read_labeled_queries
 
     chosen = shared.select_options(options, AdaptSettings.model_fields)
     settings = AdaptSettings(
@@ -198,8 +198,8 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
     )
     evaluated, trained = options["queries"], options["train_queries"]
     inputs = AdaptInputs(
-        None if evaluated is None else read_labelled_queries(evaluated),
-        () if trained is None else read_labelled_queries(trained),
+        None if evaluated is None else read_labeled_queries(evaluated),
+        () if trained is None else read_labeled_queries(trained),
     )
     if options["yes"] and not migrates:
         raise UsageError("--yes is given without --migrate, the only option that asks", "Add --migrate.")

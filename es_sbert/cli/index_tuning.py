@@ -167,18 +167,18 @@ def calibrate(
     \b
     Examples:
       es-sbert index calibrate docs --save
-      es-sbert index calibrate docs --queries labelled.jsonl --keep 0.9
+      es-sbert index calibrate docs --queries labeled.jsonl --keep 0.9
       es-sbert index calibrate docs --max-unrelated 0.001 --save
     """
     from es_sbert.diagnostics.calibration import calibration_lines
-    from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labelled_queries
+    from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labeled_queries
     from es_sbert.errors import UsageError
     from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
     from es_sbert.index.vector_field import save_min_cosine
 
     if keep is not None and max_unrelated is not None:
         raise UsageError("both --keep and --max-unrelated are given", "Give one of the two.")
-    labelled = None if queries is None else read_labelled_queries(queries)
+    labeled = None if queries is None else read_labeled_queries(queries)
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
         if save:
@@ -191,7 +191,7 @@ def calibrate(
                     "Leave --save out, and start the gateway with the value: es-sbert serve --min-cosine VALUE.",
                 )
             sample_options = shared.select_options(options, ("sample", "seed", "k"))
-            measured = index.measure(encoder, labelled, report=print_message, **sample_options)
+            measured = index.measure(encoder, labeled, report=print_message, **sample_options)
             report = index.calibrate(measured, 0.95 if keep is None else keep, max_unrelated)
         print_report(report.as_json(), calibration_lines(report), as_json=as_json)
         if save:

@@ -47,7 +47,7 @@ from es_sbert.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class LabelledQuery:
+class LabeledQuery:
     """A text to search for, and its relevant documents.
 
     Attributes:
@@ -63,7 +63,7 @@ _JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _LABELLED_REMEDY = 'Write one object a line: {"query": "a text", "ids": ["id of a relevant document", …]}.'
 
 
-def read_labelled_queries(path: Path) -> list[LabelledQuery]:
+def read_labeled_queries(path: Path) -> list[LabeledQuery]:
     """Read `{"query": …, "ids": […]}` from JSON Lines, also compressed; other keys are ignored.
 
     Raises:
@@ -82,7 +82,7 @@ def read_labelled_queries(path: Path) -> list[LabelledQuery]:
         if reason is not None:
             problems.add(line, reason)
             continue
-        queries.append(LabelledQuery(text, tuple(dict.fromkeys(map(str, ids)))))
+        queries.append(LabeledQuery(text, tuple(dict.fromkeys(map(str, ids)))))
     problems.check(_LABELLED_REMEDY)
     return queries
 
@@ -220,7 +220,7 @@ class CalibrationQueries:
         left_out: Reason → number of documents or queries that were left out for it.
     """
 
-    queries: Sequence[LabelledQuery]
+    queries: Sequence[LabeledQuery]
     relevant: Sequence[Sequence[Vectors]]
     kinds: Mapping[str, int]
     left_out: Mapping[str, int]
@@ -298,7 +298,7 @@ class IndexCalibrator:
     def measure(
         self,
         encoder: Encoder,
-        queries: Sequence[LabelledQuery] | None = None,
+        queries: Sequence[LabeledQuery] | None = None,
         *,
         sample: int = 1000,
         seed: int = 0,
@@ -343,7 +343,7 @@ class IndexCalibrator:
         if queries is None:
             wanted = self._pseudo_queries(encoder, sampled, left_out)
         else:
-            wanted = self._labelled(queries, left_out)
+            wanted = self._labeled(queries, left_out)
         report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
         # Searches of a byte field use rounded vectors.
@@ -398,7 +398,7 @@ class IndexCalibrator:
                 + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
                 "Give labeled queries with `queries=FILE`.",
             )
-        queries = [LabelledQuery(query.text, (document.id,)) for document, query in made]
+        queries = [LabeledQuery(query.text, (document.id,)) for document, query in made]
         kinds = dict(Counter(query.kind.value for _, query in made))
         return CalibrationQueries(queries, self._vectors_without_query(encoder, made), kinds, left_out)
 
@@ -435,7 +435,7 @@ class IndexCalibrator:
         query = make_pseudo_query(self._template, document.source, document.text)
         return query or "documents whose text is too short for a query"
 
-    def _labelled(self, queries: Sequence[LabelledQuery], left_out: Counter[str]) -> CalibrationQueries:
+    def _labeled(self, queries: Sequence[LabeledQuery], left_out: Counter[str]) -> CalibrationQueries:
         ids = list(dict.fromkeys(id for query in queries for id in query.ids))
         size = max(1, min(_PAGE, self._state.result_window) // 2)  # documents of several routings may share an id
         bodies: Iterator[Json] = (
@@ -449,7 +449,7 @@ class IndexCalibrator:
         hits = (hit for body in bodies for hit in self._engine.search(self.field.index, body)["hits"]["hits"])
         found = {document.id: document for document in self._read(hits, left_out)}
         kept = [
-            LabelledQuery(query.text, own) for query in queries if (own := tuple(id for id in query.ids if id in found))
+            LabeledQuery(query.text, own) for query in queries if (own := tuple(id for id in query.ids if id in found))
         ]
         left_out["labelled documents that the index does not hold with a vector"] += len(ids) - len(found)
         left_out["queries without a relevant document in the index"] += len(queries) - len(kept)
@@ -473,7 +473,7 @@ class IndexCalibrator:
         ]
         return CosineSample(relevant, passed, compared, self._nearest(wanted.queries, vectors, k))
 
-    def _nearest(self, queries: Sequence[LabelledQuery], vectors: Vectors, k: int) -> list[NearestHits]:
+    def _nearest(self, queries: Sequence[LabeledQuery], vectors: Vectors, k: int) -> list[NearestHits]:
         """The hits of the index's own search for each query, without a minimum cosine."""
         info, field = self._engine.info, self.field
         searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})

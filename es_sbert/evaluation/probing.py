@@ -52,7 +52,7 @@ _ITERATIONS = 2000
 
 
 @dataclass(frozen=True)
-class LabelledFeatures:
+class LabeledFeatures:
     """Features of some examples and their classes.
 
     Attributes:
@@ -63,9 +63,9 @@ class LabelledFeatures:
     features: NDArray[np.float32]
     classes: NDArray[np.str_]
 
-    def at(self, rows: NDArray[np.int64]) -> LabelledFeatures:
+    def at(self, rows: NDArray[np.int64]) -> LabeledFeatures:
         """Some of the examples."""
-        return LabelledFeatures(self.features[rows], self.classes[rows])
+        return LabeledFeatures(self.features[rows], self.classes[rows])
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def pair_features(first: NDArray[np.float32], second: NDArray[np.float32]) -> ND
     return np.hstack([np.abs(first - second), first * second])
 
 
-def evaluate_in_folds(examples: LabelledFeatures, *, folds: int = FOLDS) -> SentEvalResult:
+def evaluate_in_folds(examples: LabeledFeatures, *, folds: int = FOLDS) -> SentEvalResult:
     """Accuracy over stratified folds, shuffled by a fixed seed, with a penalty chosen for each.
 
     Raises:
@@ -109,7 +109,7 @@ def evaluate_in_folds(examples: LabelledFeatures, *, folds: int = FOLDS) -> Sent
 
 
 def evaluate_split(
-    train: LabelledFeatures, test: LabelledFeatures, dev: LabelledFeatures | None = None, *, folds: int = FOLDS
+    train: LabeledFeatures, test: LabeledFeatures, dev: LabeledFeatures | None = None, *, folds: int = FOLDS
 ) -> SentEvalResult:
     """Accuracy on given test examples.
 
@@ -128,7 +128,7 @@ def evaluate_split(
         raise SourceError("there are no examples to measure the classifier on", "Give at least one.")
     check_finite(test.features, *([dev.features] if dev is not None else []))
     scale = _mean_length_scale(train.features)
-    learned = LabelledFeatures(train.features * scale, train.classes)
+    learned = LabeledFeatures(train.features * scale, train.classes)
     cv: BaseCrossValidator
     if dev is None:
         cv, choosing = StratifiedKFold(folds, shuffle=True, random_state=0), learned
@@ -136,7 +136,7 @@ def evaluate_split(
         # −1: never left out; 0: the one fold that measures.
         cv = PredefinedSplit(np.repeat([-1, 0], [len(train.classes), len(dev.classes)]))
         features = np.vstack([learned.features, dev.features * scale])
-        choosing = LabelledFeatures(features, np.append(train.classes, dev.classes))
+        choosing = LabeledFeatures(features, np.append(train.classes, dev.classes))
     search = GridSearchCV(_classifier(), {"C": PENALTIES}, cv=cv, scoring="accuracy", refit=False)
     search.fit(choosing.features, choosing.classes)
     classifier = _classifier(**search.best_params_).fit(learned.features, learned.classes)
@@ -159,7 +159,7 @@ def _mean_length_scale(features: NDArray[np.float32]) -> np.float32:
     return np.float32(1 / mean) if mean > 0 else np.float32(1)
 
 
-def _check_classes(examples: LabelledFeatures, *, at_least: int) -> None:
+def _check_classes(examples: LabeledFeatures, *, at_least: int) -> None:
     check_finite(examples.features)
     names, counts = np.unique(examples.classes, return_counts=True)
     if len(names) < 2:

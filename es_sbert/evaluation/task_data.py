@@ -106,7 +106,7 @@ class ArgumentPairs:
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabeledTexts:
     """Texts, or pairs of texts, with classes.
 
     Attributes:
@@ -128,9 +128,9 @@ class ClassificationData:
     """
 
     name: str
-    train: LabelledTexts
-    dev: LabelledTexts | None = None
-    test: LabelledTexts | None = None
+    train: LabeledTexts
+    dev: LabeledTexts | None = None
+    test: LabeledTexts | None = None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from es_sbert.evaluation.task_data import (
     ClassificationData,
     DuplicatePairs,
     EvaluationTask,
-    LabelledTexts,
+    LabeledTexts,
     RetrievalCollection,
     StsPairs,
     TaskData,
@@ -193,7 +193,7 @@ def _read_classifications(files: Sequence[Path], limit: int | None, columns: Map
                 f"Give one file {base} with all examples, or {base}-train and {base}-test (and {base}-dev).",
             )
         parts = {
-            split: _read_labelled_texts(splits[split], limit, columns)
+            split: _read_labeled_texts(splits[split], limit, columns)
             for split in ("", "dev", "train", "test")
             if split in splits
         }
@@ -202,7 +202,7 @@ def _read_classifications(files: Sequence[Path], limit: int | None, columns: Map
     return found
 
 
-def _read_labelled_texts(path: Path, limit: int | None, columns: Mapping[str, str]) -> LabelledTexts:
+def _read_labeled_texts(path: Path, limit: int | None, columns: Mapping[str, str]) -> LabeledTexts:
     pairs = "sentence1" in columns or has_roles(path, ["sentence1", "sentence2"], columns)
     roles = ("sentence1", "sentence2") if pairs else ("text",)
     table = read_roles(path, [*roles, "label"], columns)
@@ -213,7 +213,7 @@ def _read_labelled_texts(path: Path, limit: int | None, columns: Mapping[str, st
             problems.add(line, "label is empty")
     problems.check("Give every example a label.")
     classes = [str(table.columns["label"][row]) for row in rows]
-    return LabelledTexts(tuple(texts_at(table, rows, *roles)), classes)
+    return LabeledTexts(tuple(texts_at(table, rows, *roles)), classes)
 
 
 def _dataset_name(path: Path) -> str:

@@ -25,14 +25,14 @@ from es_sbert.evaluation.pair_metrics import (
     subset_rows,
     triplet_accuracy,
 )
-from es_sbert.evaluation.probing import FOLDS, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
+from es_sbert.evaluation.probing import FOLDS, LabeledFeatures, evaluate_in_folds, evaluate_split, pair_features
 from es_sbert.evaluation.ranking_metrics import DEPTH, Run
 from es_sbert.evaluation.task_data import (
     ArgumentPairs,
     ClassificationData,
     DuplicatePairs,
     EvaluationTask,
-    LabelledTexts,
+    LabeledTexts,
     RetrievalCollection,
     StsPairs,
     TaskData,
@@ -171,16 +171,16 @@ def _evaluate_triplets(model: SentenceEmbedder, data: Triplets) -> ReportRow:
 
 
 def _evaluate_senteval(model: SentenceEmbedder, data: ClassificationData) -> ReportRow:
-    def labelled(examples: LabelledTexts) -> LabelledFeatures:
+    def labeled(examples: LabeledTexts) -> LabeledFeatures:
         vectors = embed_columns(model, *examples.texts)
         features = vectors[0] if len(vectors) == 1 else pair_features(*vectors)
-        return LabelledFeatures(features, np.array(examples.classes))
+        return LabeledFeatures(features, np.array(examples.classes))
 
-    train = labelled(data.train)
+    train = labeled(data.train)
     if data.test is None:
         result, part, size = evaluate_in_folds(train), f"{FOLDS} folds", len(train.classes)
     else:
-        test, dev = labelled(data.test), labelled(data.dev) if data.dev else None
+        test, dev = labeled(data.test), labeled(data.dev) if data.dev else None
         result, part, size = evaluate_split(train, test, dev), "test", len(test.classes)
     figures = {"accuracy": result.accuracy, "dev_accuracy": result.dev_accuracy}
     # SentEval reports F1 for pairs only (MRPC).

@@ -85,7 +85,7 @@ def start_cross_encoder(
     Raises:
         BundleInvalid: a file is missing or broken, weights are pickled, or the tokenizer does not separate two texts.
         UnsupportedArchitecture: transformers has no sequence classification for it, or it has modules that es-sbert
-            does not honour.
+            does not honor.
     """
     trained = is_cross_encoder(folder)
     model = read_cross_encoder(folder, name) if trained else _read_base(folder, name, labels)
@@ -233,7 +233,7 @@ def open_pair_scorer(folder: Path, *, name: str | None = None) -> CrossEncoder |
 
     Raises:
         BundleInvalid: the folder is not such a model, a file is missing or broken, or weights are pickled.
-        UnsupportedArchitecture: a network or score that es-sbert does not honour.
+        UnsupportedArchitecture: a network or score that es-sbert does not support.
     """
     if is_poly_encoder(folder):
         return open_poly_encoder(folder, name=name)
@@ -251,7 +251,7 @@ def open_poly_encoder(folder: Path, *, name: str | None = None) -> PolyEncoder:
 
     Raises:
         BundleInvalid: a file is missing or broken, the codes do not fit the encoder, or the format is a newer one.
-        UnsupportedArchitecture: a module that es-sbert does not honour.
+        UnsupportedArchitecture: a module that es-sbert does not support.
     """
     encoder = open_siamese_encoder(folder, name=name or folder.resolve().name)
     network = PolyEncoder(encoder, read_poly_codes(folder, encoder))

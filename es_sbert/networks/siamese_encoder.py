@@ -247,7 +247,7 @@ def open_siamese_encoder(
 
     Raises:
         BundleInvalid: a file is missing or broken, or weights are pickled.
-        UnsupportedArchitecture: a module that es-sbert does not honour.
+        UnsupportedArchitecture: a module that es-sbert does not support.
     """
     name = name or folder.resolve().name
     if (folder / "modules.json").exists():

@@ -12,7 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from tests.faults import disk, engine, process, wire, writers
 from tests.faults.bench import Bench, FaultNotFelt
-from tests.faults.catalogue import FAULTS
+from tests.faults.catalog import FAULTS
 from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 from tests.faults.fault import Fault

@@ -428,7 +428,7 @@ def test_calibrate_recommends_min_cosine(
         {"id": f"d{number}", "text": f"This is about a {subject}. The {subject} is well known to people of the town."}
         for number, subject in enumerate(subjects)
     ]
-    file, labelled = tmp_path / "docs.jsonl", tmp_path / "labelled.jsonl"
+    file, labeled = tmp_path / "docs.jsonl", tmp_path / "labeled.jsonl"
     file.write_bytes(b"".join(orjson.dumps(document) + b"\n" for document in documents))
     assert run("ingest", "--index", index, file, "--id-field", "id", url=es9_url).code == 0
 
@@ -463,17 +463,17 @@ def test_calibrate_recommends_min_cosine(
     refused = run("index", "calibrate", index, "--max-unrelated", "0.01", "--keep", "0.9", url=es9_url)
     assert_refused(refused, "both --keep and --max-unrelated", "one of the two")
 
-    labelled.write_bytes(
+    labeled.write_bytes(
         b"".join(
             orjson.dumps({"query": f"somebody mentioned the {subject}", "ids": [f"d{number}"]}) + b"\n"
             for number, subject in enumerate(subjects)
         )
     )
-    done = run("index", "calibrate", index, "--queries", labelled, url=es9_url)
+    done = run("index", "calibrate", index, "--queries", labeled, url=es9_url)
     assert done.code == 0, done.err
     assert "10 labeled queries, compared with a sample of 10 documents" in done.out
     assert "precision" in done.out
-    labelled.write_text('{"query": "storms", "ids": "d1"}\n')
-    refused = run("index", "calibrate", index, "--queries", labelled, url=es9_url)
-    assert_refused(refused, "labelled.jsonl, line 1: ids is not a list of document ids", '{"query": "a text"')
+    labeled.write_text('{"query": "storms", "ids": "d1"}\n')
+    refused = run("index", "calibrate", index, "--queries", labeled, url=es9_url)
+    assert_refused(refused, "labeled.jsonl, line 1: ids is not a list of document ids", '{"query": "a text"')
     assert_refused(run("index", "calibrate", "test-nowhere", url=es9_url), "no index 'test-nowhere'", "index create")

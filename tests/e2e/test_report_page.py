@@ -138,7 +138,7 @@ class ReportPage:
         return str(self.page.evaluate(f"{drawn}.then(() => document.getElementById('map-canvas').toDataURL())"))
 
     def wait_for_other_pixels(self, before: str) -> None:
-        """Wait until the map shows something else: the browser tells of a new colour scheme when it has time."""
+        """Wait until the map shows something else: the browser tells of a new color scheme when it has time."""
         self.page.wait_for_function(
             "before => document.getElementById('map-canvas').toDataURL() !== before", arg=before
         )
@@ -383,7 +383,7 @@ def test_differing_words_are_marked_side_by_side(open_report: OpenReport) -> Non
     assert sides[1] is not None
     assert sides[0]["y"] == sides[1]["y"]
     lines = row.locator("del").evaluate_all("all => all.map(one => getComputedStyle(one).textDecorationLine)")
-    assert lines == ["underline", "underline"]  # not by colour alone
+    assert lines == ["underline", "underline"]  # not by color alone
 
     tab.groups.nth(0).click()
     expect(tab.details.locator(".comparison")).to_have_count(2)
@@ -495,7 +495,7 @@ def test_overlapping_points_are_listed_separately(open_report: OpenReport) -> No
     expect(tab.details.locator("ol > li")).to_have_count(3)
 
 
-def test_colours_follow_system_until_chosen(open_report: OpenReport) -> None:
+def test_colors_follow_system_until_chosen(open_report: OpenReport) -> None:
     tab = open_report(clusters(), color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     dark, dark_map = tab.page.evaluate(ground), tab.map_pixels()

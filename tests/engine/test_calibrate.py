@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from es_sbert.diagnostics.calibration import COSINE_GRID
-from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabelledQuery
+from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabeledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
@@ -119,11 +119,11 @@ def test_seed_selects_same_documents(filled: str, engine: Engine, encoder: Encod
     assert 0 < report.calibration.recommended.row.min_cosine < 1
 
 
-def test_labelled_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
+def test_labeled_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
     queries = [
-        LabelledQuery("what is known of the guitar", ("d1", "d21", "gone")),
-        LabelledQuery("storms", ("d2", "d42", "d62")),
-        LabelledQuery("nothing", ("gone", "bare")),
+        LabeledQuery("what is known of the guitar", ("d1", "d21", "gone")),
+        LabeledQuery("storms", ("d2", "d42", "d62")),
+        LabeledQuery("nothing", ("gone", "bare")),
     ]
     found = IndexCalibrator(engine, filled, "embedding").measure(encoder, queries, sample=1000, k=COUNT)
     assert [query.ids for query in found.queries.queries] == [("d1", "d21"), ("d2", "d42", "d62")]
@@ -143,7 +143,7 @@ def test_labelled_queries_match_numpy(filled: str, engine: Engine, encoder: Enco
 
 def test_recommended_min_cosine_keeps_recall_in_search(filled: str, engine: Engine, encoder: Encoder) -> None:
     index = IndexCalibrator(engine, filled, "embedding")
-    queries = [LabelledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
+    queries = [LabeledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
     report = index.calibrate(index.measure(encoder, queries, k=COUNT), keep=0.7)
     row = report.calibration.recommended.row
     kept = 0
@@ -203,10 +203,10 @@ def test_passages_exclude_query_and_score_by_nearest(
         rest = encoder.encode([text[end : passages[0]["end"]].strip()], "document")[0]
         expected = max(float(vector @ each / np.linalg.norm(each)) for each in [rest, *later])
         assert cosines.tolist() == [pytest.approx(expected, abs=CLOSE)]
-    [labelled] = index.measure(encoder, [LabelledQuery("a violin", ("d8",))]).cosines.relevant
+    [labeled] = index.measure(encoder, [LabeledQuery("a violin", ("d8",))]).cosines.relevant
     vector = encoder.encode(["a violin"], "query")[0]
     own = [vector_of(passage, "vector") for passage in held["d8"]["embedding"]]
-    assert labelled.tolist() == [
+    assert labeled.tolist() == [
         pytest.approx(max(float(vector @ each / np.linalg.norm(each)) for each in own), abs=CLOSE)
     ]
 
@@ -251,7 +251,7 @@ def test_invalid_calibrations_are_refused(
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
         index.measure(other)  # type: ignore[arg-type]
     with pytest.raises(IndexMismatch, match="none of the 2 labeled documents with a vector, such as 'x'") as caught:
-        index.measure(encoder, [LabelledQuery("a", ("x", "y"))])
+        index.measure(encoder, [LabeledQuery("a", ("x", "y"))])
     assert "_id" in caught.value.remedy
     info = encoder.info
     ensure_vector_field(
@@ -263,13 +263,13 @@ def test_invalid_calibrations_are_refused(
         IndexCalibrator(engine, index_name, "embedding").measure(encoder)
     assert f"`es-sbert index create {index_name} --text-field FIELD`" in caught.value.remedy
     with pytest.raises(IndexMismatch, match="no document of") as caught:
-        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
+        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabeledQuery("a", ("x",))])
     assert f"`es-sbert ingest --index {index_name}`" in caught.value.remedy
     vector = vector_value(engine.info, random_vectors(1, info.dimensions)[0])
     lines = (orjson.dumps({"index": {"_id": "x"}}), orjson.dumps({"embedding": vector}))
     assert all(result.ok for result in engine.bulk(index_name, b"\n".join(lines) + b"\n"))
     with pytest.raises(IndexMismatch, match="holds no unrelated document"):
-        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabelledQuery("a", ("x",))])
+        IndexCalibrator(engine, index_name, "embedding").measure(encoder, [LabeledQuery("a", ("x",))])
 
 
 class _OtherModel:

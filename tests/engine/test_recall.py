@@ -78,11 +78,11 @@ def test_recall_of_text_queries_matches_numpy(
         assert 0 < row.median_ms <= row.p95_ms
     means = [row.recall.mean for row in report.rows]
     assert means[0] < means[-1]
-    # Random vectors have many neighbours of nearly the same cosine, which one byte a dimension confuses.
+    # Random vectors have many neighbors of nearly the same cosine, which one byte a dimension confuses.
     assert means[-1] > (0.5 if oversample == 1.0 else 0.9)
 
 
-def test_documents_are_not_their_own_neighbours(measured: tuple[Engine, dict[str, VectorField]]) -> None:
+def test_documents_are_not_their_own_neighbors(measured: tuple[Engine, dict[str, VectorField]]) -> None:
     engine, field = measured[0], measured[1]["hnsw"]
     queries = sample_queries(engine, field, 30, seed=3)
     again = sample_queries(engine, field, 30, seed=3)

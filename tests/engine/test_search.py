@@ -205,7 +205,7 @@ def test_oversampling_improves_recall_when_quantized(flat: SemanticIndex, corpus
     quantized = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
 
     def found(oversample: float) -> int:
-        """How many of the true neighbours come back."""
+        """How many of the true neighbors come back."""
         hits = 0
         for vector in corpus.vectors[:QUERIES]:
             truth = {hit.id for hit in flat.search_vector(vector, 10)}

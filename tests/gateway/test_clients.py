@@ -21,7 +21,7 @@ from tests.node import EXAMPLES, install_node_project
 from tests.programs import program, run
 
 CLIENTS = EXAMPLES / "clients"
-_COLOUR = re.compile(r"\x1b\[\d*m")  # Maven resets colours even where it writes to no terminal
+_COLOR = re.compile(r"\x1b\[\d*m")  # Maven resets colors even where it writes to no terminal
 _ELASTICSEARCH = ("match on semantic", "semantic query", "knn with query_vector_builder")
 
 
@@ -52,7 +52,7 @@ def _found(command: Sequence[str], folder: Path, gateway: str, index: str) -> di
     Were the gateway not to embed what is written, the articles would have lost their vectors, and nothing be found.
     """
     printed = run(command, folder=folder, environment={"GATEWAY": gateway, "INDEX": index})
-    indexed, *found = _COLOUR.sub("", printed).splitlines()
+    indexed, *found = _COLOR.sub("", printed).splitlines()
     assert indexed == f"{len(articles())} articles indexed"
     return dict(line.split(": ", 1) for line in found)
 

@@ -1,4 +1,4 @@
-"""`docker-compose.yml` and `Dockerfile` against the compose specification, each other and the catalogue."""
+"""`docker-compose.yml` and `Dockerfile` against the compose specification, each other and the catalog."""
 
 from __future__ import annotations
 

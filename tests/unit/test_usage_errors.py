@@ -81,7 +81,7 @@ class _Client:
 def test_an_engine_refuses_bad_arguments_as_such() -> None:
     with pytest.raises(UsageError, match="not with this engine"):
         _Client().refuse()
-    with pytest.raises(RequestFailed, match="sent an answer that Elasticsearch 9 does not give"):
+    with pytest.raises(RequestFailed, match="sent an answer that is not in the format of Elasticsearch 9"):
         _Client().misread()
 
 

@@ -32,17 +32,17 @@ groups.forEach(({ members }, number) => {
 });
 
 // Each of the largest groups has its own color. Pairs share one color, because they all have the same size.
-const COLOURED = 10;
+const COLORED = 10;
 const NO_GROUP = 0;
 const OTHER_GROUP = 1;
-const FIRST_COLOUR = 2;
-const coloured = isPairs ? [] : groups
+const FIRST_COLOR = 2;
+const colored = isPairs ? [] : groups
   .map((_, number) => number)
   .sort((one, two) => groups[two].size - groups[one].size || one - two)
-  .slice(0, COLOURED);
-const classOfGroup = new Uint8Array(groups.length).fill(isPairs ? FIRST_COLOUR : OTHER_GROUP);
-coloured.forEach((group, place) => { classOfGroup[group] = FIRST_COLOUR + place; });
-const CLASS_COUNT = FIRST_COLOUR + COLOURED;
+  .slice(0, COLORED);
+const classOfGroup = new Uint8Array(groups.length).fill(isPairs ? FIRST_COLOR : OTHER_GROUP);
+colored.forEach((group, place) => { classOfGroup[group] = FIRST_COLOR + place; });
+const CLASS_COUNT = FIRST_COLOR + COLORED;
 const classOf = Uint8Array.from(groupOf, (group) => (group === -1 ? NO_GROUP : classOfGroup[group]));
 
 // The decimals of cosines in the output of the commands.

@@ -51,7 +51,7 @@ class GroupList {
 
   #button(number, go) {
     const { size, members, kept } = groups[number];
-    const largest = groups[coloured[0]]?.size ?? 1;
+    const largest = groups[colored[0]]?.size ?? 1;
     const bar = element("span", { class: "size", "aria-hidden": "true" });
     bar.style.width = `${Math.max(1, (100 * size) / largest)}%`;
     return element(
@@ -136,15 +136,15 @@ function overviewOf(number, go) {
 /** Show the legend of the map, with a button for each entry that has texts to list. */
 function showLegend(go, goToUngrouped) {
   const { total } = report;
-  const named = coloured.reduce((sum, number) => sum + groups[number].size, 0);
+  const named = colored.reduce((sum, number) => sum + groups[number].size, 0);
   const others = groups.some((_, number) => classOfGroup[number] === OTHER_GROUP);
   const rest = total.grouped - named;
   const item = (number, words) => element("li", {}, element("span", { class: `swatch c${number}`, "aria-hidden": "true" }), words);
   byId("legend").replaceChildren(
-    ...coloured.map((number) => element("li", {}, groupButton(number, go, [
+    ...colored.map((number) => element("li", {}, groupButton(number, go, [
       element("bdi", {}, beginning(nameOf(number), LABEL_LENGTH)), ` (${numbers.format(groups[number].size)})`,
     ]))),
-    ...(isPairs && groups.length > 0 ? [item(FIRST_COLOUR, `in a pair (${numbers.format(total.grouped)})`)] : []),
+    ...(isPairs && groups.length > 0 ? [item(FIRST_COLOR, `in a pair (${numbers.format(total.grouped)})`)] : []),
     ...(others ? [item(OTHER_GROUP, `other ${kind.many} (${numbers.format(rest)})`)] : []),
     ...(total.texts > total.grouped ? [element("li", {}, element(
       "button",

@@ -50,7 +50,7 @@ function chooseTheme(value) {
   if (value === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = value;
   try { localStorage.setItem("es-sbert-theme", value); } catch { /* The choice is not remembered. */ }
-  map.readColours();
+  map.readColors();
 }
 
 document.body.dataset.kind = report.kind;
@@ -67,7 +67,7 @@ showDetails(-1, (number) => select(number));
 
 byId("theme").value = document.documentElement.dataset.theme ?? "system";
 byId("theme").addEventListener("change", ({ target: { value } }) => chooseTheme(value));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.readColours());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.readColors());
 byId("zoom-in").addEventListener("click", () => map.zoom(1.4));
 byId("zoom-out").addEventListener("click", () => map.zoom(1 / 1.4));
 byId("zoom-all").addEventListener("click", () => map.showAll());

@@ -17,7 +17,7 @@ class TextMap {
   #grid = new PointGrid(x, y);
   #all = byClass(Array.from({ length: textCount }, (_, text) => text));
   #bounds = boundsOf(this.#all.order);
-  #labels = isClusters ? coloured.map((group) => ({ group, ...middleOf(groups[group].members) })) : [];
+  #labels = isClusters ? colored.map((group) => ({ group, ...middleOf(groups[group].members) })) : [];
   #highlighted = null;
   #selected = -1;
   #hovered = -1;
@@ -32,24 +32,24 @@ class TextMap {
   constructor(choose, tell) {
     this.choose = choose;
     this.tell = tell;
-    this.readColours();
+    this.readColors();
     new ResizeObserver(() => this.#resize()).observe(this.#canvas);
     this.#listen();
   }
 
   /** Read the colors of the theme from elements that have them. */
-  readColours() {
-    const colourOf = (node, property) => getComputedStyle(node)[property].match(/[\d.]+/g).slice(0, 3).map(Number);
+  readColors() {
+    const colorOf = (node, property) => getComputedStyle(node)[property].match(/[\d.]+/g).slice(0, 3).map(Number);
     const probe = element("span", { class: "swatch", hidden: true });
     byId("map-frame").append(probe);
-    this.colours = Array.from({ length: CLASS_COUNT }, (_, number) => {
+    this.colors = Array.from({ length: CLASS_COUNT }, (_, number) => {
       probe.className = `swatch c${number}`;
-      return colourOf(probe, "backgroundColor");
+      return colorOf(probe, "backgroundColor");
     });
     probe.remove();
     const style = getComputedStyle(this.#canvas);
-    this.ground = colourOf(this.#canvas, "backgroundColor");
-    this.ink = colourOf(this.#canvas, "color");
+    this.ground = colorOf(this.#canvas, "backgroundColor");
+    this.ink = colorOf(this.#canvas, "color");
     this.font = `600 13px ${style.fontFamily}`;
     this.#redraw();
   }
@@ -133,12 +133,12 @@ class TextMap {
     const radius = this.#radius() * ratio;
     this.raster.clear(this.ground);
     const faint = this.#highlighted !== null;
-    this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colours[number], this.ground, 0.3) : this.colours[number]));
+    this.#drawPoints(this.#all, place, radius, (number) => (faint ? mixed(this.colors[number], this.ground, 0.3) : this.colors[number]));
     if (faint) {
       if (this.#highlighted.order.length <= OUTLINED) {
         this.#drawPoints(this.#highlighted, place, 1.5 * radius + 1.5 * ratio, () => this.ink);
       }
-      this.#drawPoints(this.#highlighted, place, 1.5 * radius, (number) => this.colours[number]);
+      this.#drawPoints(this.#highlighted, place, 1.5 * radius, (number) => this.colors[number]);
     }
     this.raster.put(this.#context);
     this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -147,10 +147,10 @@ class TextMap {
     this.#drawHovered();
   }
 
-  #drawPoints({ order, starts }, place, radius, colourOf) {
+  #drawPoints({ order, starts }, place, radius, colorOf) {
     for (let number = 0; number < CLASS_COUNT; number += 1) {
       const size = number === NO_GROUP ? 0.75 * radius : radius;
-      this.raster.discs(order, starts[number], starts[number + 1], x, y, place, size, colourOf(number));
+      this.raster.discs(order, starts[number], starts[number + 1], x, y, place, size, colorOf(number));
     }
   }
 
@@ -353,7 +353,7 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], A
 
 const groupNote = (group) => (group === -1 ? kind.none : `${nameOf(group)}, ${figuresOf(group)}`);
 
-const mixed = (colour, ground, part) => colour.map((value, place) => Math.round(value * part + ground[place] * (1 - part)));
+const mixed = (color, ground, part) => color.map((value, place) => Math.round(value * part + ground[place] * (1 - part)));
 
 const overlaps = (one, two) => one.left < two.right && two.left < one.right && one.top < two.bottom && two.top < one.bottom;
 

@@ -37,8 +37,8 @@ class Raster {
     this.masks = new Map();
   }
 
-  clear(colour) {
-    this.pixels.fill(packed(colour));
+  clear(color) {
+    this.pixels.fill(packed(color));
   }
 
   /** The disc of a radius, as offsets of pixels and parts of 256. */
@@ -59,15 +59,15 @@ class Raster {
    *
    * `place` is `{scale, left, top}`: a point lies at x · scale + left, y · scale + top, in pixels of the canvas.
    */
-  discs(points, first, end, xs, ys, place, radius, colour) {
+  discs(points, first, end, xs, ys, place, radius, color) {
     const { offsets, covers } = this.#discOf(radius);
     const { pixels, width, height } = this;
     const { scale } = place;
     const left = place.left + Raster.MARGIN + 0.5;
     const top = place.top + Raster.MARGIN + 0.5;
     const reach = Math.ceil(radius) + 1;
-    const whole = packed(colour);
-    const [red, green, blue] = colour;
+    const whole = packed(color);
+    const [red, green, blue] = color;
     for (let at = first; at < end; at += 1) {
       const point = points[at];
       const column = Math.floor(xs[point] * scale + left);

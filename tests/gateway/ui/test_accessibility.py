@@ -1,4 +1,4 @@
-"""The page is usable by everybody: axe's rules, small screens, large type, dark and forced colours, less motion."""
+"""The page is usable by everybody: axe's rules, small screens, large type, dark and forced colors, less motion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "be
 
 
 def expect_accessible(page: SearchPage) -> None:
-    """No rule of axe-core is broken: names, roles, order of headings, contrast of colours, sizes of targets, …"""
+    """No rule of axe-core is broken: names, roles, order of headings, contrast of colors, sizes of targets, …"""
     result = Axe().run(page.page, options=RULES)
     assert result.violations_count == 0, result.generate_report()
 
@@ -100,7 +100,7 @@ def test_page_structure_for_screen_readers(page: SearchPage, dated_index: str) -
     """)
 
 
-def test_colours_follow_system_until_chosen(open_page: OpenPage, gateway: str, dated_index: str) -> None:
+def test_colors_follow_system_until_chosen(open_page: OpenPage, gateway: str, dated_index: str) -> None:
     page = open_page(gateway, color_scheme="dark")
     page.open(index=dated_index)
     ground = "getComputedStyle(document.body).backgroundColor"

@@ -98,7 +98,7 @@ def test_windowed_bulk_equals_single_requests(
         assert source["parts_meta"]["text_hash"] == text_hash(f"{source['title']}. {source['text']}")
 
 
-def test_each_window_honours_encoding_and_filter_path(
+def test_each_window_honors_encoding_and_filter_path(
     engine_url: str, client: httpx.Client, empty: str, unknown: str, tiny_encoder: Encoder
 ) -> None:
     actions: list[Action] = [

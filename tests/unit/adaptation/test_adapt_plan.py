@@ -22,7 +22,7 @@ from es_sbert.adaptation.adapt_plan import (
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.cli.adapt import default_name
-from es_sbert.diagnostics.index_calibration import LabelledQuery
+from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.errors import UsageError
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.runtime.tokenizer import SentenceTokenizer
@@ -74,7 +74,7 @@ def test_only_fields_that_may_hold_words_are_looked_at() -> None:
 
 
 def test_digest_tells_queries_apart() -> None:
-    one, other = [LabelledQuery("a", ("1",))], [LabelledQuery("a", ("2",))]
+    one, other = [LabeledQuery("a", ("1",))], [LabeledQuery("a", ("2",))]
     inputs = [AdaptInputs(), AdaptInputs([]), AdaptInputs(one), AdaptInputs(other), AdaptInputs(None, one)]
     assert len({each.digest() for each in inputs}) == len(inputs)
     assert AdaptInputs(one).digest() == AdaptInputs(list(one)).digest()

@@ -14,8 +14,8 @@ from es_sbert.adaptation.pair_corpus import (
     split_sentence,
     strip_heading,
 )
-from es_sbert.adaptation.query_split import MIN_HELD_OUT, QueryPair, labelled_pairs, near_duplicates, split_queries
-from es_sbert.diagnostics.index_calibration import LabelledQuery
+from es_sbert.adaptation.query_split import MIN_HELD_OUT, QueryPair, labeled_pairs, near_duplicates, split_queries
+from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.errors import SourceError
 from es_sbert.index.document_sample import SampledDocument
 from es_sbert.index.text_template import TextTemplate
@@ -149,14 +149,12 @@ def test_held_out_queries_are_at_most_a_fifth() -> None:
     assert len(split_queries(documents_of(200), held_out=500, most_trained=1000).held_out) == 40
 
 
-def test_labelled_queries_replace_those_of_documents() -> None:
+def test_labeled_queries_replace_those_of_documents() -> None:
     documents = documents_of(100)
-    labelled = [LabelledQuery(f"a question {number}", (f"d{number}", "gone")) for number in range(30)]
-    labelled += [LabelledQuery("no document", ("gone",)), LabelledQuery("query 50", ("d50",))]
-    extra = labelled_pairs(
-        [LabelledQuery("from a log", ("d1", "d2")), LabelledQuery("A question 3", ("d9",))], documents
-    )
-    split = split_queries(documents, held_out=500, most_trained=1000, labelled=labelled, extra=extra)
+    labeled = [LabeledQuery(f"a question {number}", (f"d{number}", "gone")) for number in range(30)]
+    labeled += [LabeledQuery("no document", ("gone",)), LabeledQuery("query 50", ("d50",))]
+    extra = labeled_pairs([LabeledQuery("from a log", ("d1", "d2")), LabeledQuery("A question 3", ("d9",))], documents)
+    split = split_queries(documents, held_out=500, most_trained=1000, labeled=labeled, extra=extra)
     assert [query.rows for query in split.held_out] == [*((number,) for number in range(30)), (50,)]
     # The titles of all documents are trained on, but for one that is a held-out query too.
     assert len(split.train) + len(split.dev) == 100 - 1 + 2

@@ -21,7 +21,7 @@ from benchmarks.scale.laws import (
     LogCurve,
     expected_seconds,
     fit_log_curve,
-    neighbour_exponents,
+    neighbor_exponents,
     overall_exponent,
 )
 from benchmarks.scale.plan import Cluster, Costs, machines_for_node, plan
@@ -51,9 +51,9 @@ _COSTS = Costs(
 
 def test_exponents_of_a_power_law() -> None:
     points = [(count, 3e-6 * count**2) for count in (1_000, 10_000, 450_000)]
-    assert neighbour_exponents(points) == pytest.approx([2.0, 2.0])
+    assert neighbor_exponents(points) == pytest.approx([2.0, 2.0])
     assert overall_exponent(points) == pytest.approx(2.0)
-    assert neighbour_exponents(points[:1]) == []
+    assert neighbor_exponents(points[:1]) == []
     assert overall_exponent(points[:1]) is None
 
 

@@ -1,4 +1,4 @@
-"""A model folder is read as sentence-transformers reads it, and refused where it cannot be honoured."""
+"""A model folder is read as sentence-transformers reads it, and refused if that is not possible."""
 
 import json
 from collections.abc import Callable

@@ -142,11 +142,11 @@ def test_value_by_share_of_unrelated_is_the_lowest_that_few_enough_reach() -> No
         assert found.low <= found.row.min_cosine <= found.high
         assert found.overlaps == (target > 0.05)
     chosen = calibrate(sample, 0.95, 0.01)
-    text = "\n".join(calibration_lines(replace(report_of(chosen, labelled=True), max_unrelated=0.01)))
+    text = "\n".join(calibration_lines(replace(report_of(chosen, labeled=True), max_unrelated=0.01)))
     assert "Recommended to let at most 0.01 of the unrelated documents pass: 0.99" in text
 
 
-def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
+def report_of(calibration: Calibration, *, labeled: bool) -> CalibrationReport:
     return CalibrationReport(
         index="docs",
         field="embedding",
@@ -154,8 +154,8 @@ def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
         documents=20_000,
         sample=100,
         queries=4,
-        labelled=labelled,
-        kinds={} if labelled else {"first sentence": 4},
+        labelled=labeled,
+        kinds={} if labeled else {"first sentence": 4},
         left_out={"documents without a vector": 7},
         k=10,
         keep=0.75,
@@ -167,7 +167,7 @@ def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
 
 def test_report_ends_with_the_command_to_run() -> None:
     queries = [([0.5], [0.1] * 99 + [0.45], [0.5, 0.45, 0.1])] * 4
-    lines = calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=True))
+    lines = calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labeled=True))
     assert lines[-1] == (
         "Use it for all searches: `es-sbert serve --min-cosine 0.50`, or in one request: "
         '`{"match": {"semantic": {"query": "…", "min_cosine": 0.50}}}`'
@@ -183,7 +183,7 @@ def test_report_ends_with_the_command_to_run() -> None:
 
 def test_report_explains_pseudo_queries_and_overlaps() -> None:
     queries = [([0.5], [0.6] * 50 + [0.1] * 50, [0.6, 0.5])] * 4
-    text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=False)))
+    text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labeled=False)))
     assert "4 queries made of documents (first sentence: 4)" in text
     assert "not real queries" in text
     assert "a minimum cosine does not separate them from relevant ones" in text

@@ -1,4 +1,4 @@
-"""Exact neighbours, page by page, against all at once."""
+"""Exact neighbors, page by page, against all at once."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from es_sbert.evaluation.task_data import (
     ClassificationData,
     DuplicatePairs,
     EvaluationTask,
-    LabelledTexts,
+    LabeledTexts,
     RetrievalCollection,
     StsPairs,
     TaskData,
@@ -113,7 +113,7 @@ def test_argument_with_a_pair_scorer() -> None:
 
 def test_transfer_in_folds() -> None:
     vectors = {text: [float(label), 1 - float(label)] for text, label in zip(TEXTS, CLASSES, strict=True)}
-    data = ClassificationData("MR", LabelledTexts((TEXTS,), CLASSES))
+    data = ClassificationData("MR", LabeledTexts((TEXTS,), CLASSES))
     row = only(run_task(FixedEmbedder(vectors), EvaluationTask.TRANSFER, [data]).rows)
     assert (row.part, row.size, row.unit) == ("10 folds", 60, "examples")
     assert row.figures == {"accuracy": 100.0, "dev_accuracy": 100.0}
@@ -126,8 +126,8 @@ def test_transfer_of_pairs_in_given_splits() -> None:
     others = [f"other {number}" for number in range(60)]
     for text, other, label in zip(TEXTS, others, CLASSES, strict=True):
         embedder.vectors[other] = (embedder.vectors[text] + (label == "0") * random.choice([-9, 9])).astype(np.float32)
-    train = LabelledTexts((TEXTS[:40], others[:40]), CLASSES[:40])
-    test = LabelledTexts((TEXTS[40:], others[40:]), CLASSES[40:])
+    train = LabeledTexts((TEXTS[:40], others[:40]), CLASSES[:40])
+    test = LabeledTexts((TEXTS[40:], others[40:]), CLASSES[40:])
     row = only(run_task(embedder, EvaluationTask.TRANSFER, [ClassificationData("MRPC", train, None, test)]).rows)
     assert (row.part, row.size) == ("test", 20)
     assert row.figures == {"accuracy": 100.0, "dev_accuracy": 100.0, "f1": 100.0}
@@ -149,7 +149,7 @@ def test_retrieval_excludes_the_query_and_uses_prompts() -> None:
     ("task", "data"),
     [
         (EvaluationTask.TRIPLET, TRIPLETS),
-        (EvaluationTask.TRANSFER, ClassificationData("MR", LabelledTexts((TEXTS,), CLASSES))),
+        (EvaluationTask.TRANSFER, ClassificationData("MR", LabeledTexts((TEXTS,), CLASSES))),
         (EvaluationTask.RETRIEVAL, COLLECTION),
     ],
 )

@@ -7,19 +7,19 @@ from sklearn.metrics import f1_score
 
 from es_sbert.errors import ModelError, SourceError
 from es_sbert.evaluation import probing
-from es_sbert.evaluation.probing import PENALTIES, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
+from es_sbert.evaluation.probing import PENALTIES, LabeledFeatures, evaluate_in_folds, evaluate_split, pair_features
 
 
-def examples(count: int, seed: int, *, shift: float = 1.0, classes: int = 2, length: float = 1.0) -> LabelledFeatures:
+def examples(count: int, seed: int, *, shift: float = 1.0, classes: int = 2, length: float = 1.0) -> LabeledFeatures:
     """Classes that overlap a little."""
     random = np.random.default_rng(seed)
     numbers = np.arange(count) % classes
     features = random.normal(size=(count, 5))
     features[np.arange(count), numbers] += shift
-    return LabelledFeatures((length * features).astype(np.float32), numbers.astype(str))
+    return LabeledFeatures((length * features).astype(np.float32), numbers.astype(str))
 
 
-def by_hand(train: LabelledFeatures, dev: LabelledFeatures, test: LabelledFeatures) -> tuple[float, float, float]:
+def by_hand(train: LabeledFeatures, dev: LabeledFeatures, test: LabeledFeatures) -> tuple[float, float, float]:
     """Accuracy, F1 and dev accuracy with the first penalty that is best on dev."""
     scale = 1 / np.linalg.norm(train.features.astype(np.float64), axis=1).mean()
     scaled = [(each.features * np.float32(scale), each.classes) for each in (train, dev, test)]
@@ -40,7 +40,7 @@ def test_given_splits_by_hand() -> None:
 
 def test_test_examples_select_no_hyperparameter() -> None:
     train, dev, test = examples(60, 1), examples(30, 2), examples(40, 3)
-    swapped = LabelledFeatures(test.features, np.where(test.classes == "1", "0", "1"))
+    swapped = LabeledFeatures(test.features, np.where(test.classes == "1", "0", "1"))
     for given in (dev, None):
         one, other = evaluate_split(train, test, given), evaluate_split(train, swapped, given)
         assert one.dev_accuracy == other.dev_accuracy
@@ -62,7 +62,7 @@ def test_separable_classes_have_accuracy_100() -> None:
 
 def test_noise_has_chance_accuracy() -> None:
     random = np.random.default_rng(5)
-    noise = LabelledFeatures(random.normal(size=(400, 3)).astype(np.float32), random.permutation(["0", "1"] * 200))
+    noise = LabeledFeatures(random.normal(size=(400, 3)).astype(np.float32), random.permutation(["0", "1"] * 200))
     assert 40 < evaluate_in_folds(noise, folds=3).accuracy < 60
 
 
@@ -71,7 +71,7 @@ def test_every_fold_is_classified_by_the_others(monkeypatch: pytest.MonkeyPatch)
     seen: list[tuple[int, int]] = []
     whole = probing.evaluate_split
 
-    def watched(train: LabelledFeatures, test: LabelledFeatures, **options: int) -> probing.SentEvalResult:
+    def watched(train: LabeledFeatures, test: LabeledFeatures, **options: int) -> probing.SentEvalResult:
         rows = {row.tobytes() for row in train.features}
         assert not any(row.tobytes() in rows for row in test.features)
         seen.append((len(train.classes), len(test.classes)))
@@ -92,13 +92,13 @@ def test_pair_features() -> None:
 
 
 def test_single_class_is_rejected() -> None:
-    same = LabelledFeatures(np.ones((20, 2), np.float32), np.array(["1"] * 20))
+    same = LabeledFeatures(np.ones((20, 2), np.float32), np.array(["1"] * 20))
     with pytest.raises(SourceError, match="of one class"):
         evaluate_in_folds(same)
 
 
 def test_class_with_too_few_examples_is_rejected() -> None:
-    few = LabelledFeatures(np.ones((31, 2), np.float32), np.array(["0"] * 20 + ["1"] * 11))
+    few = LabeledFeatures(np.ones((31, 2), np.float32), np.array(["0"] * 20 + ["1"] * 11))
     with pytest.raises(SourceError, match="the class 1 has 11 examples, but 12 are needed"):
         evaluate_in_folds(few)
 
@@ -106,12 +106,12 @@ def test_class_with_too_few_examples_is_rejected() -> None:
 def test_minimum_number_of_examples_is_accepted() -> None:
     """One more than refused: every inner fold then has an example of the class."""
     random = np.random.default_rng(7)
-    data = LabelledFeatures(random.normal(size=(10, 2)).astype(np.float32), np.array(["0"] * 5 + ["1"] * 5))
+    data = LabeledFeatures(random.normal(size=(10, 2)).astype(np.float32), np.array(["0"] * 5 + ["1"] * 5))
     assert 0 <= evaluate_in_folds(data, folds=3).accuracy <= 100
 
 
 def test_empty_splits_are_rejected() -> None:
-    none = LabelledFeatures(np.empty((0, 5), np.float32), np.array([], dtype=str))
+    none = LabeledFeatures(np.empty((0, 5), np.float32), np.array([], dtype=str))
     with pytest.raises(SourceError, match="no examples to measure"):
         evaluate_split(examples(60, 1), none)
     with pytest.raises(SourceError, match="no examples to measure"):

@@ -1,4 +1,4 @@
-"""Models whose graph is traced: the same gate, the same encoder, the same independence of a text's neighbours."""
+"""Models whose graph is traced: the same gate, the same encoder, the same independence of a text's neighbors."""
 
 from __future__ import annotations
 

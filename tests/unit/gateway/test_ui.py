@@ -258,7 +258,7 @@ def test_boundaries_within_a_minute_are_seconds() -> None:
 # The list of indices
 
 
-def test_catalogue_lists_indices_with_vectors_aliases_first() -> None:
+def test_catalog_lists_indices_with_vectors_aliases_first() -> None:
     mappings = {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}
     answer = {
         "docs-2": {"aliases": {"docs": {}}, "mappings": mappings},

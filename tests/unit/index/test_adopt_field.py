@@ -200,7 +200,7 @@ def test_conflicting_metadata_field_is_rejected() -> None:
     ("mappings", "message"),
     [
         ({"_source": {"excludes": ["vector"]}}, "does not keep vector in its _source"),
-        ({"_source": {"enabled": False}}, "keeps no _source"),
+        ({"_source": {"enabled": False}}, "does not keep _source"),
         ({"_source": {"includes": ["vector"]}}, "does not keep fields other than vector in its _source"),
     ],
 )
@@ -212,7 +212,7 @@ def test_index_with_incomplete_source_is_rejected(mappings: Json, message: str) 
 def test_write_blocked_index_is_rejected(block: str) -> None:
     refused(
         VectorIndexError,
-        f"docs has index.blocks.{block}",
+        f"docs has the block index.blocks.{block}",
         "docs/_settings",
         ELASTICSEARCH,
         DENSE,

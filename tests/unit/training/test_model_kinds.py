@@ -150,7 +150,7 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
 
 
 @pytest.mark.parametrize("kind", ["bi-encoder", "cross-encoder"])
-def test_teacher_scores_label_unlabelled_pairs(folder: Path, model: Path, kind: str, cross_encoder: Path) -> None:
+def test_teacher_scores_label_unlabeled_pairs(folder: Path, model: Path, kind: str, cross_encoder: Path) -> None:
     if kind == "cross-encoder":
         teacher = cross_encoder
     else:

@@ -52,12 +52,12 @@ const nodesOf = (runs) => runs.map(({ text, marked }) => (marked ? element("mark
 /** The hit's cosine, and the engine's own score if that is a different number. */
 function scoresOf(column, hit, cosine) {
   return [
-    element("span", { class: "cosine", title: COSINE_MEANING, hidden: cosine === null }, cosine === null ? "" : labelled(cosine)),
+    element("span", { class: "cosine", title: COSINE_MEANING, hidden: cosine === null }, cosine === null ? "" : labeled(cosine)),
     column.score === null ? null : element("span", { class: "score", title: column.score.meaning }, `${column.score.name} ${scoreText(hit._score)}`),
   ];
 }
 
-const labelled = (cosine) => `cosine ${cosineText(cosine)}`;
+const labeled = (cosine) => `cosine ${cosineText(cosine)}`;
 
 /** Show cosines that only the map has, for hits of the lexical search alone. `placed` are its points by key. */
 export function addCosines(list, placed) {
@@ -65,7 +65,7 @@ export function addCosines(list, placed) {
     const place = item.querySelector(".cosine");
     const point = placed.get(item.dataset.key);
     if (place.hidden && point !== undefined) {
-      place.textContent = labelled(point.cosine);
+      place.textContent = labeled(point.cosine);
       place.hidden = false;
     }
   }

@@ -1,4 +1,4 @@
-"""BiLSTM-max: padding and neighbours do not matter, and a saved model is the same when it is opened."""
+"""BiLSTM-max: padding and neighbors do not matter, and a saved model is the same when it is opened."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the catalogue promises about its builds."""
+"""What the catalog promises about its builds."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_last_role_accepts_several_columns(negatives: str | tuple[str, ...] | No
 
 
 @pytest.mark.parametrize("kind", [LabelKind.SCORE, LabelKind.VECTOR])
-def test_teacher_labelled_data_has_no_labels(kind: LabelKind, tmp_path: Path) -> None:
+def test_teacher_labeled_data_has_no_labels(kind: LabelKind, tmp_path: Path) -> None:
     write(tmp_path, "a\tb", "w\tx")
     shape = ExampleSchema(PAIRS, kind, taught=True)
     assert read_examples(spec(TEXT_COLUMNS), shape, tmp_path).labels is None

@@ -1,4 +1,4 @@
-"""Files of labelled queries."""
+"""Files of labeled queries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.diagnostics.index_calibration import LabelledQuery, read_labelled_queries
+from es_sbert.diagnostics.index_calibration import LabeledQuery, read_labeled_queries
 from es_sbert.errors import SourceError
 
 
@@ -17,7 +17,7 @@ def test_queries_are_read_and_other_keys_ignored(tmp_path: Path) -> None:
     plain.write_text(data)
     packed.write_bytes(gzip.compress(data.encode()))
     for path in (plain, packed):
-        assert read_labelled_queries(path) == [LabelledQuery("heavy rain", ("a", "7")), LabelledQuery("snow", ("b",))]
+        assert read_labeled_queries(path) == [LabeledQuery("heavy rain", ("a", "7")), LabeledQuery("snow", ("b",))]
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_invalid_lines_are_reported(tmp_path: Path, line: str, message: str) -> 
     path = tmp_path / "queries.jsonl"
     path.write_text('{"query": "x", "ids": ["a"]}\n' + line + "\n")
     with pytest.raises(SourceError, match=message):
-        read_labelled_queries(path)
+        read_labeled_queries(path)
 
 
 def test_invalid_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="does not exist or is not a file"):
-        read_labelled_queries(tmp_path / "none.jsonl")
+        read_labeled_queries(tmp_path / "none.jsonl")
     with pytest.raises(SourceError, match="does not exist or is not a file"):
-        read_labelled_queries(tmp_path)
+        read_labeled_queries(tmp_path)
     (tmp_path / "queries.csv").write_text("query,ids\nx,a\n")
     with pytest.raises(SourceError, match="is not named") as caught:
-        read_labelled_queries(tmp_path / "queries.csv")
+        read_labeled_queries(tmp_path / "queries.csv")
     assert '{"query": "a text", "ids": [' in caught.value.remedy
     (tmp_path / "queries.jsonl").write_text("\n")
     with pytest.raises(SourceError, match="has no rows"):
-        read_labelled_queries(tmp_path / "queries.jsonl")
+        read_labeled_queries(tmp_path / "queries.jsonl")
