@@ -41,8 +41,9 @@ from es_sbert.evaluation.fusion_tuning import (
 )
 from es_sbert.evaluation.significance import PairedDifference, difference_line, paired_difference
 from es_sbert.evaluation.task_data import RetrievalCollection
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.search.hybrid_search import supported_fusions

@@ -44,9 +44,10 @@ from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl, StageThreads
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.read_documents import DocumentRules, RecordStream, read_documents

@@ -146,8 +146,9 @@ def _encode(part: str, size: int, task: Task) -> Cell:
 
 def _ingest(part: str, size: int, task: Task) -> Cell:
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
     from es_sbert.ingest.load import run_load
-    from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+    from es_sbert.ingest.load_plan import plan_load
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import SilentMeter
 

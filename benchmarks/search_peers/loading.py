@@ -19,8 +19,9 @@ from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
+from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.runtime.tokenizer import TokenizedTexts

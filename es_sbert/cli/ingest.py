@@ -24,7 +24,8 @@ from es_sbert.messages import pluralize
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.engine import Engine
-    from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
+    from es_sbert.ingest.ingest_settings import IngestSettings
+    from es_sbert.ingest.load_plan import LoadPlan
     from es_sbert.ingest.progress import LoadObserver
     from es_sbert.ingest.ray_runner import RayRunner
     from es_sbert.ingest.reconcile import PruneCandidates
@@ -60,8 +61,9 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     from es_sbert.engines.connect import connect
     from es_sbert.engines.retry import wait_for_engine
     from es_sbert.errors import ClusterError, EngineError, UsageError
+    from es_sbert.ingest.ingest_settings import resolve_sources
     from es_sbert.ingest.load import run_load
-    from es_sbert.ingest.load_plan import plan_load, resolve_sources
+    from es_sbert.ingest.load_plan import plan_load
     from es_sbert.ingest.load_report import prepare_report_index, write_report
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
@@ -128,7 +130,8 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
     """Show what a load would do. Ray and reports are not used, since nothing is written."""
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.dry_run import dry_run
-    from es_sbert.ingest.load_plan import plan_load, resolve_sources
+    from es_sbert.ingest.ingest_settings import resolve_sources
+    from es_sbert.ingest.load_plan import plan_load
 
     assert settings.dry_run is not None
     sources = resolve_sources(settings)

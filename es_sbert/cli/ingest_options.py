@@ -12,7 +12,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
 
 if TYPE_CHECKING:
-    from es_sbert.ingest.load_plan import IngestSettings
+    from es_sbert.ingest.ingest_settings import IngestSettings
 
 
 DRY_RUN_DOCUMENTS = 5
@@ -218,8 +218,8 @@ def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inges
     """
     from es_sbert.config import read_secret_file
     from es_sbert.errors import UsageError
+    from es_sbert.ingest.ingest_settings import IngestSettings
     from es_sbert.ingest.ledger import ErrorLimit
-    from es_sbert.ingest.load_plan import IngestSettings
 
     settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
     if settings["dry_run"] is not None:

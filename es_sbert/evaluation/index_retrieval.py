@@ -22,8 +22,9 @@ from es_sbert.evaluation.ranking_metrics import DEPTH, Run, ranked_run
 from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection, TaskData
 from es_sbert.index.mapping import has_vector_query
 from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.messages import pluralize

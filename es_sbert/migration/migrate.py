@@ -20,8 +20,9 @@ from es_sbert.errors import EngineError, EsSbertError
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import VersionedUpdates
+from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings
 from es_sbert.ingest.load import run_load
-from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter

@@ -377,9 +377,9 @@ class SemanticIndex:
         control: LoadControl | None = None,
     ) -> LoadReport:
         # Imported here: a program that only searches does not load the pipeline.
+        from es_sbert.ingest.ingest_settings import IngestSettings
         from es_sbert.ingest.ledger import ErrorLimit
         from es_sbert.ingest.load_documents import load_documents
-        from es_sbert.ingest.load_plan import IngestSettings
 
         _check_options(options, AddOptions)
         load_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}

@@ -19,7 +19,8 @@ from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import text_hash, vector_value
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.dry_run import dry_run
-from es_sbert.ingest.load_plan import IngestSettings, plan_load, resolve_sources
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.engine.test_adopt import vector_mapping

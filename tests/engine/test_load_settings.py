@@ -15,7 +15,7 @@ from es_sbert.index.load_settings import (
     restore_load_settings,
     unrestored_settings,
 )
-from es_sbert.ingest.load_plan import BulkLoadSettings
+from es_sbert.ingest.ingest_settings import BulkLoadSettings
 from tests.engine.ingest_support import Interposed, contents, load, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy
 
