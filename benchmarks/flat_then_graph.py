@@ -35,7 +35,8 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.document_vectors import bulk_vector_value
-from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field, force_merge
+from es_sbert.index.index_type_change import change_index_type, force_merge
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors
 

@@ -23,8 +23,9 @@ from es_sbert.diagnostics.index_size import size_report
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
+from es_sbert.index.index_type_change import force_merge
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, supported_index_types
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.vectors import Vectors
 
 INDEX = "index-sizes"

@@ -49,12 +49,8 @@ def change_type(name: str, index_type: str, merge: bool, yes: bool, vector_field
       es-sbert index change-type docs --index-type bbq_hnsw --force-merge --yes
     """
     from es_sbert.index.earlier_segments import read_index_type_share
-    from es_sbert.index.vector_field import (
-        change_index_type,
-        check_index_type_change,
-        require_index,
-        store_in_index_type,
-    )
+    from es_sbert.index.index_type_change import change_index_type, check_index_type_change, store_in_index_type
+    from es_sbert.index.vector_field import require_index
 
     with shared.open_engine(options) as engine:
         before = check_index_type_change(engine, name, vector_field, index_type)

@@ -30,6 +30,7 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values, read_stored_vectors
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
+from es_sbert.index.index_type_change import ALLOWED_CHANGES
 from es_sbert.index.mapping import (
     BYTE_TYPES,
     OVERSAMPLE,
@@ -46,7 +47,7 @@ from es_sbert.index.mapping import (
     vector_path,
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
-from es_sbert.index.vector_field import ALLOWED_CHANGES, VectorField, require_index
+from es_sbert.index.vector_field import VectorField, require_index
 from es_sbert.messages import pluralize, size_text
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body

@@ -11,7 +11,7 @@ import orjson
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, RequestFailed
-from es_sbert.index.vector_field import force_merge
+from es_sbert.index.index_type_change import force_merge
 
 # Prefix of the names of all temporary indices.
 PREFIX = "es-sbert-advise-"

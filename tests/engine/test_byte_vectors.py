@@ -29,9 +29,10 @@ from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.byte_vectors import quantize_vectors
 from es_sbert.index.document_vectors import read_stored_vectors, read_vector
+from es_sbert.index.index_type_change import change_index_type, force_merge
 from es_sbert.index.mapping import ElementType, IndexType
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field, force_merge
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 from es_sbert.search import SemanticIndex
 from es_sbert.vectors import Vectors

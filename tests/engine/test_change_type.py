@@ -10,16 +10,9 @@ import pytest
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
+from es_sbert.index.index_type_change import ALLOWED_CHANGES, change_index_type, changed_index_options, force_merge
 from es_sbert.index.mapping import IndexType
-from es_sbert.index.vector_field import (
-    ALLOWED_CHANGES,
-    FieldRequest,
-    change_index_type,
-    changed_index_options,
-    ensure_vector_field,
-    force_merge,
-    read_vector_field,
-)
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 

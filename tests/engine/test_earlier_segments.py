@@ -9,14 +9,9 @@ import pytest
 
 from es_sbert.engines.engine import Engine
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
+from es_sbert.index.index_type_change import change_index_type, store_in_index_type
 from es_sbert.index.mapping import EARLIER_SEGMENTS, read_meta_entry
-from es_sbert.index.vector_field import (
-    change_index_type,
-    read_vector_field,
-    require_index,
-    save_min_cosine,
-    store_in_index_type,
-)
+from es_sbert.index.vector_field import read_vector_field, require_index, save_min_cosine
 from tests.engine.test_change_type import DIMENSIONS, create
 from tests.engine.vectors import load, random_vectors
 

@@ -12,14 +12,9 @@ from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.index_size import size_report
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.index_type_change import change_index_type, force_merge
 from es_sbert.index.mapping import ElementType, IndexType, vector_fields
-from es_sbert.index.vector_field import (
-    FieldRequest,
-    change_index_type,
-    ensure_vector_field,
-    force_merge,
-    read_vector_field,
-)
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
 from es_sbert.search import SemanticIndex
 from tests.engine.vectors import load, random_vectors
 from tests.tiny import write_tiny_bert

@@ -23,6 +23,7 @@ from es_sbert.index import index_meta
 from es_sbert.index.adopt import put_adopted_field
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.index_type_change import change_index_type
 from es_sbert.index.load_settings import (
     BULK_LOAD_SETTINGS,
     apply_load_settings,
@@ -31,7 +32,7 @@ from es_sbert.index.load_settings import (
 )
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields, with_meta_entry
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.migration.migration_state import (
     MigrationState,
     MigrationStateStore,

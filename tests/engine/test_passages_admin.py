@@ -15,7 +15,8 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
-from es_sbert.index.vector_field import change_index_type, read_vector_field
+from es_sbert.index.index_type_change import change_index_type
+from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load

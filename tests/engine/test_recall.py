@@ -15,8 +15,9 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.index_type_change import force_merge
 from es_sbert.index.mapping import IndexType
-from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field, force_merge
+from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 

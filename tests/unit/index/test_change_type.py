@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from es_sbert.index.index_type_change import ALLOWED_CHANGES, changed_index_options
 from es_sbert.index.mapping import IndexType
-from es_sbert.index.vector_field import ALLOWED_CHANGES, changed_index_options
 
 
 def test_allowed_changes_cover_every_type_and_never_reverse() -> None:

@@ -1,0 +1,168 @@
+"""Change the index type of a vector field in place, and merge its index into that type."""
+
+from __future__ import annotations
+
+import time
+
+import orjson
+
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
+from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.index.document_vectors import action_metadata, if_unchanged
+from es_sbert.index.earlier_segments import drop_earlier_segments, note_earlier_segments, settled_segments
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.mapping import (
+    IndexType,
+    chunks_property,
+    is_element_type_of,
+    merge_field_meta,
+    parse_index_type,
+    vector_fields,
+    vector_property,
+)
+from es_sbert.index.vector_field import require_index, vector_field_from_state
+
+_HNSW = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.INT4_HNSW, IndexType.BBQ_HNSW)
+# The changes that Elasticsearch 8.19 and 9 allow (tests/engine/test_change_type.py tries them all). A graph cannot be
+# removed, and a graph over quantized vectors can only become coarser. A quantized field without a graph can still get
+# any graph, except from bbq_flat.
+ALLOWED_CHANGES: dict[IndexType, tuple[IndexType, ...]] = {
+    IndexType.FLAT: (*_HNSW, IndexType.INT8_FLAT, IndexType.INT4_FLAT, IndexType.BBQ_FLAT),
+    IndexType.INT8_FLAT: (*_HNSW, IndexType.INT4_FLAT, IndexType.BBQ_FLAT),
+    IndexType.INT4_FLAT: (*_HNSW, IndexType.BBQ_FLAT),
+    IndexType.BBQ_FLAT: (IndexType.BBQ_HNSW,),
+    IndexType.HNSW: (IndexType.INT8_HNSW, IndexType.INT4_HNSW, IndexType.BBQ_HNSW),
+    IndexType.INT8_HNSW: (IndexType.INT4_HNSW, IndexType.BBQ_HNSW),
+    IndexType.INT4_HNSW: (IndexType.BBQ_HNSW,),
+    IndexType.BBQ_HNSW: (),
+}
+# Parameters of the graph: a change that omits them sets them to their defaults, which may be rejected.
+_GRAPH_PARAMETERS = ("m", "ef_construction")
+_POLL_SECONDS = 1.0
+
+
+def check_index_type_change(engine: Engine, index: str, vector_field: str, index_type: str) -> IndexType:
+    """Check that a vector field can get another index type in place.
+
+    Returns:
+        The present type.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index or field, or the engine does not allow the change.
+        UsageError: the engine or the dimensions rule out the index type.
+        EngineError: the engine failed.
+    """
+    state = require_index(engine, index)
+    _plan_index_type(engine, state, vector_field, index_type)
+    return IndexType(vector_field_from_state(engine, state, vector_field).meta.index_type)
+
+
+def change_index_type(engine: Engine, index: str, vector_field: str, index_type: str) -> IndexType:
+    """Change the index type of a vector field, in the mapping and in `_meta`, with one request.
+
+    Documents that are already in the index follow when their segments are merged. `_meta` records these segments.
+
+    Returns:
+        The previous type of the field; the same type if there was nothing to change.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index or field, or the engine does not allow the change.
+        UsageError: the engine or the dimensions rule out the index type.
+        EngineError: the engine failed.
+    """
+    state = require_index(engine, index)
+    before = IndexType(vector_field_from_state(engine, state, vector_field).meta.index_type)
+    update_mapping(engine, state, lambda found: _plan_index_type(engine, found, vector_field, index_type))
+    if before != index_type:
+        note_earlier_segments(engine, state, vector_field)
+    return before
+
+
+def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index_type: str) -> Json | None:
+    """The change of the mapping that gives a vector field another index type; None if it has that type."""
+    field = vector_field_from_state(engine, state, vector_field)
+    meta, before = field.meta, IndexType(field.meta.index_type)
+    after = parse_index_type(index_type, engine.info, meta.dimensions, meta.element_type)
+    if before is after:
+        # Another program may have restored an older `_meta`, or changed the type without it.
+        if vector_fields(state.mappings, state.name)[vector_field].index_type == after:
+            return None
+        return {"_meta": merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)}
+    where = f"{state.name}.{vector_field}"
+    refusal = None
+    if engine.info.engine_type is not EngineType.ELASTICSEARCH:
+        refusal = f"{engine.info.label} cannot change the index type of {where}, which is {before}"
+    elif after not in ALLOWED_CHANGES[before]:
+        allowed = [each for each in ALLOWED_CHANGES[before] if is_element_type_of(meta.element_type, each)]
+        possible = ", ".join(allowed) or "none"
+        refusal = f"Elasticsearch cannot change {where} from {before} to {after} in place (from {before}: {possible})"
+    if refusal is not None:
+        raise IndexMismatch(
+            refusal, f"Load the documents into a new index: `es-sbert index migrate ALIAS --index-type {after}`."
+        )
+    mapped = vector_property(state.mappings["properties"][vector_field])
+    changed = mapped | {"index_options": changed_index_options(mapped["index_options"], after)}
+    meta = meta.changed(index_type=after)
+    mapping_meta = merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)
+    property = changed if meta.passages is None else chunks_property(changed)
+    return {"_meta": mapping_meta, "properties": {vector_field: property}}
+
+
+def changed_index_options(stored: Json, after: IndexType) -> Json:
+    """A field's `index_options` with its new type; the graph keeps its parameters."""
+    kept = {name: stored[name] for name in _GRAPH_PARAMETERS if name in stored} if after in _HNSW else {}
+    return {"type": str(after), **kept}
+
+
+def store_in_index_type(engine: Engine, index: str, vector_field: str) -> None:
+    """Write all documents in the present index type of a vector field, by merging every shard into one segment.
+
+    Raises:
+        IndexMissing, IndexMismatch: no such index, see also `update_mapping`.
+        EngineError: the engine failed; the merge may continue in the background.
+    """
+    state = require_index(engine, index)
+    before = settled_segments(engine, state.name)
+    force_merge(engine, state.name)
+    if before is not None:
+        drop_earlier_segments(engine, state, vector_field, before)
+
+
+def force_merge(engine: Engine, index: str) -> None:
+    """Merge every shard into one segment, written in the field's present type, and wait until it is done.
+
+    Engines do not merge a shard that is one segment without deletions. In such a shard, one document is rewritten
+    unchanged, so that there is something to merge.
+
+    Args:
+        index: Index or alias.
+
+    Raises:
+        EngineError: the engine failed; the merge may continue in the background.
+    """
+    engine.refresh(index)
+    for shard, segments in engine.count_segments(index).items():
+        if segments == 1:
+            _rewrite_one_document(engine, index, shard)
+    engine.refresh(index)
+    task = engine.start_force_merge(index)
+    while not engine.is_task_done(task):
+        time.sleep(_POLL_SECONDS)
+
+
+def _rewrite_one_document(engine: Engine, index: str, shard: int) -> None:
+    body: Json = {"size": 1, "_source": False, "seq_no_primary_term": True}
+    for hit in engine.search(index, body, preference=f"_shards:{shard}")["hits"]["hits"]:
+        action = {"update": action_metadata(hit) | if_unchanged(hit)}
+        lines = (orjson.dumps(action), orjson.dumps({"doc": {}, "detect_noop": False}))
+        [result] = engine.bulk(index, b"\n".join(lines) + b"\n")
+        # After a conflict, the shard has something to merge too, because another writer has written the document.
+        if not result.ok and result.status != 409:
+            raise RequestFailed(
+                f"{engine.info.label} refused to rewrite the document {hit['_id']!r} of {index}: {result.reason}",
+                "Merging needs the privileges write and maintenance on the index.",
+                result.status,
+            )
