@@ -40,7 +40,7 @@ for _name, _value in NO_TELEMETRY.items():
     _os.environ.setdefault(_name, _value)
 
 # `exporters/` and `mappings/` are top-level folders of a checkout and are installed inside this package. In a checkout
-# that is on the path but not installed (a worktree, a machine of `make gpu-check`), Python finds them by this entry.
+# that is on the path but not installed (a worktree, a machine of `make gpu-check`), this entry lets Python find them.
 # Symbolic links would not survive a checkout on Windows.
 _folder = _os.path.dirname(__file__)
 if not _os.path.isdir(_os.path.join(_folder, "mappings")):

@@ -10,7 +10,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def current_timestamp() -> str:
-    """The time: UTC in ISO 8601, to the millisecond."""
+    """The current time: UTC in ISO 8601, to the millisecond."""
     return format_timestamp(datetime.now(UTC))
 
 
@@ -36,13 +36,13 @@ class Clock:
         self._lock = threading.Lock()
 
     def now(self) -> str:
-        """The time: UTC in ISO 8601, to the millisecond."""
+        """Return the time: UTC in ISO 8601, to the millisecond."""
         with self._lock:
             self._earliest = max(self._earliest, self._wall())
             return format_timestamp(self._earliest)
 
     def observe(self, time: str) -> None:
-        """Only return later times from now on. Invalid times are ignored: dead letters may have been edited."""
+        """Return only times after this one from now on. An invalid time is ignored: dead letters may be edited."""
         try:
             seen = datetime.fromisoformat(time)
         except ValueError:

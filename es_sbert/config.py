@@ -42,7 +42,7 @@ def cache_folder() -> Path:
     """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`.
 
     Raises:
-        UsageError: none of them is known.
+        UsageError: neither variable is set, and the home folder is unknown.
     """
     if base := os.environ.get("ES_SBERT_CACHE"):
         return Path(base)
@@ -50,7 +50,7 @@ def cache_folder() -> Path:
     return (Path(shared) if shared else home_folder("ES_SBERT_CACHE") / ".cache") / "es-sbert"
 
 
-# A secret is one line; a longer file is something else.
+# Maximum size of a secret file. A secret is one line; a longer file is something else.
 _MAX_SECRET_BYTES = 64 << 10
 KEYRING_API_KEY_ENTRY = "api-key"
 
@@ -70,15 +70,15 @@ def read_secret_file(path: Path, what: str) -> str:
             data = file.read(_MAX_SECRET_BYTES + 1)
     except OSError as error:
         raise UsageError(
-            f"the file of the {what} {path} cannot be read: {error.strerror}",
+            f"the file {path} with the {what} cannot be read: {error.strerror}",
             "Check the path, and that this user may read it.",
         ) from error
-    # Without an exception from decode, which would contain the secret.
+    # Invalid bytes are replaced, because an exception from decode would contain the secret.
     secret = data.decode(errors="replace").rstrip("\r\n")
     if "\ufffd" in secret:
-        raise UsageError(f"the file of the {what} {path} is not UTF-8 text", "Write only the secret into it.")
+        raise UsageError(f"the file {path} with the {what} is not valid UTF-8", "Write only the secret into it.")
     if not secret or "\n" in secret or len(data) > _MAX_SECRET_BYTES:
-        raise UsageError(f"the file of the {what} {path} does not hold one line", "Write only the secret into it.")
+        raise UsageError(f"the file {path} with the {what} must contain one line", "Write only the secret into it.")
     return secret
 
 
@@ -120,7 +120,7 @@ _BETWEEN_ADDRESSES = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|,|$))")
 
 
 def split_addresses(url: str) -> list[str]:
-    """The addresses of the setting `url`, which are separated by commas."""
+    """Split the setting `url` into its addresses, which are separated by commas."""
     return [part.strip() for part in _BETWEEN_ADDRESSES.split(url)]
 
 
@@ -170,10 +170,10 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         api_key: Encoded API key (Elasticsearch).
         username, password: Basic authentication.
         token: Bearer token: a service account's, OAuth's or a JSON Web Token.
-        api_key_file, password_file, token_file: Files with these secrets; they are read once, here.
+        api_key_file, password_file, token_file: Files with these secrets; they are read once, on validation.
         keyring: Service in the system's keyring with the user's password, or with the API key as `api-key`.
         ca_certs: PEM file of the certificate authority that signed the server's certificate.
-        fingerprint: SHA-256 of the server's certificate in hex digits; nothing else is then checked.
+        fingerprint: SHA-256 of the server's certificate in hex digits; if set, nothing else is checked.
         timeout: Seconds for one request.
         sniff: Also use the cluster's other nodes, at the addresses that they publish.
     """
@@ -211,7 +211,7 @@ class EngineSettings(UsageErrorModel, BaseSettings):
             if file is None:
                 continue
             if data.get(name) is not None:
-                raise UsageError(f"the {what} is given twice, once by a file", "Omit one of the two.")
+                raise UsageError(f"the {what} is set twice, once by a file", "Leave one of the two out.")
             data[name] = read_secret_file(Path(file), what)
         if data.get("keyring") is not None and all(data.get(name) is None for name in _SECRETS):
             user = data.get("username")
@@ -225,24 +225,24 @@ class EngineSettings(UsageErrorModel, BaseSettings):
         credentials = {"an API key": self.api_key, "a user name": self.username, "a token": self.token}
         methods = [name for name, value in credentials.items() if value is not None]
         if len(methods) > 1:
-            raise UsageError(f"both {' and '.join(methods)} are given", "Give one of them.")
+            raise UsageError(f"{' and '.join(methods)} cannot be combined", "Use one of them.")
         if (self.username is None) != (self.password is None):
             raise UsageError(
                 "a user name and a password must be given together",
-                "Give `username` with the password in ES_SBERT_PASSWORD or a `password_file`, or an API key in "
+                "Set `username` with the password in ES_SBERT_PASSWORD or a `password_file`, or an API key in "
                 "ES_SBERT_API_KEY.",
             )
         addresses = split_addresses(self.url)
         for number, address in enumerate(addresses, 1):
             if not address.lower().startswith(("http://", "https://")):
                 name = address_name(number, len(addresses))
-                problem = "has no http:// or https:// in front" if address or len(addresses) == 1 else "is empty"
+                problem = "does not start with http:// or https://" if address or len(addresses) == 1 else "is empty"
                 raise UsageError(f"{name} {problem}", f"Write it like {DEFAULT_URL}.")
         if self.fingerprint is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", self.fingerprint.replace(":", "")):
             raise UsageError(
-                "the fingerprint is not a SHA-256 in hexadecimal digits",
+                "the fingerprint is not a SHA-256 digest in hexadecimal digits",
                 "Take it from: openssl x509 -noout -fingerprint -sha256 -in CERTIFICATE.",
             )
         if self.fingerprint is not None and self.ca_certs is not None:
-            raise UsageError("a fingerprint and a CA file cannot be combined", "Give one of the two.")
+            raise UsageError("a fingerprint and a CA file cannot be combined", "Use one of the two.")
         return self

@@ -19,7 +19,7 @@
     │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch
     │   │   ├── EngineTooOld       a version that es-sbert does not support
     │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
-    │   ├── RequestFailed          the engine answered with an error, or only for some of the shards
+    │   ├── RequestFailed          the engine responded with an error, or only for some of the shards
     │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
     │   └── LocalEngineError       `es-sbert engine` cannot install, start or stop a server
     ├── VectorIndexError
@@ -71,7 +71,7 @@ class EsSbertError(Exception):
         return f"{self.message} ({'; '.join(notes)})" if notes else self.message
 
     def with_message(self, message: str) -> Self:
-        """A copy of this error with another message."""
+        """Return a copy of this error with a different message."""
         changed = copy.copy(self)
         changed.message = message
         return changed
@@ -160,7 +160,7 @@ class EngineTooOld(UnsupportedEngine):
 
 
 class RequestFailed(EngineError):
-    """The engine answered a request with an error.
+    """The engine responded to a request with an error.
 
     Args:
         status: HTTP status code, or 0 when a connection broke.
@@ -179,8 +179,8 @@ class FeatureMissing(UnsupportedEngine, RequestFailed):
     """The engine was built without a module that the request needs.
 
     Args:
-        status: HTTP status code of the engine's answer.
-        module: Its name, as `GET _nodes/plugins` lists modules.
+        status: HTTP status code of the engine's response.
+        module: Name of the module, as `GET _nodes/plugins` lists it.
     """
 
     def __init__(self, message: str, remedy: str, status: int = 0, module: str = "") -> None:
@@ -256,7 +256,7 @@ def require_extra(extra: str, *modules: str) -> None:
         modules: Top-level modules of the extra.
 
     Raises:
-        UsageError: one of them is missing.
+        UsageError: a module is missing.
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:

@@ -26,7 +26,7 @@ def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None 
     """Hold a lock while the block runs; the system releases it even if this process is killed.
 
     Args:
-        path: Lock file, which is created and afterwards removed.
+        path: Lock file, which is created for the lock and removed afterwards.
         on_wait: Called once if someone else holds the lock, before waiting for it.
         timeout: Maximum wait in seconds; None for no limit.
 
@@ -44,14 +44,14 @@ def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None 
         try:
             yield
         finally:
-            # A process that waits for the removed file notices this and tries the next one. On Windows an open file #
+            # A process that waits for the removed file notices this and tries the next one. On Windows, an open file
             # cannot be removed; there the release removes it.
             if sys.platform != "win32":
                 path.unlink(missing_ok=True)
 
 
 def cached_folder(target: Path, write: Callable[[Path], None]) -> Path:
-    """A folder in the cache, which is written at the first call; other processes see it complete or not at all.
+    """Return a folder in the cache, written on the first call; other processes see it complete or not at all.
 
     Args:
         target: The folder.
@@ -84,7 +84,7 @@ def rename_lock(path: Path) -> Iterator[None]:
     Windows refuses to move an open file, so no lock is needed there.
 
     Raises:
-        OSError: there is no such file, or it cannot be locked.
+        OSError: the file does not exist, or cannot be locked.
     """
     if sys.platform == "win32":
         path.stat()
@@ -97,9 +97,9 @@ def rename_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def append_lock(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
-    """Lock an open file while the block runs; yields whether the path still refers to this file.
+    """Lock an open file while the block runs, and yield whether the path still refers to this file.
 
-    While the block runs, the file is not moved by `rename_lock`, and no other process enters such a block with it.
+    While the block runs, no other process can hold this lock on the file, or move the file under `rename_lock`.
 
     Raises:
         OSError: the file cannot be locked.
@@ -132,7 +132,7 @@ def open_output(path: Path) -> AbstractContextManager[BinaryIO]:
     """Open an output: a file that gets its name when it is complete, or an existing pipe or device.
 
     Raises:
-        OSError: it cannot be written; no part of the file remains.
+        OSError: the output cannot be written; no part of the file remains.
     """
     if path == STDOUT_PATH:
         return _flush_at_end(sys.stdout.buffer)

@@ -1,4 +1,4 @@
-"""How this copy of es-sbert was installed, and the commands that add packages to it.
+"""Find out how this copy of es-sbert was installed, and build the commands that add packages to it.
 
 Every message about a package or an extra to install gets its command from here. es-sbert may be a checkout, a wheel, or
 a release from an index; its pip may not be the one on PATH; and onnxruntime has a build for CPUs and one for CUDA,
@@ -48,14 +48,14 @@ RUNTIME_PACKAGES = (
 
 @dataclass(frozen=True)
 class Installation:
-    """How packages are installed into the environment of this process.
+    """The installer for the environment of this process, and the origin of es-sbert.
 
     Attributes:
         pip: The installer: `pip`, `/opt/python -m pip`, `pip --python /opt/python` or `uv pip`.
-        arguments: Arguments of each of its commands.
+        arguments: Arguments of every command of the installer.
         source: Argument of `install` for es-sbert: a name, a folder, a file or an address. Empty if its origin no
             longer exists; the packages of an extra are then listed one by one.
-        editable: Whether it is installed in editable mode.
+        editable: Whether es-sbert is installed in editable mode.
         constraints: File with the versions that were tested together; empty if there is none.
     """
 
@@ -98,10 +98,10 @@ def install_command(*arguments: str) -> str:
 
 
 def switch_runtime_command(extra: str) -> str:
-    """The commands that make the build of onnxruntime of an extra, `cpu` or `cuda`, the only installed one.
+    """The commands that leave a single build of onnxruntime installed: that of an extra, `cpu` or `cuda`.
 
-    The builds write the same files, so removing one breaks the other, which pip still regards as installed. So all of
-    them are removed first.
+    The builds write the same files, so removing one breaks the other, which pip still regards as installed. Therefore,
+    all builds are removed first.
     """
     installation, installed = current_installation(), installed_runtimes()
     install = installation.install_extras([extra])
@@ -114,7 +114,7 @@ def has_cuda_build(system: str = sys.platform, machine: str | None = None) -> bo
 
 
 def installed_runtimes() -> dict[str, str]:
-    """Packages that wrote the module onnxruntime that Python would import, with their versions.
+    """Return the packages that installed the `onnxruntime` module which Python would import, with their versions.
 
     If there are several, they have overwritten each other's files. A package in a later folder of Python's path is
     hidden and does no harm.
@@ -127,7 +127,7 @@ def installed_runtimes() -> dict[str, str]:
 
 
 def runtime_collision(cards: int) -> tuple[str, str] | None:
-    """The message and the remedy if several builds of onnxruntime are installed; else None.
+    """Return an error message and its remedy if several builds of onnxruntime are installed; else None.
 
     Args:
         cards: Number of NVIDIA GPUs; the remedy keeps the build for CUDA if there are any.
@@ -144,7 +144,7 @@ def runtime_collision(cards: int) -> tuple[str, str] | None:
 
 
 def extra_requirements(extras: Iterable[str]) -> list[str]:
-    """The packages that extras install on this system, from the metadata of the installed es-sbert; sorted."""
+    """Return the packages that extras install on this system, sorted; read from the metadata of es-sbert."""
     from packaging.requirements import Requirement
 
     installed = _distribution()
@@ -166,10 +166,10 @@ def extra_requirements(extras: Iterable[str]) -> list[str]:
 
 
 def unsupported_version(package: str, detail: str) -> UsageError:
-    """The error for an installed version of a package that lacks a private name on which es-sbert relies.
+    """Create the error for an installed package version without a private name that es-sbert uses.
 
     Args:
-        package: Its name in the metadata of es-sbert.
+        package: Name of the package in the metadata of es-sbert.
         detail: The missing name.
     """
     from packaging.requirements import Requirement
@@ -186,7 +186,7 @@ def unsupported_version(package: str, detail: str) -> UsageError:
 
 @cache
 def current_installation() -> Installation:
-    """How this copy of es-sbert was installed, and the installer of this environment."""
+    """Find out how this copy of es-sbert was installed, and the installer of this environment. Cached."""
     pip, arguments = _find_installer()
     package = Path(__file__).resolve().parent
     installed = _distribution()
@@ -206,7 +206,7 @@ def find_source(package: Path, record: Mapping[str, Any]) -> tuple[str, bool, Pa
         record: pip's record of the origin (`direct_url.json`); empty for a release from an index.
 
     Returns:
-        `source` and `editable` of `Installation`, and the folder of the checkout, if it is one.
+        `source` and `editable` of `Installation`, and the folder of the checkout; None for any other origin.
     """
     if all((package.parent / name).is_file() for name in _CHECKOUT_FILES):
         return _shown(package.parent), True, package.parent
@@ -229,7 +229,7 @@ def _shown(folder: Path) -> str:
 
 
 def _find_installer() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The installer of this environment, and the arguments of each of its commands."""
+    """Find the installer of this environment, and the arguments of every command of it."""
     found = shutil.which("pip")
     # `find_spec("pip")` would replace setuptools' distutils with the standard library's (Python 3.11).
     if _distribution("pip") is None and sys.executable:
@@ -253,7 +253,7 @@ def _distribution(name: str = _NAME) -> Distribution | None:
 
 
 def _command(*words: str) -> str:
-    """The words as a line for the system's shell."""
+    """Quote the words of a command for the system's shell."""
     if os.name != "nt":
         return shlex.join(words)
     return " ".join(word if re.fullmatch(r"[\w@%+=:,.\[\]/\\-]+", word) else f'"{word}"' for word in words)

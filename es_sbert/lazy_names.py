@@ -13,8 +13,8 @@ def lazy_names(
     """Make a package's `__getattr__` and `__dir__`.
 
     Args:
-        package: Its `__name__`.
-        names: Maps each module to its public names.
+        package: The package's `__name__`.
+        names: Module → its public names.
     """
     members = vars(sys.modules[package])
     modules = {name: module for module, found in names.items() for name in found}

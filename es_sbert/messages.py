@@ -32,7 +32,7 @@ def log_event(
     """Log an event.
 
     Args:
-        event: Its name: `load_started`, `progress`, `waiting_began`, ….
+        event: Name of the event: `load_started`, `progress`, `waiting_began`, ….
         message: One line of text.
         level: Level of `logging`.
         text: Text for a terminal; empty for none. By default the message, if it is a warning or worse.
@@ -46,7 +46,7 @@ def log_message(message: str) -> None:
     log_event("message", message, text=message)
 
 
-# Marks that reverse the direction of text: a name shown backwards reads as another one.
+# Marks that reverse the direction of text: a name shown backwards reads as a different one.
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
@@ -64,12 +64,12 @@ def escape_unprintable_lines(text: str) -> str:
 
 
 def setting_text(name: str, value: object) -> str:
-    """A setting with its value, as in Python: `device="gpu"`, in backticks."""
+    """Format a setting with its value as in Python: `device="gpu"`, in backticks."""
     return f"`{name}={json.dumps(value, ensure_ascii=False)}`"
 
 
 def shorten(text: str, limit: int = 1000) -> str:
-    """The text, without its middle if it is longer than the limit, since it may quote a client's input."""
+    """Remove the middle of a text that is longer than the limit, since it may quote a client's input."""
     if len(text) <= limit:
         return text
     half = limit // 2

@@ -22,7 +22,7 @@ def spell_out(options: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
     """
     types = get_type_hints(options)
     if missing := types.keys() - defaults.keys():
-        raise TypeError(f"there is no default of {', '.join(sorted(missing))}")
+        raise TypeError(f"there is no default for {', '.join(sorted(missing))}")
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)

@@ -92,17 +92,17 @@ def is_previous_export(output: Path, manifest: str) -> bool:
     """Whether the folder holds an earlier export, recognized by its manifest; False if it is new or empty.
 
     Raises:
-        UsageError: it is a file, or a folder that holds something else.
+        UsageError: the path is a file, or a folder with other content.
     """
     if not output.exists():
         return False
     if not output.is_dir():
-        raise UsageError(f"{output} is a file", "Name a folder that does not exist yet.")
+        raise UsageError(f"{output} is a file", "Use a folder that does not exist yet.")
     if (output / manifest).is_file():
         return True
     if any(output.iterdir()):
         raise UsageError(
-            f"{output} is neither empty nor an es-sbert bundle", "Name a folder that is empty or does not exist yet."
+            f"{output} is neither empty nor an es-sbert bundle", "Use a folder that is empty or does not exist yet."
         )
     return False
 
@@ -111,7 +111,7 @@ def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> Non
     """Copy the configurations, tokenizer, safetensors and model card from a model folder and its modules' folders.
 
     Args:
-        ignored: Unknown settings that the model was opened with.
+        ignored: Unknown settings that were accepted when the model was opened.
     """
     modules = read_module_list(source) if (source / "modules.json").exists() else []
     folders = [folder for _, folder in modules]
@@ -167,7 +167,7 @@ def copy_module(source: Path, place: str, target: Path) -> None:
 
 
 def own_folder(number: int, kind: str) -> str:
-    """The name that sentence-transformers gives to a module's folder by its position; fingerprints contain it too."""
+    """Return the folder name that sentence-transformers gives to a module by its position; fingerprints contain it."""
     return f"{number}_{kind}"
 
 
@@ -211,7 +211,7 @@ BuildFunction = Callable[[Precision], onnx.ModelProto]
 
 
 def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWeights | None]:
-    """The function that builds a model's graphs, and the model's weights; None for the weights if graphs are traced.
+    """Return the function that builds a model's graphs, and the model's weights (None if graphs are traced).
 
     Graphs of known architectures are built from the weights, without torch.
 
@@ -235,13 +235,13 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
             raise UnsupportedArchitecture(
                 f"{model.name} pools the mean of several layers (WeightedLayerPooling), and such graphs cannot be "
                 "built from the weights",
-                f"The train extra can trace it: {install_extra_command('train')}",
+                f"Install the train extra, which can trace it: {install_extra_command('train')}",
             )
         if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
             raise UnsupportedArchitecture(
                 f"{model.name} pools hidden state {model.hidden_state} of a {model.architecture}, and such graphs "
                 "cannot be built from the weights",
-                f"The train extra can trace it: {install_extra_command('train')}",
+                f"Install the train extra, which can trace it: {install_extra_command('train')}",
             )
         if model.architecture in ROTARY_ARCHITECTURES:
             rotary = read_rotary_weights(model)
@@ -329,7 +329,7 @@ def _encoder_writer(
     *,
     force: bool,
 ) -> _GraphWriter:
-    """The writer for the graphs of a sentence encoder, or of one route of a model with a Router."""
+    """Create the writer for the graphs of a sentence encoder, or of one route of a model with a Router."""
     route = f", for the route {model.route_name}" if model.is_route else ""
     on_progress(f"Reading the weights of {model.name} ({model.architecture}{route})")
     build, weights = choose_graph_source(model)
@@ -390,7 +390,7 @@ def export_reranker(
 
 def _check_variants(variants: Sequence[Variant]) -> None:
     if not variants:
-        raise UsageError("no variants to export were given", f"Give at least one of {', '.join(Variant)}.")
+        raise UsageError("at least one variant is required", f"Use at least one of {', '.join(Variant)}.")
 
 
 @dataclass(frozen=True)
@@ -404,8 +404,8 @@ class _GraphWriter:
         compare: Compares a written graph with the reference; raises DeviceError if this machine lacks the device.
         say: Called with a line before each step.
         force: Whether variants that fail the parity check are written too.
-        cuda_attention: How attention is written in fp16 graphs that are built from the weights; None if torch writes
-            the graphs.
+        cuda_attention: Form of attention in fp16 graphs that are built from the weights; None if torch writes the
+            graphs.
         has_fp16: Whether the network has matrix products to compute in fp16.
         folder: Folder of the graphs in the bundle.
     """
@@ -459,7 +459,7 @@ class _GraphWriter:
         bundle: Path,
         entries: dict[str, Any],
     ) -> dict[str, Any]:
-        """The entries of the earlier export's variants, followed by those of this one.
+        """Copy the variants of an earlier export that were not exported again, and return the entries of all variants.
 
         Variants share files. If the file of an earlier variant has changed, perhaps because another release wrote it,
         the variant is checked again.
@@ -489,7 +489,7 @@ class _GraphWriter:
         return quantize_statically(exact, self.sample(exact))
 
     def _with_cause_of_fp32(self, path: Path, report: Any) -> Any:
-        """The report of a variant that failed; names the network as the cause if fp32 fails as well."""
+        """Return the report of a variant that failed, with the network as the cause if fp32 fails as well."""
         if not isinstance(report, ParityReport) or report.cause is not DifferenceCause.ROUNDING:
             return report
         exact = path.with_name("exact.onnx")
@@ -516,7 +516,7 @@ class _Export(Generic[ManifestT]):
         kind: Class of the manifest.
         model: The model.
         output: Folder of the bundle.
-        writers: Writers of the graphs by the name of the route; the only key is "" for a model without a Router.
+        writers: Maps the name of a route to the writer of its graphs; the only key is "" for a model without a Router.
     """
 
     kind: type[ManifestT]
@@ -561,7 +561,7 @@ class _Export(Generic[ManifestT]):
 
 
 def _without_fp16(variants: Sequence[Variant]) -> Sequence[Variant]:
-    """The variants except fp16, or fp32 if none is left: a table of vectors has no fp16, and its fp32 runs on CUDA."""
+    """Leave out fp16; fp32 if nothing is left, since a table of vectors has no fp16, and its fp32 runs on CUDA."""
     return [variant for variant in variants if variant is not Variant.FP16] or [Variant.FP32]
 
 
@@ -579,11 +579,11 @@ def _open_bundle(model: SentenceModel | CrossEncoderModel, folder: Path) -> Enco
 def _previous_manifest(
     model: SentenceModel | CrossEncoderModel, output: Path
 ) -> EncoderManifest | RerankerManifest | None:
-    """The manifest of the bundle that an export adds to; None if there is no bundle yet.
+    """Read the manifest of the bundle that an export adds to; None if there is no bundle yet.
 
     Raises:
         UsageError: the folder holds something else, or a bundle of another model.
-        BundleInvalid: it holds a bundle that was edited by hand.
+        BundleInvalid: the folder holds a bundle that was edited by hand.
     """
     kind = EncoderManifest if isinstance(model, SentenceModel) else RerankerManifest
     if not is_previous_export(output, kind.FILE_NAME):

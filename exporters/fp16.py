@@ -19,7 +19,7 @@ _KEYS_FIRST = [0, 2, 3, 1]
 
 
 def fuse_attention(model: onnx.ModelProto) -> int:
-    """Replace attention that is written out in several operators by one, and drop nodes that become unused.
+    """Replace attention that is written out in several operators by a single operator, and drop unused nodes.
 
     Args:
         model: Float32 graph; modified in place.
@@ -43,7 +43,7 @@ def fuse_attention(model: onnx.ModelProto) -> int:
 def _fused_nodes(
     inputs: Sequence[str], masks: Sequence[str], heads: int, scale: float, output: str
 ) -> list[onnx.NodeProto]:
-    """The nodes that add up the masks, followed by the attention operator.
+    """Create the nodes that add up the masks, followed by the attention operator.
 
     Args:
         inputs: Names of queries, keys and values, each (batch, tokens, hidden).
@@ -64,7 +64,7 @@ def _fused_nodes(
 
 
 def _reachable_nodes(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """The nodes that outputs depend on, in their original order."""
+    """Return the nodes that outputs depend on, in their original order."""
     needed, kept = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.output):
@@ -86,7 +86,7 @@ class _AttentionMatcher:
                 self._users[name].append(node)
 
     def fuse(self, softmax: onnx.NodeProto) -> tuple[str, list[onnx.NodeProto]] | None:
-        """The output of the attention around a Softmax, and nodes that compute it; None if it has another form."""
+        """Return the output of the attention around a Softmax, and nodes that compute it; None if not recognized."""
         scores, masks = softmax.input[0], []
         while (added := self._producer(scores, "Add")) is not None:
             scores = added.input[0]
@@ -126,7 +126,7 @@ class _AttentionMatcher:
         return None if tensor is None else np.asarray(numpy_helper.to_array(tensor))
 
     def _strip_scale(self, name: str) -> tuple[str, float]:
-        """The value before it was multiplied or divided by a number, and the factor (1 without one)."""
+        """Return a value before it was multiplied or divided by a number, and the factor (1 without one)."""
         node = self._makers.get(name)
         if node is not None and node.op_type in ("Mul", "Div"):
             number = self._constant(node.input[1])
@@ -136,9 +136,9 @@ class _AttentionMatcher:
         return name, 1.0
 
     def _projection(self, name: str, perm: list[int]) -> tuple[str, int, int] | None:
-        """The origin of a value (batch, heads, …): name of a value (batch, tokens, hidden), hidden, and head size.
+        """Find the origin of a value (batch, heads, …): name of a value (batch, tokens, hidden), hidden, head size.
 
-        None if the value was made in another way.
+        None if the value was made in a different way.
         """
         turned = self._producer(name, "Transpose")
         split = None if turned is None or _perm(turned) != perm else self._producer(turned.input[0], "Reshape")
@@ -169,28 +169,29 @@ FLOAT32_OPERATORS = frozenset(
     | {f"Reduce{kind}" for kind in ("Mean", "Sum", "SumSquare", "L1", "L2", "LogSumExp", "Prod")}
 )
 
-# Values are clipped to this before a cast: a quarter of fp16's largest number, so that scores and another mask can be
-# added to a mask. Softmax still gives exactly 0 for values so far below the others.
+# Values are clipped to this before a cast: a quarter of fp16's largest number, so that scores and a second mask can
+# be added to a mask. Softmax still gives exactly 0 for values so far below the others.
 CAST_BOUND = 16_376.0
 
 
 def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with float16 weights and hidden states; inputs and outputs keep their types.
+    """Convert a graph to float16 weights and hidden states; inputs and outputs keep their types.
 
     Args:
         model: Graph of ONNX's own operators; modified in place.
 
     Raises:
-        UnsupportedArchitecture: it branches, has other operators, or does not use any weight matrix.
+        UnsupportedArchitecture: the graph branches, has an operator that ONNX does not know, or does not use any weight
+            matrix.
     """
     return _Fp16Converter(model).run()
 
 
 def emulate_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph of `to_fp16` with float32 operators, for processors that have no float16 kernels.
+    """Convert a graph of `to_fp16` to float32 operators, for processors without float16 kernels.
 
-    Every operator computes in float32, in which CUDA's kernels accumulate too, and every float16 result is rounded to
-    float16. When onnxruntime itself runs float16 on a CPU, it skips most of these roundings.
+    Every operator computes in float32, as CUDA's kernels accumulate, and every float16 result is rounded to float16.
+    When onnxruntime itself runs float16 on a CPU, it skips most of these roundings.
 
     Args:
         model: Graph of `to_fp16`; modified in place.
@@ -218,7 +219,7 @@ def emulate_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
 def _element_types(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Iterable[onnx.TensorProto]
 ) -> dict[str, int]:
-    """Element types of all values of a model's graph with these nodes and constants."""
+    """Infer the element types of all values of a model's graph with these nodes and constants."""
     graph = model.graph
     # Types follow from the operators alone. Weights are left out because protobuf is limited to 2 GB.
     known = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in constants]
@@ -277,7 +278,7 @@ class _Fp16Converter:
         )
 
     def _without_constants(self) -> Iterator[onnx.NodeProto]:
-        """The nodes except Constant nodes, whose values are added to the constants."""
+        """Yield the nodes except Constant nodes, whose values are added to the constants."""
         for node in self._model.graph.node:
             if any(entry.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for entry in node.attribute):
                 raise self._unsupported("branches")
@@ -289,7 +290,7 @@ class _Fp16Converter:
                 yield node
 
     def _float_values(self) -> set[str]:
-        """Names of all float32 values and constants."""
+        """Return the names of all float32 values and constants."""
         types = _element_types(self._model, self._nodes, self._constants.values())
         for node in self._nodes:
             if any(name and not types.get(name) for name in node.output):
@@ -297,7 +298,7 @@ class _Fp16Converter:
         return {name for name, kind in types.items() if kind == FLOAT}
 
     def _as_half(self, name: str) -> str:
-        """The name of a value as input of a float16 node; values that are not floats stay unchanged."""
+        """Return the name of a value as input of a float16 node; values that are not floats stay unchanged."""
         if name not in self._floats:
             return self._as_single(name)
         if name in self._constants:
@@ -310,7 +311,7 @@ class _Fp16Converter:
         return self._copy("Cast", [bounded], f"{name}_fp16", to=FLOAT16)
 
     def _as_single(self, name: str) -> str:
-        """The name of a value as input of a float32 node; values that are not floats stay unchanged."""
+        """Return the name of a value as input of a float32 node; values that are not floats stay unchanged."""
         if name in self._constants:
             self._initializers[name] = self._constants[name]
         elif name in self._halves:

@@ -16,7 +16,7 @@ from es_sbert import __version__
 # Operators of onnxruntime that are not ONNX's (github.com/microsoft/onnxruntime, docs/ContribOperators.md).
 CONTRIB = "com.microsoft"
 
-# Opset 20 has Gelu, 17 LayerNormalization; read by every onnxruntime since 1.17. IR version 9 is older.
+# Opset 20 introduced Gelu, 17 LayerNormalization. Every onnxruntime since 1.17 reads opset 20 and IR version 9.
 OPSET = 20
 IR_VERSION = 9
 
@@ -51,19 +51,19 @@ class GraphBuilder:
         return name
 
     def integers(self, *values: int) -> str:
-        """A one-dimensional int64 constant: axes, shapes, indices."""
+        """Add a one-dimensional int64 constant: axes, shapes, indices."""
         return self.constant("integers_" + "_".join(map(str, values)), np.array(values, dtype=np.int64))
 
     def scalar(self, value: float) -> str:
-        """A float32 constant without dimensions."""
+        """Add a zero-dimensional float32 constant."""
         return self.constant(f"float32_{value!r}", np.array(value, dtype=np.float32))
 
     def integer(self, value: int) -> str:
-        """An int64 constant without dimensions."""
+        """Add a zero-dimensional int64 constant."""
         return self.constant(f"integer_{value}", np.array(value, dtype=np.int64))
 
     def int32(self, value: int) -> str:
-        """An int32 constant without dimensions."""
+        """Add a zero-dimensional int32 constant."""
         return self.constant(f"int32_{value}", np.array(value, dtype=np.int32))
 
     def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
@@ -96,7 +96,7 @@ class GraphBuilder:
         outputs: Sequence[tuple[str, int, Sequence[str | int]]],
         metadata: Mapping[str, str] | None = None,
     ) -> onnx.ModelProto:
-        """The finished model.
+        """Build the finished model.
 
         Args:
             name: Name of the graph.
@@ -120,7 +120,7 @@ class GraphBuilder:
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs inside a node (If, Loop, Scan)."""
+    """Yield the graphs inside a node (If, Loop, Scan)."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -128,7 +128,7 @@ def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _weight_bytes(graph: onnx.GraphProto) -> int:
-    """Bytes of the constants of a graph and of its branches."""
+    """Count the bytes of the constants of a graph and of its branches."""
     branches = (inner for node in graph.node for inner in inner_graphs(node))
     return sum(len(tensor.raw_data) for tensor in graph.initializer) + sum(map(_weight_bytes, branches))
 

@@ -54,7 +54,7 @@ class Reference:
     tokenize: Callable[[str, PromptKind | None], list[int]] | None = None
 
 
-# Name of an intermediate value, and the value → the value to continue with. `NumpyReference` passes the names.
+# (name of an intermediate value, the value) → the value to continue with. `NumpyReference` passes the names.
 ValueHook = Callable[[str, Floats], Floats]
 
 # Small enough that a feed-forward block stays in a core's cache; the products use all cores.
@@ -63,7 +63,7 @@ _TORCH_BATCH_TOKENS = 16_384
 
 
 def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, kind: ReferenceKind) -> Reference:
-    """The reference of a model.
+    """Choose the reference of a model.
 
     Args:
         model: The model.
@@ -79,7 +79,7 @@ def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, k
 
 
 def reference_batch_size(max_tokens: int) -> int:
-    """The batch size for texts of up to `max_tokens` tokens in sentence-transformers.
+    """Return the batch size in sentence-transformers for texts of up to `max_tokens` tokens.
 
     Attention over a full batch of texts of 8,192 tokens would need more memory than most machines have.
     """
@@ -91,7 +91,7 @@ def _torch_reference(model: SentenceModel) -> Reference:
 
     from es_sbert.networks.pair_scorer_folder import quiet_transformers
 
-    # Its progress bars and reports would mix with a command's own log.
+    # Silence progress bars and reports, which would mix with a command's own log.
     with quiet_transformers():
         # Checkpoints in half precision must compute in float32, as the graph does.
         network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
@@ -143,7 +143,7 @@ class NumpyReference:
         self._modules = [_vector_function(model, module) for module in model.modules]
 
     def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Floats:
-        """Sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts."""
+        """Compute sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts."""
         rows = self._tokenize(texts, kind).ids
         batches = plan_batches(np.array([len(row) for row in rows], dtype=np.int64), _BATCH_TOKENS)
         vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
@@ -153,7 +153,7 @@ class NumpyReference:
         return vectors
 
     def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
-        """Sentence vectors of one batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``.
+        """Compute sentence vectors of one batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``.
 
         Args:
             ids: Token ids; those that are not pooled are marked, see `mark_unpooled`.
@@ -170,7 +170,7 @@ class NumpyReference:
         return kept
 
     def token_vectors(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
-        """Token vectors from the transformer or a static table, *shape* ``(batch, tokens, hidden)``.
+        """Compute token vectors by the transformer or a static table, *shape* ``(batch, tokens, hidden)``.
 
         Args:
             ids: Token ids, *shape* ``(batch, tokens)``.
@@ -237,7 +237,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def erf(x: Floats) -> Floats:
-    """The error function, accurate to 5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26)."""
+    """Error function, accurate to 5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26)."""
     t: Floats = np.reciprocal(1 + np.float32(0.3275911) * np.abs(x))
     series: Floats = np.full_like(t, 1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
@@ -308,7 +308,7 @@ _DENSE_ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
 
 
 def _vector_function(model: SentenceModel, module: VectorModule) -> Callable[[Floats], Floats]:
-    """The function of a module from vectors to vectors: (…, width) → (…, the module's output width)."""
+    """Return the function of a module from vectors to vectors: (…, width) → (…, the module's output width)."""
     match module:
         case Dense():
             weights = read_dense(model, module)
@@ -337,7 +337,7 @@ def _pool_text(mode: Pooling, tokens: Floats, places: NDArray[np.int64]) -> Floa
     """Pool the token vectors at some positions of a text: (tokens, hidden) → (hidden,)."""
     text = tokens[places]  # (pooled tokens, hidden)
     if not len(places):
-        # In this case sentence-transformers takes the first vector, the least value, or zero over a small number.
+        # In this case sentence-transformers takes the first vector, the least value, or zero divided by a small number.
         if mode is Pooling.CLS:
             first: Floats = tokens[0]
             return first

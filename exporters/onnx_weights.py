@@ -48,7 +48,7 @@ _SAMPLE_TEXTS = (
 
 
 def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
-    """The tensors of a transformer, keyed by the names that the transformers library gives them.
+    """Read the tensors of a transformer, keyed by the names that the transformers library gives them.
 
     Args:
         path: An ONNX file in float32 or float16, with its external data next to it.
@@ -59,7 +59,7 @@ def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
     try:
         graph = onnx.load(path).graph
     except Exception as error:  # protobuf and onnx raise errors of several unrelated types
-        raise BundleInvalid(f"{path} is not an ONNX file: {error}", "Give the ONNX file of a model.") from error
+        raise BundleInvalid(f"{path} is not an ONNX file: {error}", "Use the ONNX file of a model.") from error
     if quantized := sorted({node.op_type for node in graph.node} & _QUANTIZED_OPERATORS):
         raise BundleInvalid(
             f"the weights of {path} are quantized ({', '.join(quantized)})",
@@ -85,7 +85,7 @@ def _is_module_name(name: str) -> bool:
 
 
 def _constants(nodes: Sequence[NodeProto]) -> dict[str, Floats]:
-    """Tensors in Constant nodes, where some exporters store them."""
+    """Collect the tensors in Constant nodes, where some exporters store them."""
     found = {}
     for node in nodes:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
@@ -96,7 +96,7 @@ def _constants(nodes: Sequence[NodeProto]) -> dict[str, Floats]:
 
 
 def _matrices(path: Path, nodes: Sequence[NodeProto], tensors: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The matrices that lost their names, keyed by the names recovered from their modules, as (outputs, inputs)."""
+    """Find the matrices that lost their names: recovered name → matrix as (outputs, inputs)."""
     users = defaultdict(list)
     for node in nodes:
         for name in node.input:
@@ -118,7 +118,7 @@ def _matrices(path: Path, nodes: Sequence[NodeProto], tensors: Mapping[str, Floa
 
 
 def _module_of(product: NodeProto, users: Mapping[str, Sequence[NodeProto]]) -> str:
-    """The path of the module that a product belongs to, such as `encoder.layer.0.attention.self.query`."""
+    """Find the path of the module that a product belongs to, such as `encoder.layer.0.attention.self.query`."""
     added: list[str] = list(product.input[2:])
     for user in users[product.output[0]]:
         if user.op_type == "Add":
@@ -160,7 +160,7 @@ def check_against_onnx(model: SentenceModel, path: Path) -> float:
 
     Raises:
         ParityFailed: the vectors differ.
-        BundleInvalid: the file has no such output, or cannot be run.
+        BundleInvalid: the file does not output vectors, or cannot be run.
     """
     session = open_session(path, Device("cpu"))
     reference = NumpyReference(model, read_transformer_weights(model))
@@ -171,7 +171,7 @@ def check_against_onnx(model: SentenceModel, path: Path) -> float:
     if of_tokens is None and of_texts is None:
         of_texts = next((one.name for one in session.get_outputs() if len(one.shape or ()) == 2), None)
     if of_tokens is None and of_texts is None:
-        raise BundleInvalid(f"{path} does not output vectors", "Give the ONNX file of a sentence encoder.")
+        raise BundleInvalid(f"{path} does not output vectors", "Use the ONNX file of a sentence encoder.")
     names = [name for name in (of_tokens, of_texts) if name is not None]
     inputs = {one.name: given[one.name] for one in session.get_inputs()}
     outputs = dict(zip(names, session.run(names, inputs), strict=True))

@@ -192,7 +192,7 @@ def _check_model(model: SentenceModel) -> None:
 
 
 def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[str, Any]:
-    """The body of `POST /_plugins/_ml/models/_register`.
+    """Build the body of `POST /_plugins/_ml/models/_register`.
 
     Args:
         sha256: SHA-256 of the zip.
@@ -223,7 +223,7 @@ def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[st
 
 
 def _truncating_tokenizer(model: SentenceModel) -> str:
-    """The tokenizer.json with truncation at the model's maximum, which ml-commons does not know."""
+    """Return the tokenizer.json with truncation at the model's maximum, which ml-commons does not know."""
     tokenizer: Tokenizer = load_sentence_tokenizer(model)
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)

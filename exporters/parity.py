@@ -35,7 +35,7 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer, TokenizedTexts
 
 
 def parity_pairs(max_tokens: int, count: int = 1024) -> tuple[list[str], list[str]]:
-    """Deterministic pairs: two wordings of a statement, unrelated statements, empty texts and very long texts.
+    """Return deterministic pairs: two wordings of a statement, unrelated statements, empty and very long texts.
 
     Returns:
         The first and the second texts.
@@ -52,10 +52,10 @@ _LONG_TEXT_RATIOS = (0.25, 0.4, 0.6, 0.85, 1.0, 1.3)
 
 
 def parity_sentences(max_tokens: int, count: int = 1024) -> list[str]:
-    """Deterministic sentences to compare two implementations on.
+    """Return deterministic sentences on which to compare two implementations.
 
     Args:
-        max_tokens: Longest input of the model; some sentences reach or exceed it.
+        max_tokens: Longest input of the model, in tokens; some sentences reach or exceed it.
         count: Number of sentences, at least 256.
 
     Returns:
@@ -74,7 +74,7 @@ def parity_sentences(max_tokens: int, count: int = 1024) -> list[str]:
 
 
 def _sentence(choose: random.Random) -> list[str]:
-    """One statement in two or three wordings, sometimes as a question or joined with another."""
+    """Make a statement in two to four wordings, sometimes as a question or joined with another statement."""
     parts = _choose_parts(choose)
     setting = choose.choice(_TEXTS["settings"])
     wordings = [_wording(parts, 0, setting), _wording(parts, 1, setting)]
@@ -87,7 +87,7 @@ def _sentence(choose: random.Random) -> list[str]:
 
 
 def _choose_parts(choose: random.Random) -> list[list[str]]:
-    """Subject, action and object, each in two wordings."""
+    """Choose subject, action and object, each in two wordings."""
     return [choose.choice(_TEXTS[kind]) for kind in ("subjects", "actions", "objects")]
 
 
@@ -165,7 +165,7 @@ def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
 
 
 def normalize_rows(vectors: Floats) -> NDArray[np.float64]:
-    """Vectors scaled to length 1 in float64; a zero vector stays zero. *Shape:* ``(texts, dimensions)``."""
+    """Scale vectors to length 1 in float64; a zero vector stays zero. *Shape:* ``(texts, dimensions)``."""
     wide = vectors.astype(np.float64)
     scaled: NDArray[np.float64] = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return scaled
@@ -194,7 +194,7 @@ def sts_spearman(first: Floats, second: Floats, gold: GoldPairs) -> float:
 
 
 def max_padding_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Batches of two texts with as much padding as possible: the longest with the shortest, and so on.
+    """Plan batches of two texts with as much padding as possible: the longest with the shortest, and so on.
 
     Args:
         lengths: *Shape:* ``(texts,)``, tokens of each text.
@@ -256,7 +256,7 @@ def compare_vectors(
 
 
 def describe_parity(report: ParityReport | ScoreParityReport) -> str:
-    """The figures of a report as one line."""
+    """Format the metrics of a report as one line."""
     emulation = " (fp16 emulated on the CPU)" if report.emulated else ""
     if isinstance(report, ScoreParityReport):
         return (
@@ -293,8 +293,8 @@ class ScoreParityThresholds:
         )
 
 
-# fp32 differs from its reference by rounding only. For int8 the differences are limited more than the ranks: training
-# drives most scores to one of two extremes, and the order within an extreme changes with the smallest difference.
+# fp32 differs from its reference by rounding only. For int8, differences are limited more strictly than ranks, because
+# training drives most scores to one of two extremes, where the smallest difference changes their order.
 #
 # fp16 rounds weights and activations to 11 bits. Outputs of a trained MiniLM moved by 0.006 sd at most, and those of
 # networks with random weights by 0.17.
@@ -369,16 +369,16 @@ class ParityCheck:
         self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
         self._texts: list[tuple[PromptKind | None, list[str]]] = []
-        # All sentences as texts of one kind, and some of them as texts of the others.
+        # All sentences are texts of the first kind; some of them are also texts of the other kinds.
         for number, kind in enumerate(kind for kind in KINDS if model.has_route(kind)):
             sentences = self._sentences()
             self._texts.append((kind, sentences[:_SENTENCES_OF_A_KIND] if number else sentences))
 
     def _sentences(self) -> list[str]:
-        """The parity sentences in which the tokenizer finds tokens."""
+        """Return the parity sentences in which the tokenizer finds tokens."""
         tokenizer = self._tokenizer
         sentences = tokenizer.readable(parity_sentences(min(self._model.longest_input, _LONGEST_TEXT)))
-        # In sentence-transformers, the vector of a text without tokens depends on its batch.
+        # Drop texts without tokens: in sentence-transformers, their vectors depend on the batch.
         return [text for text, row in zip(sentences, tokenizer(sentences).ids, strict=True) if len(row)]
 
     @cached_property
@@ -403,7 +403,7 @@ class ParityCheck:
         return reference, *self._encode_texts(reference.encode)
 
     def _encode_texts(self, encode: EncodeFunction) -> tuple[Floats, float | None]:
-        """Vectors of the parity sentences, and ρ × 100 on the gold pairs."""
+        """Compute the vectors of the parity sentences, and ρ × 100 on the gold pairs."""
         vectors, gold = np.concatenate([encode(texts, kind) for kind, texts in self._texts]), self._gold
         return vectors, None if gold is None else sts_spearman(
             encode(gold.first, None), encode(gold.second, None), gold
@@ -453,7 +453,7 @@ class ParityCheck:
         return report if report.passed else self._explain(report, reference, precision, row_cosines(expected, vectors))
 
     def _runnable_graph(self, path: Path, precision: Precision) -> AbstractContextManager[tuple[Path, Device, bool]]:
-        """See `fp16_graph`. Graphs without padding have operators that run only on GPUs, so they are not emulated."""
+        """Call `fp16_graph` for a padded fp16 graph. Packed graphs run only on GPUs, so they are not emulated."""
         if precision is Precision.FP16 and not isinstance(self._transformer, TransformerWeights):
             return fp16_graph(path)
         return nullcontext((path, choose_device(precision.device, available_providers(), cuda_devices()), False))
@@ -461,7 +461,7 @@ class ParityCheck:
     def _explain(
         self, report: ParityReport, reference: Reference, precision: Precision, cosines: NDArray[np.float64]
     ) -> ParityReport:
-        """The report with the text that has the lowest cosine, and the most likely cause."""
+        """Add the text with the lowest cosine, and the most likely cause, to a report."""
         texts = [(kind, text) for kind, texts in self._texts for text in texts]
         kind, text = texts[int(np.nan_to_num(cosines, nan=-2.0).argmin())]
         ids = token_ids(self._tokenizer([text], kind).ids[0]).tolist()
@@ -475,7 +475,7 @@ class ParityCheck:
         return report.model_copy(update={"worst": worst, "cause": cause})
 
     def _encode(self, pool: InferencePool, device: Device, tokenized: TokenizedTexts) -> Floats:
-        """Sentence vectors by an exported graph, *shape* ``(texts, dimensions)``."""
+        """Compute sentence vectors with an exported graph, *shape* ``(texts, dimensions)``."""
         rows = tokenized.ids
         lengths = np.array([len(row) for row in rows])  # (texts,)
         # The model's own code may not have been written for padding, so a traced graph is checked with a lot of it.
@@ -497,7 +497,7 @@ class ParityCheck:
 
 @contextmanager
 def fp16_graph(path: Path) -> Iterator[tuple[Path, Device, bool]]:
-    """A file for a padded fp16 graph that runs on this machine, its device, and whether it emulates fp16."""
+    """Yield a form of a padded fp16 graph that runs on this machine: its file, its device, whether it emulates fp16."""
     try:
         device = choose_device("cuda", available_providers(), cuda_devices())
         # A driver alone is not enough: CUDA and cuDNN are needed too, and only opening a session checks for them.
@@ -515,7 +515,7 @@ _LONGEST_SHOWN_TEXT = 60
 
 
 def _likely_cause(ids: list[int], reference: list[int] | None, kind: PromptKind | None) -> DifferenceCause:
-    """The most likely cause of a difference.
+    """Find the most likely cause of a difference.
 
     Args:
         ids: Token ids of the text.
@@ -541,6 +541,6 @@ def read_gold_pairs(path: Path) -> GoldPairs:
     pairs = GoldPairs(table.texts("sentence1"), table.texts("sentence2"), table.floats("score"))
     if len(table) < 2:
         raise SourceError(
-            f"{path} holds {pluralize(len(table), 'pair')}, too few to rank", "Give a file with more pairs."
+            f"{path} holds {pluralize(len(table), 'pair')}, too few to rank", "Use a file with at least two pairs."
         )
     return pairs

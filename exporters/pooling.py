@@ -1,7 +1,7 @@
 """Pool token vectors into the sentence vector as ONNX nodes, always in float32.
 
-Follows sentence-transformers' Pooling module for padding on the right. `sentence_graph` explains the shapes in
-comments.
+The nodes follow sentence-transformers' Pooling module, for padding on the right. `sentence_graph` explains the shapes
+in comments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TokenVectors:
 
 
 def padded_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
-    """The token vectors of a graph whose hidden state is (B, S, D); `attention_mask` marks padding."""
+    """Return the token vectors of a graph whose hidden state is (B, S, D); `attention_mask` marks padding."""
     tokens = graph.add("Cast", vectors, to=FLOAT)
     return TokenVectors(
         padded=lambda: tokens,
@@ -54,7 +54,7 @@ def padded_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
 
 
 def packed_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
-    """The token vectors of a graph whose hidden state is (T, D).
+    """Return the token vectors of a graph whose hidden state is (T, D).
 
     `padded_rows`, (B, S), holds each token's row, and -1 for padding. Row -1 is the last row, so padding repeats a
     finite vector, which the mask then excludes.
@@ -97,7 +97,7 @@ def pool_fp16_network(model: SentenceModel, network: onnx.ModelProto) -> onnx.Mo
     pooled = finish_padded_graph(
         graph_from_trace(network, int8=False), model, TOKEN_VECTORS, {LENGTH_MULTIPLE_PROPERTY: str(multiple)}
     )
-    # The result types of operators that do not belong to ONNX.
+    # Keep the result types of operators that do not belong to ONNX.
     pooled.graph.value_info.extend(network.graph.value_info)
     return pooled
 
@@ -122,7 +122,7 @@ def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: Token
 
 
 def _without_prompt(graph: GraphBuilder, tokens: TokenVectors) -> TokenVectors:
-    """The token vectors with a mask that excludes those of the prompt from pooling."""
+    """Return the token vectors with a mask that excludes those of the prompt from pooling."""
     mask = cache(lambda: graph.add("Cast", graph.input(POOLING_MASK, INT32, ("batch", "longest")), to=FLOAT))
 
     def first() -> str:
@@ -140,7 +140,7 @@ def _without_prompt(graph: GraphBuilder, tokens: TokenVectors) -> TokenVectors:
 
 
 def _apply_to_tokens(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> TokenVectors:
-    """The token vectors after the modules that come before pooling."""
+    """Apply the modules before pooling to the token vectors."""
     padded = cache(lambda: add_modules(graph, tokens.padded(), model, model.token_modules))
     first = cache(lambda: add_modules(graph, tokens.first(), model, model.token_modules))
     return TokenVectors(padded, first, tokens.mask, tokens.is_whole)

@@ -91,7 +91,7 @@ class WeightProduct:
 
 
 def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
-    """A builder that holds the nodes and constants of a traced graph, so that more can be added.
+    """Create a builder with the nodes and constants of a traced graph, so that more can be added.
 
     Args:
         traced: Graph of `graph_builder.OPSET`.
@@ -125,7 +125,7 @@ def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
 
 
 def _as_weight_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> WeightProduct | None:
-    """The product that a node computes; None if it is not a product with a weight."""
+    """Return the product that a node computes; None if the node is not a product with a weight."""
     if node.op_type not in ("MatMul", "Einsum") or len(node.input) != 2 or node.input[1] not in constants:
         return None
     weight = numpy_helper.to_array(constants[node.input[1]])
@@ -137,9 +137,9 @@ def _as_weight_product(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
 
 
 def einsum_product(equation: str, weight: np.ndarray[Any, Any]) -> WeightProduct | None:
-    """The product that is equivalent to `einsum(equation, x, weight)`, as in `ibh,hnd->ibnd`; None if there is none.
+    """Return the product equivalent to `einsum(equation, x, weight)`, as in `ibh,hnd->ibnd`; None if there is none.
 
-    There is one if x ends in the axes that are summed over, the weight has all of them, and the result has the other
+    It exists if x ends in the axes that are summed over, the weight has all of them, and the result has the other
     axes of x followed by those of the weight.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")

@@ -43,7 +43,8 @@ def read_rotary_weights(model: SentenceModel) -> RotaryWeights:
         check_settings(path, config, table, model.ignored_settings)
     except UnsupportedSetting as error:
         raise UnsupportedArchitecture(
-            error.message, f"{error.remedy} The train extra can trace it: {install_extra_command('train')}"
+            error.message,
+            f"{error.remedy} Or install the train extra, which can trace it: {install_extra_command('train')}",
         ) from error
     for key in UNSUPPORTED_CONFIG_KEYS:
         if config.get(key):
@@ -164,7 +165,7 @@ _GTE_NAMES = _PostNormNames(
 def _read_post_norm(
     reader: RotaryReader, *, size: int, theta: float, activation: str, bias: bool, first_names: _PostNormNames
 ) -> RotaryWeights:
-    """An encoder with norms after each sum, as in BERT (Nomic, GTE)."""
+    """Read an encoder with norms after each sum, as in BERT (Nomic, GTE)."""
     reader.refuse_token_types()
     epsilon = reader.config.get("layer_norm_eps", 1e-12)
     frequencies = reader.frequencies(size, theta)
@@ -241,7 +242,7 @@ def _read_llama(
     windows: Sequence[int | None] | None = None,
     normalized_heads: bool = False,
 ) -> RotaryWeights:
-    """A model with the layers of Llama: root-mean-square norms before blocks."""
+    """Read a model with the layers of Llama: root-mean-square norms before blocks."""
     config, key_heads = reader.config, reader.key_heads()
     epsilon, bias = config.get("rms_norm_eps", epsilon), bool(config.get("attention_bias", False))
     frequencies = reader.frequencies(size, 10_000.0)

@@ -47,7 +47,7 @@ def build_rotary_graph(model: SentenceModel, weights: RotaryWeights, precision: 
 
 
 def _fp16_network(model: SentenceModel, weights: RotaryWeights) -> onnx.ModelProto:
-    """The network up to its token vectors, without pooling, with float16 weights and hidden states."""
+    """Build the network up to its token vectors, without pooling, with float16 weights and hidden states."""
     graph = GraphBuilder()
     network = _RotaryGraph(LayerWriter(graph), weights, model.longest_input, for_cuda=True)
     graph.rename(network.token_vectors(), TOKEN_VECTORS)
@@ -98,7 +98,7 @@ class _RotaryGraph:
         )
 
     def token_vectors(self) -> str:
-        """The hidden state after the last layer, (B, S, D)."""
+        """Add the network, and return its hidden state after the last layer, (B, S, D)."""
         graph, weights = self._graph, self._weights
         table = weights.words * np.float32(weights.embedding_scale)
         table = table if weights.token_type is None else table + weights.token_type
@@ -118,7 +118,7 @@ class _RotaryGraph:
         return graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2])
 
     def _add_block(self, x: str, name: str, block: RotaryAttention | GatedFeedForward, norms: BlockNorms) -> str:
-        """A block with its residual and its norms, (T, D) → (T, D)."""
+        """Add a block with its residual and its norms, (T, D) → (T, D)."""
         y = self._norm(x, f"{name}.before", norms.before)
         y = self._attend(y, name, block) if isinstance(block, RotaryAttention) else self._feed_forward(y, name, block)
         y = self._norm(y, f"{name}.after_block", norms.output)
@@ -128,7 +128,7 @@ class _RotaryGraph:
         return x if norm is None else self._writer.norm(x, name, norm)
 
     def _add_masks(self, windows: set[int | None]) -> Mapping[int | None, str]:
-        """The mask that is added to attention scores, for each window: (B, 1, 1 or S, S)."""
+        """Add, for each window, the mask that is added to attention scores: (B, 1, 1 or S, S)."""
         graph = self._graph
         keep = graph.add("Cast", "attention_mask", to=FLOAT)
         masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
@@ -156,10 +156,10 @@ class _RotaryGraph:
         )
 
     def _add_rotations(self, frequencies: Mapping[bytes, Floats], max_tokens: int) -> dict[bytes, _Rotation]:
-        """The rotation for each list of frequencies, keyed by its bytes."""
+        """Add the rotation for each list of frequencies; returned by the bytes of the list."""
         graph, rotations = self._graph, {}
         for number, (key, each) in enumerate(frequencies.items()):
-            # Computed in float32, like the libraries do: at distant positions the rounding of angles matters.
+            # Computed in float32, as the libraries do: at distant positions the rounding of angles matters.
             angles = np.arange(max_tokens, dtype=np.float32)[:, None] * each  # (max_tokens, d / 2)
             names = []
             for kind, values in (("cosine", np.cos(angles)), ("sine", np.sin(angles))):
@@ -169,7 +169,7 @@ class _RotaryGraph:
         return rotations
 
     def _attend(self, x: str, name: str, attention: RotaryAttention) -> str:
-        """Attention, (T, D) → (T, D)."""
+        """Add attention, (T, D) → (T, D)."""
         graph, weights = self._graph, self._weights
         # The scale of the scores is folded into the weights of the queries or of their norm.
         scale = np.float32(weights.score_scale)
@@ -230,7 +230,7 @@ class _RotaryGraph:
         return graph.add("Concat", *turned, axis=-1)
 
     def _repeat_heads(self, x: str) -> str:
-        """Keys or values for each query head, (…, K, d) → (…, H, d)."""
+        """Repeat keys or values for each query head, (…, K, d) → (…, H, d)."""
         graph, group = self._graph, self._weights.heads // self._weights.key_heads
         if group == 1:
             return x
@@ -238,7 +238,7 @@ class _RotaryGraph:
         return graph.add("Reshape", repeated, self._by_head)
 
     def _feed_forward(self, x: str, name: str, block: GatedFeedForward) -> str:
-        """The gated block, (T, D) → (T, D)."""
+        """Add the gated block, (T, D) → (T, D)."""
         gate, up = self._joint_product(x, f"{name}.gate_up", [block.gate, block.up])
         inner = self._graph.add("Mul", self._activate(gate), up)
         return self._product(inner, f"{name}.down", block.down)

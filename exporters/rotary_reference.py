@@ -20,7 +20,7 @@ ActivationFunctions = dict[HiddenActivation, Callable[[Floats], Floats]]
 def rotary_hidden_states(
     weights: RotaryWeights, texts: Sequence[NDArray[np.int64]], activations: ActivationFunctions
 ) -> list[Floats]:
-    """The last hidden states of texts, each of *shape* ``(tokens, hidden)``.
+    """Compute the last hidden states of texts, each of *shape* ``(tokens, hidden)``.
 
     Args:
         weights: The transformer.
@@ -112,7 +112,7 @@ def apply_linear(linear: LinearWeights, x: Floats) -> Floats:
 
 
 def apply_norm(norm: NormWeights | None, x: Floats) -> Floats:
-    """A normalization over the last axis; None leaves x unchanged."""
+    """Normalize over the last axis; None leaves x unchanged."""
     if norm is None:
         return x
     centred = x if norm.is_rms else x - x.mean(axis=-1, keepdims=True)

@@ -170,10 +170,10 @@ class RotaryReader:
         return ACTIVATIONS[name]
 
     def layer_types(self, default: Callable[[int], bool]) -> list[str]:
-        """`full_attention` or `sliding_attention` of each layer.
+        """Return `full_attention` or `sliding_attention` for each layer.
 
         Args:
-            default: Layer number → whether it has full attention, if config.json does not list them.
+            default: Layer number → whether the layer has full attention; used if config.json does not list the types.
         """
         stated = self.config.get("layer_types")
         names = ("sliding_attention", "full_attention")
@@ -188,7 +188,7 @@ class RotaryReader:
         return stated
 
     def frequencies(self, size: int, default: float, key: str = "rope_theta", layer_type: str | None = None) -> Floats:
-        """Rotary frequencies of a head.
+        """Compute the rotary frequencies of a head.
 
         Args:
             size: Size of the head.
@@ -224,14 +224,14 @@ class RotaryReader:
         return NormWeights(weight, np.zeros_like(weight), epsilon)
 
     def rms_norm(self, name: str, epsilon: float, *, size: int | None = None, offset: float = 0) -> NormWeights:
-        """A root-mean-square normalization; `offset` is added to its weight."""
+        """Read a root-mean-square normalization; `offset` is added to its weight."""
         weight = self.tensors.get(f"{name}.weight", (self.hidden if size is None else size,)) + np.float32(offset)
         return NormWeights(weight, np.zeros_like(weight), epsilon, is_rms=True)
 
     def products(
         self, layer: str, names: Sequence[str], parts: int, in_features: int, out_features: int, *, bias: bool = False
     ) -> list[LinearWeights]:
-        """Several products of the same input, stored separately or joined in one tensor."""
+        """Read several products of the same input, stored separately or joined in one tensor."""
         linear = self.tensors.linear
         if len(names) == parts:
             return [linear(f"{layer}.{name}", in_features, out_features, bias=bias) for name in names]
@@ -250,7 +250,7 @@ class RotaryReader:
         window: int | None,
         norm: Callable[[str], NormWeights] | None,
     ) -> RotaryAttention:
-        """The attention of a layer whose tensors are named as in Llama.
+        """Read the attention of a layer whose tensors are named as in Llama.
 
         Args:
             name: Name of the module.
@@ -275,7 +275,7 @@ class RotaryReader:
         )
 
     def feed_forward(self, name: str, *, bias: bool = False) -> GatedFeedForward:
-        """The feed-forward block of a layer whose tensors are named as in Llama."""
+        """Read the feed-forward block of a layer whose tensors are named as in Llama."""
         linear = self.tensors.linear
         return GatedFeedForward(
             gate=linear(f"{name}.gate_proj", self.hidden, self.intermediate, bias=bias),

@@ -117,7 +117,7 @@ class LayerWriter:
     fused: bool = False
 
     def weight(self, name: str, value: np.ndarray[Any, Any]) -> str:
-        """A constant in this writer's number format."""
+        """Add a constant in this writer's number format."""
         return self.graph.constant(name, value.astype(self.dtype, copy=False))
 
     def product(self, x: str, name: str, linear: LinearWeights, *, lower: float | None = None) -> str:
@@ -132,7 +132,7 @@ class LayerWriter:
         return self.graph.add("MatMul", x, self.weight(f"{name}.weight", linear.weight))
 
     def norm_weights(self, name: str, norm: NormWeights) -> tuple[str, str]:
-        """Weight and bias of a layer normalization."""
+        """Add weight and bias of a layer normalization."""
         return self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
 
     def norm(self, x: str, name: str, norm: NormWeights) -> str:
@@ -143,7 +143,7 @@ class LayerWriter:
         return self.graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.epsilon)
 
     def _rms_norm(self, x: str, name: str, norm: NormWeights) -> str:
-        """Root-mean-square normalization, for which ONNX only has an operator since opset 23."""
+        """Root-mean-square normalization, for which ONNX has an operator only since opset 23."""
         graph = self.graph
         # `to_fp16` leaves Pow and the mean in float32, because squares may exceed the largest float16 number.
         mean = graph.add("ReduceMean", graph.add("Pow", x, graph.scalar(2.0)), graph.integers(-1), keepdims=1)
@@ -189,7 +189,7 @@ def add_packed_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> 
 
 
 def _embedding_tables(writer: LayerWriter, embeddings: EmbeddingWeights) -> tuple[str, str]:
-    """The tables of words and of positions. Every token has type 0, whose vector is added to all positions."""
+    """Add the tables of words and of positions. Every token has type 0, whose vector is added to all positions."""
     positions = embeddings.positions + (0 if embeddings.token_type is None else embeddings.token_type)
     return writer.weight("embeddings.words", embeddings.words), writer.weight("embeddings.positions", positions)
 
@@ -204,7 +204,7 @@ _LOWER_BOUNDS = {
 
 
 def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenActivation) -> str:
-    """The activation of x + bias, elementwise."""
+    """Apply the activation to x + bias, elementwise."""
     graph = writer.graph
     # The tanh approximation of Gelu changes less than quantization does, and its operator adds the bias as well.
     is_gelu = activation in (HiddenActivation.GELU, HiddenActivation.GELU_TANH)
@@ -225,7 +225,7 @@ def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenAct
 
 
 def add_feed_forward(writer: LayerWriter, x: str, name: str, layer: LayerWeights, activation: HiddenActivation) -> str:
-    """The second block of a layer with its residual and norm."""
+    """Add the second block of a layer, with its residual and norm."""
     bias = writer.weight(f"{name}.intermediate.bias", layer.intermediate.bias)
     product = writer.multiply(x, f"{name}.intermediate", layer.intermediate)  # (…, 4 D)
     inner = add_activation(writer, product, bias, activation)
@@ -239,10 +239,10 @@ _MAX_DISTANCE = 128
 
 
 def relative_position_buckets(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bucket of each offset (key position − query position).
+    """Return the bucket of each offset (key position − query position).
 
-    Half of the buckets are for keys before the query, half for keys after it. Of each half, the first half holds one
-    distance per bucket. The others grow logarithmically, and the last one holds all larger distances.
+    Half of the buckets are for keys before the query, half for keys after it. In each half, the first buckets hold one
+    distance each; the others, as many, grow logarithmically, and the last one holds all larger distances.
 
     Args:
         offsets: Any shape.
@@ -261,7 +261,7 @@ def relative_position_buckets(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(offsets > 0, side, 0) + np.where(distance < exact, distance, far)
 
 
-# Added to the scores of padding. Finite, so that a row with nothing but padding does not become NaN.
+# Added to the scores of padding. It is finite, so that a row with nothing but padding does not become NaN.
 _MASK_VALUE = float(np.finfo(np.float32).min)
 
 
@@ -282,12 +282,12 @@ class AttentionForm:
 
 
 def scale_product(linear: LinearWeights, scale: float) -> LinearWeights:
-    """A product whose results are multiplied by a number."""
+    """Return a product whose results are multiplied by a number."""
     return LinearWeights(linear.weight * np.float32(scale), linear.bias * np.float32(scale))
 
 
 def merge_qkv(layer: LayerWeights, query_scale: float = 1.0) -> LinearWeights:
-    """Query, key and value as one product: weight (D, 3 D), bias (3 D,)."""
+    """Merge query, key and value into one product: weight (D, 3 D), bias (3 D,)."""
     parts = (scale_product(layer.query, query_scale), layer.key, layer.value)
     return LinearWeights(
         np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
@@ -295,7 +295,7 @@ def merge_qkv(layer: LayerWeights, query_scale: float = 1.0) -> LinearWeights:
 
 
 def fold_key_and_value_bias(layer: LayerWeights) -> LayerWeights:
-    """The same layer without biases on keys and values, which saves two additions per token.
+    """Return the same layer without biases on keys and values, which saves two additions per token.
 
     A bias on the keys adds the same number to all scores of a query, and softmax ignores it. Attention weights sum to
     1, so a bias on the values passes through unchanged and can be added to the bias of the next product.
@@ -312,7 +312,7 @@ def fold_key_and_value_bias(layer: LayerWeights) -> LayerWeights:
 
 
 def add_relative_bias(writer: LayerWriter, table: Floats, max_tokens: int, longest: str) -> str:
-    """Bias on attention scores by relative position, computed once for all layers: (1, H, S, S).
+    """Add the bias on attention scores by relative position, computed once for all layers: (1, H, S, S).
 
     Args:
         table: *Shape:* ``(buckets, heads)``.
@@ -331,7 +331,7 @@ def add_relative_bias(writer: LayerWriter, table: Floats, max_tokens: int, longe
 
 
 def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
-    """Attention as MatMul, Softmax and MatMul, with ONNX operators only.
+    """Write attention as MatMul, Softmax and MatMul, with ONNX operators only.
 
     OpenVINO fuses these steps into one. onnxruntime fuses the transpositions with the products.
     """
@@ -359,7 +359,7 @@ def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_to
 
 
 def _score_bias(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> str:
-    """The bias on attention scores for padding and relative positions: (B, 1 or H, 1 or S, S)."""
+    """Add the bias on attention scores for padding and relative positions: (B, 1 or H, 1 or S, S)."""
     graph = writer.graph
     keep = graph.add("Cast", "attention_mask", to=1)
     masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
@@ -371,7 +371,7 @@ def _score_bias(writer: LayerWriter, transformer: TransformerWeights, max_tokens
 
 
 def strided_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
-    """Attention as MatMul, Softmax and MatMul on rows by token, the fastest form on a CPU with quantized products."""
+    """Write attention as MatMul, Softmax and MatMul on rows by token: with int8 products, the fastest form on a CPU."""
     graph = writer.graph
     hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
     bias = _score_bias(writer, transformer, max_tokens)
@@ -410,7 +410,7 @@ def strided_attention(writer: LayerWriter, transformer: TransformerWeights, max_
 
 
 def packed_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
-    """Attention as com.microsoft::PackedMultiHeadAttention over tokens without padding.
+    """Write attention as com.microsoft::PackedMultiHeadAttention over tokens without padding.
 
     The host removes padding, so that everything runs on (T, D) and the GPU never waits. Query, key and value are
     separate products, which onnxruntime's FlashAttention-2 and CUTLASS kernels read in place. The joint product of

@@ -75,7 +75,7 @@ class _Activations:
 
 
 def quantize_statically(model: onnx.ModelProto, batches: Iterable[ModelInputs]) -> onnx.ModelProto:
-    """A graph whose products with weights are quantized, with ONNX operators only.
+    """Return a copy of a graph in which products with weights are quantized, with ONNX operators only.
 
     Products that run once per text, such as a Dense module after pooling, stay float32.
 
@@ -129,7 +129,7 @@ def _calibrate(model: onnx.ModelProto, activations: Sequence[_Activations], batc
 def _rewrite(
     model: onnx.ModelProto, constants: Mapping[str, onnx.TensorProto], quantized: Sequence[_Activations]
 ) -> onnx.ModelProto:
-    """The graph with quantized factors of these products."""
+    """Return the graph with quantized factors of these products."""
     tensors: list[onnx.TensorProto] = []
     nodes_before: dict[str, list[onnx.NodeProto]] = {}  # by the first output of a product
     inputs: dict[str, tuple[str, str]] = {}  # of a product, by its output
@@ -181,7 +181,7 @@ def _inputs(node: onnx.NodeProto) -> Iterable[str]:
 
 
 def smoothing_factors(lowest: Floats, highest: Floats, weights: Iterable[Floats]) -> Floats:
-    """Divisors of the channels that split the difficulty of quantization between activations and weights.
+    """Compute divisors of the channels that split the difficulty of quantization between activations and weights.
 
     Args:
         lowest, highest: Ranges of the activations. *Shape:* ``(channels,)``.
@@ -198,13 +198,13 @@ def smoothing_factors(lowest: Floats, highest: Floats, weights: Iterable[Floats]
 
 
 def quantization_range(lowest: Floats, highest: Floats) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Step and zero point of uint8 for activations in these ranges.
+    """Compute step and zero point of uint8 for activations in these ranges.
 
     Args:
         lowest, highest: *Shape:* ``(channels,)``.
 
     Returns:
-        Two arrays without dimensions: value ≈ (level − zero point) × step.
+        Two zero-dimensional arrays: value ≈ (level − zero point) × step.
     """
     low, high = min(float(lowest.min()), 0.0), max(float(highest.max()), 0.0)
     step = max((high - low) / _LEVELS, _LEAST)
@@ -212,7 +212,7 @@ def quantization_range(lowest: Floats, highest: Floats) -> tuple[NDArray[np.floa
 
 
 def sample_texts(tokenizer_file: Path, longest: int) -> list[str]:
-    """Sentences, and lists of random words from a tokenizer's vocabulary, because rare words have large activations.
+    """Return sentences, and lists of random words from the vocabulary, because rare words have large activations.
 
     Args:
         tokenizer_file: Path of tokenizer.json.
@@ -227,7 +227,7 @@ def sample_texts(tokenizer_file: Path, longest: int) -> list[str]:
 
 
 def sample_batches(model: SentenceModel, graph: onnx.ModelProto) -> Iterator[ModelInputs]:
-    """Inputs of the sample texts for a graph of a sentence encoder."""
+    """Create the inputs of the sample texts for a graph of a sentence encoder."""
     tokenizer = SentenceTokenizer(model)
     texts = tokenizer.readable(sample_texts(model.tokenizer_file, model.longest_input))
     rows = [row for row in tokenizer(texts, model.kinds[0]).ids if len(row)]
@@ -238,7 +238,7 @@ def sample_batches(model: SentenceModel, graph: onnx.ModelProto) -> Iterator[Mod
 
 
 def equal_length_batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Batches of texts with equal lengths, so that nothing is padded.
+    """Yield batches of texts with equal lengths, so that nothing is padded.
 
     Args:
         lengths: *Shape:* ``(texts,)``, tokens of each text.

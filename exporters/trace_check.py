@@ -44,7 +44,7 @@ def check_trace(
         longest: Maximum length of a text in tokens.
 
     Raises:
-        UnsupportedArchitecture: they disagree, or the vector of a text depends on padding.
+        UnsupportedArchitecture: graph and module disagree, or the vector of a text depends on padding.
     """
     with tempfile.TemporaryDirectory() as folder:
         save_graph(traced, Path(folder) / "traced.onnx")
@@ -71,7 +71,7 @@ class _TraceCheck:
 
     def run(self, example: tuple[Tensor, Tensor], longest: int) -> None:
         mask = example[1]
-        self._compare(*example, "the graph that torch exports gives other results than the network")
+        self._compare(*example, "the graph that torch exports gives results that differ from the network's")
         other = "the graph that torch exports is only valid for the texts that it was traced with"
         self._compare(self._ids(*mask.shape), mask, f"{other}, because other texts use other parts of the network")
         self._compare(self._ids(*mask.shape), torch.ones_like(mask), f"{other}, and only with their padding")
@@ -109,7 +109,7 @@ class _TraceCheck:
 
 
 def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floats:
-    """Token vectors of a batch, *shape* ``(batch, tokens, hidden)``.
+    """Compute the token vectors of a batch, *shape* ``(batch, tokens, hidden)``.
 
     Raises:
         UnsupportedArchitecture: the network does not run on texts of this length.
@@ -125,7 +125,7 @@ def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floa
 
 
 def relative_difference(actual: Floats, expected: Floats) -> float:
-    """The relative difference of token vectors; infinite if they differ in shape or are not finite.
+    """Compute the relative difference of token vectors; infinite if they differ in shape or are not finite.
 
     Args:
         actual, expected: *Shape:* ``(batch, tokens, hidden)``.

@@ -1,8 +1,8 @@
 """Trace sentence encoders and cross-encoders to ONNX with torch. Requires the `train` extra.
 
-Uses torch's TorchScript exporter (`dynamo=False`). With eager attention, its graphs of XLNet and ModernBERT are valid
-for every batch size and length, and it does not need onnxscript. The parity check runs every traced graph on shapes
-other than the traced ones.
+torch's TorchScript exporter is used (`dynamo=False`). With eager attention, its graphs of XLNet and ModernBERT are
+valid for every batch size and length, and it does not need onnxscript. The parity check runs every traced graph on
+shapes other than the traced ones.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
             dynamic = {**dict.fromkeys(inputs, axes), output: axes if ndim == 3 else {0: "batch"}}
             names: dict[str, Any] = {"input_names": list(inputs), "output_names": [output], "dynamic_axes": dynamic}
             torch.onnx.export(module, arguments, str(path), opset_version=OPSET, dynamo=False, **names)
-        except Exception as error:  # inputs that do not fit and operators without a translation raise any type
+        except Exception as error:  # unsuitable inputs, and operators without a translation, raise errors of any type
             raise UnsupportedArchitecture(
                 f"{name}: torch cannot export this network to ONNX: {error_summary(error)}", USE_ANOTHER_LIBRARY
             ) from error
@@ -149,7 +149,10 @@ def _traceable_repeats() -> Iterator[None]:
 
 
 def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0) -> tuple[Tensor, Tensor]:
-    """A batch to trace with, ids and mask, int64 of this shape; a third of all texts but the first is padding."""
+    """Create a batch to trace with: ids and mask, int64 of this shape.
+
+    A third of each text is padding, except for the first text.
+    """
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, vocabulary, shape))
     mask = torch.ones_like(ids)
     mask[1:, shape[1] - shape[1] // 3 :] = 0
@@ -198,11 +201,11 @@ class TracedSentenceModel:
         self._model = model
 
     def build(self, precision: Precision) -> onnx.ModelProto:
-        """A graph with the inputs and the output of `build_sentence_graph`.
+        """Build a graph with the inputs and the output of `build_sentence_graph`.
 
         Raises:
-            UnsupportedArchitecture: transformers cannot open the model without running code that comes with it,
-                torch cannot trace it, or nothing in it can be quantized or halved.
+            UnsupportedArchitecture: transformers cannot open the model without running code that comes with it, torch
+                cannot trace it, or nothing in it can be quantized or converted to fp16.
         """
         model = self._model
         if precision is Precision.FP16:
@@ -239,7 +242,7 @@ class TracedSentenceModel:
 
 
 def _open_transformer(model: SentenceModel) -> nn.Module:
-    """sentence-transformers' Transformer module of a model, float32, with attention that can be traced."""
+    """Open sentence-transformers' Transformer module of a model, float32, with attention that can be traced."""
     try:
         with quiet_transformers():
             network = SentenceTransformer(
@@ -283,8 +286,8 @@ class TracedCrossEncoder:
         model: The model.
 
     Raises:
-        UnsupportedArchitecture: transformers cannot open it without running code that comes with it.
-        BundleInvalid: it lacks weights of its network, such as those of the head.
+        UnsupportedArchitecture: transformers cannot open the model without running code that comes with it.
+        BundleInvalid: the model lacks weights of its network, such as those of the head.
 
     Attributes:
         pairs: The form in which the tokenizer passes pairs to the network.
@@ -303,10 +306,11 @@ class TracedCrossEncoder:
         )
 
     def build(self, precision: Precision) -> onnx.ModelProto:
-        """A graph with this model's inputs and `score`, float32 (batch, labels), before the activation.
+        """Build a graph with this model's inputs and `score`, float32 (batch, labels), before the activation.
 
         Raises:
-            UnsupportedArchitecture: torch cannot trace the model, or nothing in it can be quantized or halved.
+            UnsupportedArchitecture: torch cannot trace the model, or nothing in it can be quantized or converted to
+                fp16.
         """
         graph = graph_from_trace(self._logits, int8=precision is Precision.INT8)
         graph.rename(_LOGITS_OUTPUT, _SCORE_OUTPUT)
@@ -319,7 +323,7 @@ class TracedCrossEncoder:
         return model
 
     def sample(self, graph: onnx.ModelProto) -> Iterator[ModelInputs]:
-        """Inputs from sample pairs, without padding, for the quantization of a graph."""
+        """Create inputs from sample pairs, without padding, for the quantization of a graph."""
         texts = sample_texts(self._model.tokenizer_file, self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
         tokenized = tokenizer(texts, [*texts[1:], texts[0]])
@@ -382,7 +386,7 @@ class TracedCrossEncoder:
 
 
 def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
-    """The network, float32, with attention that can be traced, and its tokenizer."""
+    """Open the network, float32, with attention that can be traced, and its tokenizer."""
     try:
         network, loaded = AutoModelForSequenceClassification.from_pretrained(
             str(model.folder), local_files_only=True, attn_implementation="eager", output_loading_info=True
@@ -399,7 +403,7 @@ def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
     if loaded["missing_keys"]:
         raise BundleInvalid(
             f"the weights in {model.folder} lack {', '.join(sorted(loaded['missing_keys']))}",
-            "Give a model that was trained as a cross-encoder; any other would get a random head.",
+            "Use a model that was trained as a cross-encoder; any other would get a random head.",
         )
     # Checkpoints in half precision must compute in float32.
     return network.float(), tokenizer

@@ -136,7 +136,7 @@ class ModuleWeights:
         merged: Tensors that replace those in the files, by their full names.
 
     Raises:
-        BundleInvalid: there are no weights, or only pickled ones.
+        BundleInvalid: the folder has no weights, or only pickled ones.
     """
 
     def __init__(self, folder: Path, prefix: str = "", merged: Mapping[str, Floats] | None = None) -> None:
@@ -148,7 +148,7 @@ class ModuleWeights:
         }
 
     def with_prefix_of(self, suffix: str) -> ModuleWeights:
-        """The same tensors, with the prefix of the only name that ends in `suffix`.
+        """Return the same tensors, with the prefix of the only name that ends in `suffix`.
 
         The prefix in a checkpoint depends on the class that saved it: none, `bert.`, `model.` or others.
 
@@ -167,10 +167,10 @@ class ModuleWeights:
         return self._prefix + name in self._places
 
     def integers(self, name: str) -> NDArray[np.int64]:
-        """One tensor of 32-bit or 64-bit integers.
+        """Read a tensor of 32-bit or 64-bit integers.
 
         Raises:
-            BundleInvalid: it is of another type.
+            BundleInvalid: the tensor has a different type.
         """
         file, entry = self._places[self._prefix + name]
         types = {"I64": "<i8", "I32": "<i4"}
@@ -180,14 +180,14 @@ class ModuleWeights:
         return np.fromfile(file, types[entry["dtype"]], offset=start, count=count).astype(np.int64)
 
     def get(self, name: str, shape: tuple[int, ...] | None = None) -> Floats:
-        """One tensor as float32.
+        """Read a tensor as float32.
 
         Args:
             name: Its name without the prefix.
-            shape: The shape it must have; None accepts any.
+            shape: The shape that it must have; None accepts any.
 
         Raises:
-            BundleInvalid: it is missing, of another shape, or not of a floating-point type.
+            BundleInvalid: the tensor is missing, has a different shape, or is not floating-point.
         """
         full = self._prefix + name
         if full not in self._places:
@@ -205,7 +205,7 @@ class ModuleWeights:
         return self._merged[full] if full in self._merged else read_tensor(file, full, entry)
 
     def round_to_type(self, name: str, value: float) -> float:
-        """A number rounded to the type in which a tensor is stored, as if it were a constant in the same file."""
+        """Round a number to the type in which a tensor is stored, as if the number were stored in the same file."""
         _, entry = self._places[self._prefix + name]
         if entry["dtype"] == "F16":
             return float(np.float16(value))
@@ -217,13 +217,13 @@ class ModuleWeights:
         return float(np.array(rounded, np.uint32).view(np.float32))
 
     def linear(self, name: str, in_features: int, out_features: int, *, bias: bool = True) -> LinearWeights:
-        """`name.weight`, stored as (out_features, in_features), and `name.bias` (zeros without one)."""
+        """Read `name.weight`, stored as (out_features, in_features), and `name.bias` (zeros without one)."""
         weight = self.get(f"{name}.weight", (out_features, in_features)).T
         offset = self.get(f"{name}.bias", (out_features,)) if bias else np.zeros(out_features, np.float32)
         return LinearWeights(weight, offset)
 
     def norm(self, name: str, size: int, epsilon: float) -> NormWeights:
-        """`name.weight` and `name.bias` of a layer normalization, or `gamma` and `beta` in old checkpoints."""
+        """Read `name.weight` and `name.bias` of a layer normalization, or `gamma` and `beta` in old checkpoints."""
         # Checkpoints converted from the original TensorFlow release of BERT use the old names.
         old = f"{self._prefix}{name}.gamma" in self._places
         weight, bias = ("gamma", "beta") if old else ("weight", "bias")
@@ -245,10 +245,10 @@ class StaticWeights:
 
 
 def read_static_weights(model: SentenceModel) -> StaticWeights:
-    """The token vectors of a StaticEmbedding. In model2vec's format, tokens may share rows and have weights.
+    """Read the token vectors of a StaticEmbedding. In model2vec's format, tokens may share rows and have weights.
 
     Raises:
-        BundleInvalid: they are missing or not of a floating-point type.
+        BundleInvalid: the token vectors are missing or not floating-point.
     """
     tensors = ModuleWeights(model.transformer_folder)
     if "embedding.weight" in tensors:
@@ -350,7 +350,7 @@ def unsupported_architecture(model: SentenceModel, what: str) -> UnsupportedArch
     known = ", ".join([*CONFIGS, *ROTARY_CONFIGS])
     return UnsupportedArchitecture(
         f"{model.name}: es-sbert cannot build a graph from the weights of {what}",
-        f"Supported are {known}. The train extra can trace others: {install_extra_command('train')}",
+        f"Supported are {known}. Install the train extra, which can trace others: {install_extra_command('train')}",
     )
 
 
@@ -383,14 +383,14 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
 
 
 def open_transformer_weights(model: SentenceModel, words: str) -> ModuleWeights:
-    """The tensors of a model's transformer, with an adapter merged into them.
+    """Open the tensors of a model's transformer, with an adapter merged into them.
 
     Args:
         model: The model.
         words: Name of the token embeddings, by which the prefix of all names is found.
 
     Raises:
-        BundleInvalid: there are no weights, or no token embeddings of that name.
+        BundleInvalid: the model has no weights, or no token embeddings of that name.
     """
     adapter = read_adapter(model.transformer_folder, model.ignored_settings) if model.has_adapter else None
     merged = None if adapter is None else merge_weights(model.weights_folder, adapter)
@@ -398,10 +398,10 @@ def open_transformer_weights(model: SentenceModel, words: str) -> ModuleWeights:
 
 
 def read_word_embeddings(model: SentenceModel, tensors: ModuleWeights, name: str) -> Floats:
-    """The token embeddings, *shape* ``(vocabulary, hidden)``.
+    """Read the token embeddings, *shape* ``(vocabulary, hidden)``.
 
     Raises:
-        BundleInvalid: they are missing, or their number differs from the one in config.json.
+        BundleInvalid: the token embeddings are missing, or their number differs from the one in config.json.
     """
     words, stated = tensors.get(name), model.transformer_config.get("vocab_size")
     if stated is not None and stated != len(words):
@@ -413,7 +413,7 @@ def read_word_embeddings(model: SentenceModel, tensors: ModuleWeights, name: str
 
 
 def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
-    """The architecture of a model, after checking that the builder supports its config.json."""
+    """Check that the builder supports a model's config.json, and return the model's architecture."""
     config = model.transformer_config
     architecture = ARCHITECTURES.get(model.architecture)
     if architecture is None:

@@ -35,10 +35,10 @@ class DenseWeights:
 
 
 def read_dense(model: SentenceModel, layer: Dense) -> DenseWeights:
-    """The weights of a Dense module.
+    """Read the weights of a Dense module.
 
     Raises:
-        BundleInvalid: a tensor is missing, of another shape or not of a floating-point type.
+        BundleInvalid: a tensor is missing, has a different shape, or is not floating-point.
     """
     tensors = ModuleWeights(model.folder / layer.folder)
     linear = tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias)
@@ -48,19 +48,19 @@ def read_dense(model: SentenceModel, layer: Dense) -> DenseWeights:
 
 
 def read_layer_norm(model: SentenceModel, layer: LayerNorm) -> NormWeights:
-    """The weights of a LayerNorm module.
+    """Read the weights of a LayerNorm module.
 
     Raises:
-        BundleInvalid: as `read_dense`.
+        BundleInvalid: as for `read_dense`.
     """
     return ModuleWeights(model.folder / layer.folder).norm("norm", layer.dimension, _NORM_EPSILON)
 
 
 def read_layer_weights(model: SentenceModel, layers: WeightedLayers) -> Floats:
-    """The weights of the hidden states in a weighted mean, *shape* ``(layers.count,)``.
+    """Read the weights of the hidden states in a weighted mean, *shape* ``(layers.count,)``.
 
     Raises:
-        BundleInvalid: as `read_dense`.
+        BundleInvalid: as for `read_dense`.
     """
     return ModuleWeights(model.folder / layers.folder).get("layer_weights", (layers.count,))
 
@@ -101,7 +101,7 @@ def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, weights: DenseWei
 
 
 def _add_activation(graph: GraphBuilder, x: str, activation: Activation) -> str:
-    """The activation of each value of x."""
+    """Apply the activation to each value of x."""
     match activation:
         case Activation.IDENTITY:
             return x

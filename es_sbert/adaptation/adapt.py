@@ -87,20 +87,20 @@ class Adaptation:
 
         Raises:
             UsageError: the folder is not empty.
-            CheckpointInvalid: there is no run to resume, or it has other settings or queries.
+            CheckpointInvalid: there is no run to resume, or the run has other settings or queries.
         """
         path = self.work / "run.json"
         settings = self._settings.model_dump(mode="json")
         recorded = {"settings": settings, "queries": self._inputs.digest()}
         if not resume:
             if any(entry.name != "lock" for entry in self.folder.iterdir()):
-                raise UsageError(f"{self.folder} is not empty", "Name a new folder, or resume its run with `resume`.")
+                raise UsageError(f"{self.folder} is not empty", "Use a new folder, or resume its run with `resume`.")
             with translate_disk_errors(self.folder):
                 self.work.mkdir(parents=True, exist_ok=True)
             write_json(path, recorded)
             return
         if not path.is_file():
-            raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave `resume` out to start one.")
+            raise CheckpointInvalid(f"{self.folder} holds no run to resume", "Leave out `resume` to start one.")
         before = orjson.loads(path.read_bytes())
         earlier = AdaptSettings.model_validate(before["settings"]).model_dump(mode="json")
         changed = [name for name, value in settings.items() if earlier[name] != value]
@@ -120,7 +120,7 @@ class Adaptation:
         """
         path, plan = self.work / "result.json", self.plan(state)
         if (result := read_result(path, plan)) is not None:
-            self._report(f"{self.folder} is finished: there is nothing to resume")
+            self._report(f"the run in {self.folder} has finished: there is nothing to resume")
             return result
         corpus = self.add_queries(plan, self.read_corpus(plan))
         split = self.split(corpus)
@@ -137,7 +137,7 @@ class Adaptation:
 
         Raises:
             ModelNotFound: the model of the index is not on this machine.
-            IndexMismatch: no field fits.
+            IndexMismatch: no field is suitable.
             CheckpointInvalid: the model has changed since the run was started.
         """
         path = self.work / "plan.json"
@@ -157,7 +157,7 @@ class Adaptation:
         return plan
 
     def read_corpus(self, plan: AdaptPlan) -> PairCorpus:
-        """The documents of the index as pairs; from the run's folder if they were read before."""
+        """Read the documents of the index as pairs; from the run's folder if they were read before."""
         path, counts = self.work / "documents.jsonl", self.work / "left-out.json"
         if path.is_file() and counts.is_file():
             rows = map(orjson.loads, path.read_bytes().splitlines())
@@ -174,7 +174,7 @@ class Adaptation:
         return corpus
 
     def add_queries(self, plan: AdaptPlan, corpus: PairCorpus) -> PairCorpus:
-        """Generate the queries that the run needs, if there is a generator; else the corpus is unchanged.
+        """Generate the queries that the run needs if there is a generator; otherwise return the corpus unchanged.
 
         Raises:
             UsageError, SourceError: the generator failed; queries that have arrived are kept.
@@ -197,7 +197,7 @@ class Adaptation:
         """Divide the pairs.
 
         Raises:
-            SourceError: there are too few.
+            SourceError: there are too few pairs.
         """
         split = split_queries(
             corpus.documents,
@@ -207,7 +207,7 @@ class Adaptation:
             extra=labeled_pairs(self._inputs.trained, corpus.documents),
         )
         dropped = (
-            f"; {pluralize(split.dropped, 'pair')} dropped, whose query or text occurs in another part, or nearly does"
+            f"; {pluralize(split.dropped, 'pair')} dropped because their query or text (nearly) occurs in another part"
         )
         self._report(
             f"Training on {pluralize(len(split.train), 'pair')}, {len(split.dev):,} choose the checkpoint, "
@@ -242,7 +242,7 @@ class Adaptation:
         passages: Sequence[str],
         vectors: tuple[NDArray[np.float32], NDArray[np.float32]],
     ) -> NDArray[np.int64]:
-        """Rows of the negatives of each training pair, *shape* ``(pairs, negatives)``.
+        """Mine the negatives of each training pair; return their rows, *shape* ``(pairs, negatives)``.
 
         Args:
             passages: The passage of each document that training reads.
@@ -290,7 +290,7 @@ class Adaptation:
         return negatives
 
     def train(self, plan: AdaptPlan) -> str:
-        """Train the model, or resume its training; returns its fingerprint."""
+        """Train the model, or resume its training; return its fingerprint."""
         resume = (self.model_folder / "training" / "run.json").is_file()
         with _torch_threads(self._threads):
             trained = train(
@@ -306,7 +306,7 @@ class Adaptation:
 
     def compare(self, plan: AdaptPlan, corpus: PairCorpus, split: QuerySplit) -> ModelComparison:
         """Rank the corpus for the held-out queries by both models, each in fp32 on onnxruntime."""
-        # Real queries are compared with the whole text; a title or sentence, with the text without it.
+        # Compare real queries with the whole text, but a title or sentence with the text that does not contain it.
         whole = self._inputs.evaluated is not None
         texts = [document.full_text if whole else document.text for document in corpus.documents]
         queries, relevant = [query.text for query in split.held_out], [query.rows for query in split.held_out]
@@ -353,8 +353,8 @@ def adapt(
         The result. Unless the tuned model is better or `keep` is set, its model is deleted.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index, or no fields that fit.
-        SourceError: too few pairs.
+        IndexMissing, IndexMismatch: the index does not exist, or has no suitable fields.
+        SourceError: there are too few pairs.
         ModelError, EngineError, TrainingError, OutputError: see `train`.
         UsageError, CheckpointInvalid: see `Adaptation.begin`.
     """
@@ -367,7 +367,7 @@ def adapt(
     state = retrying(lambda: require_index(engine, settings.index))
 
     def refuse() -> None:
-        raise UsageError(f"another process adapts into {folder}", "Wait for it, or use another folder.")
+        raise UsageError(f"another `es-sbert adapt` is writing to {folder}", "Wait for it, or use another folder.")
 
     with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -388,7 +388,7 @@ def adapt(
 
 
 def _describe_corpus(corpus: PairCorpus) -> str:
-    """`90 pairs; 10 without a title`."""
+    """Format the counts of a corpus, such as `90 pairs; 10 without a title`."""
     left_out = "".join(f"; {count:,} {reason}" for reason, count in corpus.left_out.items())
     return f"{pluralize(sum(document.query is not None for document in corpus.documents), 'pair')}{left_out}"
 

@@ -34,7 +34,7 @@ from es_sbert.training.passage_pairs import passage_splitter
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.run_folder import hash_model
 
-# Number of documents by which the fields are chosen.
+# Number of sampled documents that the choice of the fields is based on.
 _LOOKED_AT = 500
 # Passages are used instead of unsuitable first sentences if at least this share of the texts has two.
 _MIN_WITH_PASSAGES = 0.5
@@ -50,21 +50,21 @@ class AdaptSettings(BaseModel):
     """The settings of a run; a resumed run must have the same.
 
     Attributes:
-        index: Index, or alias of one.
-        vector_field: Its vector field, which determines model and text.
+        index: An index, or an alias of a single index.
+        vector_field: Vector field of the index; it determines model and text.
         filter: Query that every document must match; None for all.
-        model: Model to start from; None takes that of the index.
+        model: Model to start from; None uses the model of the index.
         name: Name of the tuned model.
         pairs: `title`: the title finds the text; `sentence`: the first sentence finds the rest; `passage`: a passage
-            finds what follows it; `auto`: the first of these that fits.
+            finds what follows it; `auto`: the first of these that is suitable.
         generator: Command that generates the queries, see `query_generator`; None for none.
-        title_field, body_fields: Fields that the user has chosen; None and empty choose by a sample of the documents.
+        title_field, body_fields: Fields that the user has chosen; if None or empty, a sample of the documents decides.
         documents: Maximum number of documents to read, at random. Pairs are made from them, and queries are ranked
             against them.
         most_trained: Maximum number of pairs to train on.
         held_out: Number of held-out queries.
         negatives: Hard negatives per pair; 0 for none.
-        ranks: First and last rank of their candidates, by kNN and by BM25.
+        ranks: First and last rank of the candidates for negatives, by kNN and by BM25.
         margin: See `HardNegativesSpec`.
         reranker: See `HardNegativesSpec`.
         train_tokens: Maximum tokens that training reads of a text: its first passage. This saves time; the model itself
@@ -111,7 +111,7 @@ class AdaptInputs:
     trained: Sequence[LabeledQuery] = ()
 
     def digest(self) -> str:
-        """SHA-256 of all of them."""
+        """Compute the SHA-256 of all these queries."""
         lists = [
             None if own is None else [[one.text, *one.ids] for one in own] for own in (self.evaluated, self.trained)
         ]
@@ -120,7 +120,7 @@ class AdaptInputs:
 
 @dataclass(frozen=True)
 class AdaptPlan:
-    """The choices of a run, made by the mapping and a sample of the documents.
+    """The choices of a run, based on the mapping and a sample of the documents.
 
     Attributes:
         model: Folder of the model to start from.
@@ -139,7 +139,7 @@ class AdaptPlan:
     pairs: PairSource
 
     def describe(self) -> str:
-        """The choices as one line."""
+        """Describe the choices in one line."""
         body = ", ".join(self.fields.body)
         queries = {
             "title": f"field {self.fields.title}",
@@ -150,7 +150,7 @@ class AdaptPlan:
         return f"Model: {self.model_name}. Queries: {queries}. Texts: {body}"
 
     def passages(self) -> SplitPassages | None:
-        """A function that splits texts into passages, if these are the queries."""
+        """Return a function that splits texts into passages; None unless passages are the queries."""
         if self.pairs != "passage":
             return None
         return passage_splitter(Path(self.model), self.model_name, _PASSAGE_TOKENS)
@@ -163,13 +163,13 @@ def make_plan(
     report: Callable[[str], None],
     retrying: Retrier = without_retries,
 ) -> AdaptPlan:
-    """Choose the model and the fields, by the mapping and a sample of documents; the fields are reported.
+    """Choose model and fields, based on the mapping and a sample of documents, and report the fields.
 
     Raises:
         ModelNotFound: the model of the index is not on this machine.
-        UnsupportedArchitecture: es-sbert does not train it.
-        IndexMismatch: no field fits.
-        UsageError: a title is needed, and no field looks like one; or a title was named that nothing uses.
+        UnsupportedArchitecture: es-sbert does not support training of the model.
+        IndexMismatch: no field is suitable.
+        UsageError: a title is needed, but no field looks like one; or a title was chosen that nothing uses.
     """
     index = settings.index
     _check_pair_settings(settings)
@@ -199,26 +199,26 @@ def make_plan(
         use_title=settings.generator is None and settings.pairs in ("auto", "title"),
     )
     if settings.pairs == "title" and choice.title is None:
-        raise UsageError("no field looks like a title", 'Name it with `title_field`, or use `pairs="sentence"`.')
+        raise UsageError("no field looks like a title", 'Set `title_field`, or use `pairs="sentence"`.')
     template = embedded or TextTemplate.from_fields(choice.body)
     plan = AdaptPlan(str(folder), name, hash_model(folder), choice, template.template, "title")
     return replace(plan, pairs=_choose_pairs(plan, settings, looked_at, report))
 
 
 def _check_pair_settings(settings: AdaptSettings) -> None:
-    """Refuse settings of pairs that contradict each other.
+    """Check that the settings of pairs do not contradict each other.
 
     Raises:
-        UsageError: they do.
+        UsageError: the settings contradict each other.
     """
     if settings.generator is not None and (settings.pairs != "auto" or settings.title_field is not None):
         raise UsageError(
-            "with `generator` the queries are generated, not taken from the documents",
-            "Leave `pairs` and `title_field` out, or `generator`.",
+            "`generator` cannot be combined with `pairs` or `title_field`: it replaces the queries from documents",
+            "Leave out `generator`, or `pairs` and `title_field`.",
         )
     if settings.title_field is not None and settings.pairs not in ("auto", "title"):
         raise UsageError(
-            f"{setting_text('pairs', settings.pairs)} makes no pairs of titles", "Leave `title_field` out, or `pairs`."
+            f"{setting_text('pairs', settings.pairs)} does not use titles", "Leave out `title_field` or `pairs`."
         )
 
 
@@ -228,7 +228,7 @@ def _choose_pairs(
     documents: Sequence[SampledDocument],
     report: Callable[[str], None],
 ) -> PairSource:
-    """Choose the queries: titles, else first sentences, and passages only if these are unsuitable."""
+    """Choose the kind of queries: titles, else first sentences, and passages only if first sentences are unsuitable."""
     if settings.generator is not None:
         return "generated"
     if settings.pairs != "auto":
@@ -245,7 +245,7 @@ def _choose_pairs(
     # Too few texts have two passages: first sentences are used, although they are few.
     if sum(document.query is not None for document in corpus.documents) < _MIN_WITH_PASSAGES * len(texts):
         return "sentence"
-    report(f"First sentences are unfit for queries: {problem}. Passages of the texts are taken")
+    report(f"First sentences are unfit for queries: {problem}. Passages of the texts are used instead")
     return "passage"
 
 
@@ -254,7 +254,7 @@ _WORD_TYPES = frozenset({"text", "match_only_text", "annotated_text", "search_as
 
 
 def _text_fields(properties: Json, ours: Collection[str]) -> list[str]:
-    """Dotted names of the fields that may hold words, without those that es-sbert adds.
+    """List the dotted names of the fields that may hold words, without those that es-sbert adds.
 
     Args:
         properties: `properties` of a mapping.
@@ -266,7 +266,7 @@ def _text_fields(properties: Json, ours: Collection[str]) -> list[str]:
 
 
 def training_recipe(settings: AdaptSettings, plan: AdaptPlan) -> Recipe:
-    """The recipe of the training; its data are `train.jsonl` and `dev.jsonl` of the run's folder."""
+    """Create the recipe of the training; its data are `train.jsonl` and `dev.jsonl` in the run's folder."""
     model = read_sentence_model(Path(plan.model), plan.model_name)
     kinds: dict[str, PromptKind] = {"anchor": "query", "positive": "document", "negative": "document"}
     negatives = [f"negative{number}" for number in range(1, settings.negatives + 1)]
@@ -304,11 +304,11 @@ def training_recipe(settings: AdaptSettings, plan: AdaptPlan) -> Recipe:
 
 
 def first_passages(texts: Sequence[str], plan: AdaptPlan, tokens: int) -> list[str]:
-    """The beginning of each text, up to the end of a paragraph or sentence.
+    """Return the first passage of each text: its beginning, up to the end of a paragraph or sentence.
 
     Args:
         texts: The texts.
-        plan: Names the model, whose tokens are counted.
+        plan: The plan with the model whose tokens are counted.
         tokens: Maximum tokens of a passage; fewer if the model reads fewer.
     """
     model = read_sentence_model(Path(plan.model), plan.model_name)

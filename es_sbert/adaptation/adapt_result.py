@@ -1,4 +1,4 @@
-"""The result of a run of `es-sbert adapt`, and how it is kept in the run's folder."""
+"""The result of a run of `es-sbert adapt`, and its file in the run's folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AdaptResult:
         model: Folder of the tuned model; None if it was not better and has been deleted.
         fingerprint: Fingerprint of the tuned model.
         plan: The plan of the run.
-        trained: Number of pairs that it was trained on.
+        trained: Number of pairs that the tuned model was trained on.
         is_alias: Whether the name of the index is an alias, which `es-sbert index migrate` needs.
     """
 
@@ -35,7 +35,7 @@ class AdaptResult:
 
 
 def result_json(result: AdaptResult) -> Json:
-    """Content of `result.json`."""
+    """Build the content of `result.json`."""
     comparison: Json = asdict(result.comparison)
     return {
         "verdict": result.comparison.verdict,
@@ -46,11 +46,11 @@ def result_json(result: AdaptResult) -> Json:
 
 
 def read_result(path: Path, plan: AdaptPlan) -> AdaptResult | None:
-    """The result of a finished run, with no folder of its model; None if the run is not finished.
+    """Read the result of a finished run, without the folder of its model; None if the run is not finished.
 
     Args:
         path: `result.json` of the run.
-        plan: The plan of the run, which another file holds.
+        plan: The plan of the run, which is in another file.
     """
     if not path.is_file():
         return None

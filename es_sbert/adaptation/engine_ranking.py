@@ -27,13 +27,13 @@ def rank_by_bm25(
     depth: int,
     retrying: Retrier = without_retries,
 ) -> NDArray[np.int64]:
-    """The known documents among the first hits of each query, best first.
+    """Search each query, and return the known documents among its first hits, best first.
 
     Args:
         engine: The engine of the index.
         selection: Index and filter.
         queries: The queries.
-        fields: Fields that are searched.
+        fields: Fields to search.
         rows: Id of a known document → its row. Hits of other documents are left out.
         depth: Hits per search.
         retrying: Retries each request.
@@ -57,7 +57,7 @@ def rank_by_bm25(
 
 
 def bm25_body(query: str, fields: Sequence[str], filter: Json | None, size: int) -> Json:
-    """A lexical search without `_source`."""
+    """Build the body of a lexical search without `_source`."""
     matches: Json = {"multi_match": {"query": query, "fields": list(fields)}}
     restricted: Json = {"bool": {"must": [matches], **({} if filter is None else {"filter": [filter]})}}
     return {"query": restricted, "size": size, "_source": False, "track_total_hits": False}

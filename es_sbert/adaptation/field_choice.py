@@ -56,7 +56,7 @@ class FieldChoice:
 
 
 def field_statistics(documents: Sequence[Json], names: Sequence[str]) -> list[FieldStatistics]:
-    """Statistics of the text fields in a sample of documents; fields without text are left out."""
+    """Compute statistics of the text fields in a sample of documents; fields without text are left out."""
     found = []
     for name in names:
         texts = [text for document in documents if (text := (field_text(document, name) or "").strip())]
@@ -76,9 +76,9 @@ def choose_fields(
 ) -> FieldChoice:
     """Choose title and body.
 
-    The body is the text that the index embeds, or else the field with the longest texts. The title is another field, or
-    another field of that text, with short texts that differ between documents; a usual name such as `title` decides
-    between several.
+    The body is the text that the index embeds, or else the field with the longest texts. The title is a field with
+    short texts that differ between documents. It is not in the body, or is one of several fields of the embedded text.
+    Among several such fields, a common name such as `title` decides.
 
     Args:
         fields: Text fields of the index.
@@ -94,7 +94,7 @@ def choose_fields(
     if missing:
         raise IndexMismatch(
             f"no document of the sample has text in {', '.join(missing)}",
-            f"Name one of the fields with text: {', '.join(by_name) or 'there is none'}.",
+            f"Use one of the fields with text: {', '.join(by_name) or 'there is none'}.",
         )
     texts = list(body) or ([name for name in embedded.fields if name in by_name] if embedded else [])
     if not texts:
@@ -102,19 +102,19 @@ def choose_fields(
         if not long:
             raise IndexMismatch(
                 f"no field holds texts of {_BODY_WORDS} words or more in at least {_MIN_SHARE:.0%} of the documents",
-                "Name the field of the text with `body_fields`.",
+                "Set `body_fields` to the field of the text.",
             )
         texts = [max(long, key=lambda field: field.words).name]
     if title is None and use_title:
         title = _choose_title(by_name, texts, keep=bool(body))
     body_fields = tuple(name for name in texts if name != title)
     if not body_fields:
-        raise IndexMismatch(f"{title} is both title and body", "Name another `title_field` or `body_fields`.")
+        raise IndexMismatch(f"{title} is both title and body", "Set a different `title_field` or `body_fields`.")
     return FieldChoice(title, body_fields)
 
 
 def _choose_title(by_name: Mapping[str, FieldStatistics], texts: Sequence[str], *, keep: bool) -> str | None:
-    """The field of titles, or None; a field of the body only if another one remains and the body may change."""
+    """Find the field of titles, or None; a body field only if another one remains and the body may change."""
     longest = max(by_name[name].words for name in texts)
     may_lose = len(texts) > 1 and not keep
     fitting = [

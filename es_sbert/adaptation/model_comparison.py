@@ -41,7 +41,7 @@ class ModelComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Better by nDCG@10, unless it is worse by recall@10; worse by one of them."""
+        """Better by nDCG@10, unless worse by recall@10; worse if it is worse by either."""
         if Verdict.WORSE in (self.ndcg.verdict, self.recall.verdict):
             return Verdict.WORSE
         return self.ndcg.verdict
@@ -50,7 +50,7 @@ class ModelComparison:
 def query_metrics(
     queries: NDArray[np.float32], documents: NDArray[np.float32], relevant: Sequence[Sequence[int]]
 ) -> NDArray[np.float64]:
-    """nDCG@10 and recall@10 × 100 of each query; all documents are ranked by cosine.
+    """Rank all documents by cosine; return nDCG@10 and recall@10 × 100 of each query.
 
     Args:
         queries, documents: Vectors. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.

@@ -1,4 +1,4 @@
-"""Documents as pairs of a query and a text that does not contain it."""
+"""Make pairs from documents: a query, and a text that does not contain it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from es_sbert.runtime.chunker import Span
 from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.passage_pairs import choose_neighbors
 
-# A title with this many words that the text repeats word for word is a copy, which is too easy to find. Shorter titles
-# are often names, which texts repeat and people search for.
+# If a text repeats a title of at least this many words, the document makes no pair: it would be too easy to find.
+# Shorter titles are often names, which texts repeat and people search for.
 _COPIED_WORDS = 4
 # Separators between a text and a title in front of it.
 _AFTER_HEADING = r"(?:\s*(?:[.:|–—-]+\s+|\n)|\s*$)"
@@ -32,7 +32,7 @@ class PairDocument:
         id: Its `_id`.
         query: The title, the first sentence of the text, a passage of it, or a generated query; None if the document
             makes no pair.
-        text: The text without the query; what follows the passage.
+        text: The text without the query; for a passage, the text that follows it.
         full_text: The text that the index embeds.
     """
 
@@ -103,7 +103,7 @@ def build_corpus(
 
 
 def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> PairCorpus:
-    """Give documents generated queries; those without one, and copies of the text, are counted.
+    """Add generated queries to documents; count documents without one, or whose text contains it word for word.
 
     Args:
         corpus: Documents without queries.
@@ -111,7 +111,7 @@ def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> Pai
     """
     documents, left_out, remaining = [], Counter(corpus.left_out), dict(queries)
     for document in corpus.documents:
-        query = remaining.pop(document.id, None)  # of several documents with one id and other routings, the first
+        query = remaining.pop(document.id, None)  # the first of several documents with one id and different routings
         if query == "":
             left_out["without a generated query"] += 1
         elif query is not None and is_copied(query, document.text):
@@ -122,12 +122,12 @@ def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> Pai
 
 
 def document_text(template: TextTemplate, document: SampledDocument) -> str:
-    """The text of a document by a template; empty if it has none."""
+    """Return the text of a document by a template; empty if the document has none."""
     return template.readable_text(document.source).strip()
 
 
 def _titled(title: str | None, text: str) -> tuple[str | None, str, str]:
-    """Query, text, and the reason if there is no query."""
+    """Return the query, the text, and the reason if there is no query."""
     title = " ".join((title or "").split())
     if not title:
         return None, text, "without a title"
@@ -140,10 +140,10 @@ def _titled(title: str | None, text: str) -> tuple[str | None, str, str]:
 
 
 def strip_heading(title: str, text: str) -> str:
-    """The text without the title in front of it, which would give the answer away.
+    """Remove the title in front of a text, because it would give the answer away.
 
-    Only a heading is removed, which a line feed or a sign such as a full stop separates from the text; a sentence that
-    begins with the words of the title stays.
+    The title is removed only if it is a heading, separated from the text by a line feed or a sign such as a full stop;
+    a sentence that begins with the words of the title stays.
     """
     words = r"\s+".join(map(re.escape, title.split()))
     return re.sub(rf"\A\s*{words}{_AFTER_HEADING}", "", text, count=1, flags=re.IGNORECASE).strip()
@@ -155,7 +155,7 @@ def is_copied(title: str, text: str) -> bool:
 
 
 def split_sentence(text: str) -> tuple[str | None, str]:
-    """The first sentence, and the text after it; None and the text if there is only one sentence."""
+    """Split a text into the first sentence and the text after it; None and the text if there is only one sentence."""
     end = first_sentence_end(text)
     if end is None:
         return None, text
@@ -164,12 +164,12 @@ def split_sentence(text: str) -> tuple[str | None, str]:
 
 
 def split_passage(text: str, spans: Sequence[Span], identifier: str) -> tuple[str | None, str]:
-    """A passage of a text, and the text that follows it; None and the whole text if there is only one passage.
+    """Choose a passage of a text; return it and the text that follows. None and the text if there is only one passage.
 
     Args:
         text: The text.
         spans: Its passages, which do not overlap.
-        identifier: Id of the document. It determines which passage is taken, so that not all are first passages.
+        identifier: Id of the document. It determines the chosen passage, so that not all are first passages.
     """
     draw = int.from_bytes(hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).digest()[:8])
     chosen = choose_neighbors(text, spans, draw)
@@ -184,9 +184,9 @@ _MIN_SENTENCES, _MIN_DISTINCT = 0.5, 0.5
 
 
 def sentence_problem(texts: Sequence[str]) -> str | None:
-    """The reason why the first sentences of texts are unsuitable as queries; None if they are suitable."""
+    """Explain why the first sentences of texts are unsuitable as queries; None if they are suitable."""
     found = [query for query, _ in map(split_sentence, texts) if query is not None]
     if len(found) < _MIN_SENTENCES * len(texts):
         return f"only {len(found) / len(texts):.0%} of the texts have a first sentence with text after it"
     distinct = len(set(map(normalized_text, found))) / len(found) if found else 1
-    return f"only {distinct:.0%} of them differ" if distinct < _MIN_DISTINCT else None
+    return f"only {distinct:.0%} of them are distinct" if distinct < _MIN_DISTINCT else None

@@ -29,14 +29,14 @@ from es_sbert.training.training_errors import translate_disk_errors
 _REPORT_SECONDS = 30.0
 _JOIN_SECONDS = 5.0
 _FORMAT = 'one object per line on standard output, {"id": "the id of the text", "query": "a query"}'
-# Characters of a line that are shown.
+# Maximum number of characters of a line in messages.
 _SHOWN = 80
 
 
 def generate_queries(
     command: str, texts: Mapping[str, str], path: Path, report: Callable[[str], None]
 ) -> dict[str, str]:
-    """The query of each text; queries that an earlier call has stored are not generated again.
+    """Generate a query for each text, except for those whose query an earlier call has stored.
 
     Args:
         command: Program and arguments, as in a shell; no shell runs it.
@@ -45,12 +45,12 @@ def generate_queries(
         report: Called with progress messages.
 
     Returns:
-        Id → query without surrounding white space; empty if the command has none for the text.
+        Id → query without surrounding white space; empty if the command wrote an empty query for the text.
 
     Raises:
         UsageError: the command cannot be started.
-        SourceError: it failed, or wrote something other than a query for each text. Queries that arrived before are
-            kept.
+        SourceError: the command failed, or wrote something other than a query for each text. Queries that arrived
+            before are kept.
         OutputError: the queries cannot be written.
     """
     generated = _read_kept(path)
@@ -63,7 +63,7 @@ def generate_queries(
 
 
 def _read_kept(path: Path) -> dict[str, str]:
-    """The queries in a file. A line that was cut short is removed, so that others can be appended."""
+    """Read the queries in a file. An incomplete last line is removed from it, so that others can be appended."""
     if not path.is_file():
         return {}
     whole, _, cut = path.read_bytes().rpartition(b"\n")
@@ -82,7 +82,7 @@ class _Generation:
         self._queries: dict[str, str] = {}
 
     def run(self) -> dict[str, str]:
-        """Id → query of all texts."""
+        """Run the command; return id → query of all texts."""
         process = self._start()
         assert process.stdin is not None, "a pipe"
         assert process.stdout is not None, "a pipe"
@@ -104,7 +104,7 @@ class _Generation:
         return self._queries
 
     def _start(self) -> subprocess.Popen[bytes]:
-        remedy = 'Give a program and its arguments as in a shell, such as `generator="python generate.py"`.'
+        remedy = 'Pass a program and its arguments as in a shell, such as `generator="python generate.py"`.'
         try:
             arguments = shlex.split(self._command)
         except ValueError as error:
@@ -112,7 +112,7 @@ class _Generation:
         if not arguments:
             raise UsageError("the generator is empty", remedy)
         try:
-            # In a separate session, so that the command's own child processes can be ended with it.
+            # Start a new session, so that the command's own child processes can be ended with it.
             return subprocess.Popen(
                 arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=sys.platform != "win32"
             )
@@ -120,7 +120,7 @@ class _Generation:
             raise UsageError(f"the generator {arguments[0]} cannot be started: {error.strerror}", remedy) from error
 
     def _receive(self, output: Iterable[bytes]) -> tuple[int, bytes] | None:
-        """Keep all queries. A last line that does not end is returned with its number: the command may have failed."""
+        """Store all queries. An incomplete last line is returned with its number: the command may have failed."""
         told = time.monotonic()
         for number, line in enumerate(output, 1):
             if not line.endswith(b"\n"):
@@ -142,7 +142,7 @@ class _Generation:
             kept.write(orjson.dumps({"id": identifier, "query": query}) + b"\n")
 
     def _parse(self, number: int, line: bytes) -> tuple[str, str]:
-        """Id and query of a line."""
+        """Parse the id and the query of a line."""
         location = f"line {number:,} of the generator's output"
         shown = line[:_SHOWN].decode("utf-8", "replace").strip()
         try:
@@ -165,8 +165,8 @@ class _Generation:
         raise SourceError(
             f"the generator ended with {ended} after {len(self._queries):,} of "
             f"{pluralize(len(self._texts), 'query', 'queries')}",
-            "See what it wrote to standard error, and run es-sbert again with `resume`: queries that have arrived are "
-            "kept.",
+            "Read its standard error for the cause, and run es-sbert again with `resume`: queries that have arrived "
+            "are kept.",
         )
 
     def _check_complete(self) -> None:
@@ -198,7 +198,7 @@ def _feed(pipe: IO[bytes], texts: Mapping[str, str]) -> None:
     with contextlib.suppress(OSError):
         for identifier, text in texts.items():
             pipe.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
-            # So that a command that answers line by line gets its first line at once.
+            # Flush every line, so that a command that answers line by line gets its first line at once.
             pipe.flush()
     with contextlib.suppress(OSError):
         pipe.close()

@@ -11,7 +11,7 @@ from es_sbert.diagnostics.index_calibration import LabeledQuery
 from es_sbert.errors import SourceError
 from es_sbert.training.hard_negatives import normalized_text
 
-# Fewer are refused: a model would hardly change, and an interval would be meaningless.
+# Minimum number of pairs and queries: with fewer, a model would hardly change, and an interval would be meaningless.
 MIN_TRAINED, MIN_HELD_OUT = 50, 20
 # Minimum share of common shingles of near-duplicates.
 NEAR_DUPLICATE = 0.5
@@ -49,7 +49,7 @@ class HeldOutQuery:
 
 @dataclass(frozen=True)
 class QuerySplit:
-    """The parts; no query and no text of one part is in another.
+    """The parts of the pairs: no part contains a query or text of another one.
 
     Attributes:
         train, dev: Pairs.
@@ -77,7 +77,7 @@ def split_queries(
 
     Args:
         documents: The corpus, in random order.
-        held_out: Number of held-out queries; fewer if there are not five times as many pairs.
+        held_out: Number of held-out queries; fewer if there are less than five times as many pairs.
         most_trained: Maximum number of pairs to train on.
         labeled: Queries to evaluate with instead of those of held-out documents: documents whose `_id` is in `ids` are
             relevant.
@@ -112,7 +112,7 @@ def split_queries(
 
 
 def _without(pairs: Iterable[QueryPair], taken: set[str], documents: Sequence[PairDocument]) -> list[QueryPair]:
-    """The pairs whose query and text are both not taken yet."""
+    """Keep the pairs of which neither the query nor the text is taken yet."""
     return [
         pair
         for pair in pairs
@@ -121,7 +121,7 @@ def _without(pairs: Iterable[QueryPair], taken: set[str], documents: Sequence[Pa
 
 
 def _with_equal_documents(pairs: Sequence[QueryPair], documents: Sequence[PairDocument]) -> tuple[HeldOutQuery, ...]:
-    """A query of each different text, with all documents that have this query, or a text of one that has it."""
+    """Group pairs by query: each query with all documents that have this query, or a text equal to one of theirs."""
     by_query: dict[str, list[int]] = {}
     by_text: dict[str, list[int]] = {}
     for row, document in enumerate(documents):
@@ -137,7 +137,7 @@ def _with_equal_documents(pairs: Sequence[QueryPair], documents: Sequence[PairDo
 
 
 def _labeled_queries(labeled: Sequence[LabeledQuery], documents: Sequence[PairDocument]) -> tuple[HeldOutQuery, ...]:
-    """The queries that have a relevant document in the corpus."""
+    """Select the queries that have a relevant document in the corpus."""
     rows: dict[str, list[int]] = {}
     for row, document in enumerate(documents):
         rows.setdefault(document.id, []).append(row)
@@ -146,19 +146,19 @@ def _labeled_queries(labeled: Sequence[LabeledQuery], documents: Sequence[PairDo
 
 
 def labeled_pairs(labeled: Sequence[LabeledQuery], documents: Sequence[PairDocument]) -> list[QueryPair]:
-    """The pairs of labeled queries, one for each relevant document that is in the corpus."""
+    """Make pairs from labeled queries, one for each relevant document that is in the corpus."""
     return [QueryPair(query.text, row) for query in _labeled_queries(labeled, documents) for row in query.rows]
 
 
 def near_duplicates(texts: Sequence[str], held_out: Collection[int]) -> frozenset[int]:
-    """Rows of the texts that are nearly a held-out text: an earlier version of it, for example.
+    """Find the texts that are near-duplicates of a held-out text: an earlier version of it, for example.
 
     Two texts are near-duplicates if they share half of their shingles (Jaccard similarity; Broder 1997). This does not
     depend on a model, whose cosines may all be high.
 
     Args:
         texts: All texts.
-        held_out: Rows of the held-out texts; they are not among the result.
+        held_out: Rows of the held-out texts; the result does not contain them.
     """
     holders: dict[object, list[int]] = {}
     sizes: dict[int, int] = {}
@@ -179,7 +179,7 @@ def near_duplicates(texts: Sequence[str], held_out: Collection[int]) -> frozense
 
 
 def _shingles(text: str) -> set[object]:
-    """All sequences of three words of a text; of five characters in scripts that put no spaces between words."""
+    """Return all sequences of three words of a text; of five characters in scripts without spaces between words."""
     text = normalized_text(text)
     words = text.split()
     units, length = (words, 3) if len(words) * _LONGEST_WORDS >= len(text) else (list(text), 5)

@@ -1,4 +1,4 @@
-"""Clusters of texts by embedding (k-means, agglomerative, HDBSCAN and communities), and names for them.
+"""Cluster texts by their embeddings (k-means, agglomerative, HDBSCAN and communities), and name the clusters.
 
 All methods use the cosine: vectors are normalized first. A text with several vectors (chunks) counts once, by the
 normalized mean of its normalized vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
@@ -50,7 +50,7 @@ AUTO_CANDIDATES = (
     2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 25, 30, 35, 40, 45, 50, 60, 70, 80, 90, 100, 120, 140, 160, 180,
     200,
 )  # fmt: skip
-# Number of texts on which k-means tries them.
+# Number of texts on which k-means tries these numbers.
 AUTO_TEXTS = 5_000
 
 # Number of starts of k-means; the best result is kept.
@@ -156,7 +156,7 @@ def cluster_texts(
     require_extra("analysis", "sklearn")
     method = check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
     if not 0 <= seed < 2**32:
-        raise UsageError(f"a seed of {seed}", "Give a number from 0 to 4294967295.")
+        raise UsageError(f"the seed is {seed}", "Use a number from 0 to 4294967295.")
     texts = text_vectors(vectors, starts)
     least = DEFAULT_MIN_SIZE if min_size is None else min_size
     if not len(texts):
@@ -192,16 +192,16 @@ def check_options(
         if value is not None and method not in methods:
             raise UsageError(f"{name} does not apply to {method}", f"Leave it out, or use {' or '.join(methods)}.")
     if k is not None and k != "auto" and k < 1:
-        raise UsageError(f"the number of clusters is {k}", "Give at least 1, or auto.")
+        raise UsageError(f"the number of clusters is {k}", "Use at least 1, or auto.")
     if min_cosine is not None:
         check_cosine(min_cosine)
     if min_size is not None and min_size < 2:
-        raise UsageError(f"min_size is {min_size}", "Give 2 texts or more.")
+        raise UsageError(f"min_size is {min_size}", "Use 2 texts or more.")
     return method
 
 
 def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
-    """One vector of length 1 per text: its vector, or the mean of its vectors with equal weights.
+    """Compute one vector of length 1 per text: its vector, or the mean of its vectors with equal weights.
 
     Args:
         vectors, starts: See `cluster_texts`.
@@ -217,7 +217,7 @@ def text_vectors(vectors: Vectors, starts: Int64Array | None = None) -> Vectors:
 
 
 def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tuple[Vectors, Float64Array | None]:
-    """The vectors with length 1, and the sum of each text's vectors.
+    """Normalize vectors, and sum the vectors of each text.
 
     Returns:
         The vectors and the sums, of *shape* ``(vectors, dimensions)`` and ``(texts, dimensions)``. The sums are None if
@@ -232,7 +232,7 @@ def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tup
 
 
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
-    """Mean silhouette by cosine (Rousseeuw 1987) of all texts in clusters, rounded to `DECIMALS` decimals.
+    """Compute the mean silhouette by cosine (Rousseeuw 1987) of all texts in clusters, rounded to `DECIMALS` decimals.
 
     The mean cosine distance to a cluster follows from the sum of its vectors, so all texts can be used without
     computing n² distances. A text that is alone in its cluster has a silhouette of 0.
@@ -260,7 +260,7 @@ def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
         cosines = products / sizes
         cosines[each, own] = -np.inf
         outside = 1 - cosines.max(axis=1)  # (rows,): to the nearest other cluster
-        # Distances of identical texts are rounding errors.
+        # Remove rounding errors: distances of identical texts are 0.
         inside, outside = (np.maximum(distance, 0).round(2 * DECIMALS) for distance in (inside, outside))
         greater = np.maximum(inside, outside)
         silhouettes = np.divide(outside - inside, greater, out=np.zeros(len(block)), where=(greater > 0) & (size > 1))
@@ -277,7 +277,7 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 
 
 def _kmeans(texts: Vectors, k: ClusterCount, seed: int) -> Int64Array:
-    """The cluster of each text by k-means. *Shape:* ``(texts,)``."""
+    """Assign each text to a cluster by k-means. *Shape:* ``(texts,)``."""
     if k == "auto":
         sample = texts
         if len(texts) > AUTO_TEXTS:
@@ -300,7 +300,7 @@ def _kmeans_labels(texts: Vectors, k: int, seed: int, *, starts: int) -> Int64Ar
 
 
 def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
-    """The cluster of each text by Ward's linkage. *Shape:* ``(texts,)``."""
+    """Assign each text to a cluster by Ward's linkage. *Shape:* ``(texts,)``."""
     from sklearn.cluster import AgglomerativeClustering
 
     _check_count(texts, AGGLOMERATIVE_TEXTS, ClusterMethod.AGGLOMERATIVE)
@@ -336,12 +336,12 @@ def _cut_tree(merges: Int64Array, k: int) -> Int64Array:
 
 
 def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) -> int:
-    """The smallest candidate with the greatest mean silhouette; 1 if all texts are equal.
+    """Choose the smallest candidate with the greatest mean silhouette; 1 if all texts are equal.
 
     Args:
-        texts: Texts on which candidates are tried.
+        texts: Texts to try candidates on.
         count: Number of texts in the collection.
-        labels_of: Finds a given number of clusters in `texts`.
+        labels_of: Function that finds a given number of clusters in `texts`.
     """
     most = min(max(10, int(count**0.5)), len(texts) - 1)
     most = _count_distinct(texts, most) if most > 0 else 0
@@ -350,7 +350,7 @@ def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) 
 
 
 def _count_distinct(texts: Vectors, most: int) -> int:
-    """Number of distinct vectors, counted up to `most`. Vectors that differ by rounding errors count as equal."""
+    """Count distinct vectors, up to `most`. Vectors that differ only by rounding errors count as equal."""
     found: set[bytes] = set()
     for rows in _blocks(len(texts), _BLOCK):
         for row in texts[rows].round(DECIMALS) + np.float32(0):  # 0 turns -0.0 into 0.0
@@ -363,14 +363,14 @@ def _count_distinct(texts: Vectors, most: int) -> int:
 def _check_distinct(texts: Vectors, k: int) -> None:
     if k > len(texts):
         raise UsageError(
-            f"{pluralize(k, 'cluster')} of {pluralize(len(texts), 'text')}",
-            "Ask for fewer clusters, or give more texts.",
+            f"{pluralize(k, 'cluster')} requested for {pluralize(len(texts), 'text')}",
+            "Request fewer clusters, or use more texts.",
         )
     found = _count_distinct(texts, k)
     if found < k:
-        remedy = f"Ask for {pluralize(found, 'cluster')} at most, or give more texts."
+        remedy = f"Request at most {pluralize(found, 'cluster')}, or use more texts."
         raise UsageError(
-            f"{pluralize(k, 'cluster')} of {pluralize(len(texts), 'text')}, which have only "
+            f"{pluralize(k, 'cluster')} requested for {pluralize(len(texts), 'text')}, which have only "
             f"{pluralize(found, 'different vector')}",
             remedy,
         )
@@ -379,11 +379,11 @@ def _check_distinct(texts: Vectors, k: int) -> None:
 def _check_count(texts: Vectors, most: int, method: ClusterMethod) -> None:
     if len(texts) > most:
         reason = f"{method} holds the distances of all pairs, and {len(texts):,} texts are more than {most:,}"
-        raise UsageError(reason, f"Use {ClusterMethod.KMEANS} or {ClusterMethod.COMMUNITIES}, or give fewer texts.")
+        raise UsageError(reason, f"Use {ClusterMethod.KMEANS} or {ClusterMethod.COMMUNITIES}, or use fewer texts.")
 
 
 def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
-    """The cluster of each text by HDBSCAN; -1 for noise. *Shape:* ``(texts,)``."""
+    """Assign each text to a cluster by HDBSCAN; -1 for noise. *Shape:* ``(texts,)``."""
     from sklearn.cluster import HDBSCAN
 
     _check_count(texts, HDBSCAN_TEXTS, ClusterMethod.HDBSCAN)
@@ -399,10 +399,10 @@ def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
 
 
 def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int64Array, list[int]]:
-    """Communities of texts near a central text, as in sentence-transformers' `community_detection`.
+    """Find communities of texts near a central text, as in sentence-transformers' `community_detection`.
 
     Every text is a candidate center. The candidate with the most near texts comes first, and ties are in the order of
-    the texts. Its near texts that are in no community yet form a community if there are enough of them.
+    the texts. The near texts of a candidate that are in no community yet form one if there are enough of them.
 
     Returns:
         Community of each text, -1 for none, and the center of each community.
@@ -426,7 +426,7 @@ def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int6
 
 
 def _neighbor_mask(texts: Vectors, some: Int64Array, min_cosine: float) -> NDArray[np.bool_]:
-    """Whether texts reach a minimum cosine with some of them. *Shape:* ``(some, texts)``."""
+    """Whether some of the texts reach a minimum cosine with each text. *Shape:* ``(some, texts)``."""
     near = np.empty((len(some), len(texts)), bool)
     wide = texts[some].astype(np.float64)
     for columns in _blocks(len(texts), _BLOCK):
@@ -463,7 +463,7 @@ def _build_cluster(texts: Vectors, members: Int64Array, central: int | None) -> 
 
 DEFAULT_WORDS = 4
 
-# Words that are not this many times more frequent in their cluster than outside come after those that are.
+# Words that are at least this many times more frequent in their cluster than outside are ranked first.
 _MIN_FREQUENCY_RATIO = 2
 
 # Above this there are only ideographs and private-use characters.
@@ -486,8 +486,8 @@ def cluster_names(
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
     Words are in lower case. They may contain hyphens; an apostrophe separates words. Numbers and single letters are
-    left out. Words that are not twice as frequent in the cluster as outside are used only if there are too few others,
-    because function words of any language are about as frequent everywhere.
+    left out. Words that are less than twice as frequent in the cluster as outside are used only if there are too few
+    others, because function words of any language are about as frequent everywhere.
 
     Args:
         texts: Texts of the collection; empty strings if they are not known.
@@ -499,16 +499,17 @@ def cluster_names(
         The words of each cluster; an empty tuple if its texts have no words.
 
     Raises:
-        UsageError: there is not one text for each position, `words` is below 1, or scikit-learn is not installed.
+        UsageError: the number of texts is not that of the clustering, `words` is below 1, or scikit-learn is not
+            installed.
     """
     require_extra("analysis", "sklearn")
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
     if words < 1:
-        raise UsageError(f"names of {words} words", "Ask for at least one word.")
+        raise UsageError(f"names cannot have {words} words", "Request at least one word.")
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)) + len(clustering.noise):
-        raise UsageError(f"{len(texts):,} texts are given, but others were clustered", "Give the clustered texts.")
+        raise UsageError(f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts.")
     is_english = stop_words == "english"
     stopped = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS if is_english else frozenset(map(_lower_case, stop_words))
 
@@ -529,7 +530,7 @@ def cluster_names(
 
 
 def display_names(names: Iterable[Sequence[str]]) -> list[str]:
-    """Distinct display names of clusters: their words, or `cluster N` by the position from 0."""
+    """Return distinct display names of clusters: their words, or `cluster N` by the position from 0."""
     shown: dict[str, None] = {}
     for number, words in enumerate(names):
         name = wanted = ", ".join(words) or f"cluster {number}"
@@ -542,8 +543,8 @@ def display_names(names: Iterable[Sequence[str]]) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """The normalized words of a text: letters and digits of any script with their combining marks."""
-    # A single character is a word in scripts without upper and lower case, such as Chinese.
+    """Split a text into normalized words: letters and digits of any script with their combining marks."""
+    # Keep single characters of scripts without upper and lower case: in Chinese, for example, they are words.
     words = [word for word in _word_pattern().findall(_lower_case(text)) if len(word) > 1 or word == word.upper()]
     return [word for word in words if any(map(str.isalpha, word))]
 
@@ -554,7 +555,7 @@ def _lower_case(text: str) -> str:
 
 @cache
 def _word_pattern() -> re.Pattern[str]:
-    # \w does not match combining marks, without which words of Hindi or Thai break apart, and joiners of Persian.
+    # \w does not match combining marks, so Hindi and Thai words would break apart, or the joiners of Persian.
     marks = "".join(chr(code) for code in range(_LAST_CODE_POINT) if unicodedata.category(chr(code))[0] == "M")
     character = rf"[\w{marks}\u200c\u200d]"
     return re.compile(rf"{character}+(?:[-\u2010\u2011]{character}+)*")
@@ -563,7 +564,7 @@ def _word_pattern() -> re.Pattern[str]:
 def _rank_words(
     counts: Any, of_all: NDArray[np.int64], of_clusters: NDArray[np.int64], number: int
 ) -> NDArray[np.int64]:
-    """Indices of a cluster's words, the best first.
+    """Rank a cluster's words; return their indices, the best first.
 
     Args:
         counts: Frequency of each word in each cluster, sparse. *Shape:* ``(clusters, words)``.

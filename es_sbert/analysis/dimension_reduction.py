@@ -19,9 +19,9 @@ from es_sbert.evaluation.exact_search import unit_vectors
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
-# Lengths that vectors are often cut to.
+# Lengths that vectors are often truncated to.
 _USUAL_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-# Number of texts that are compared, and of queries among them: a matrix of 20 million cosines.
+# Maximum numbers of held-out texts, and of queries among them: a matrix of 20 million cosines.
 _MAX_HELD_OUT, _MAX_QUERIES = 20_000, 1_000
 _HELD_OUT_SHARE = 0.25
 _K = 10
@@ -33,7 +33,7 @@ class ShortVectorQuality:
 
     Attributes:
         dimensions: Number of dimensions.
-        recall: Share of a text's ten nearest texts by whole vectors that are also its ten nearest by the cut ones.
+        recall: Share of a text's ten nearest texts by full vectors that are among its ten nearest by truncated ones.
         rotated_recall: The same after the rotation.
     """
 
@@ -50,7 +50,7 @@ class Rotation:
         axes: Orthonormal rows, computed from all texts. *Shape:* ``(dimensions, dimensions)``.
         texts: Number of texts.
         held_out: Number of texts that were held out for the measurement.
-        quality: Quality on the held-out texts of axes computed from the others, by length, the shortest first.
+        quality: For each length, the shortest first: quality on the held-out texts, with axes from the other texts.
     """
 
     axes: NDArray[np.float32]
@@ -74,7 +74,7 @@ def fit_rotation(vectors: Vectors, seed: int = 0, lengths: Sequence[int] = ()) -
         lengths: Numbers of dimensions to measure; by default some common ones.
 
     Raises:
-        SourceError: too few texts for the number of dimensions.
+        SourceError: there are too few texts for the number of dimensions.
     """
     count, dimensions = vectors.shape
     held_out = min(_MAX_HELD_OUT, round(_HELD_OUT_SHARE * count))
@@ -82,7 +82,7 @@ def fit_rotation(vectors: Vectors, seed: int = 0, lengths: Sequence[int] = ()) -
         needed = int(np.ceil(dimensions / (1 - _HELD_OUT_SHARE))) + 1
         raise SourceError(
             f"{count:,} distinct texts are too few to find {dimensions} axes",
-            f"Give at least {pluralize(needed, 'text')} similar to those to be searched; ten thousand are better.",
+            f"Use at least {pluralize(needed, 'text')} similar to those to be searched; ten thousand are better.",
         )
     order = np.random.default_rng(seed).permutation(count)
     measured = vectors[order[:held_out]]
@@ -90,12 +90,12 @@ def fit_rotation(vectors: Vectors, seed: int = 0, lengths: Sequence[int] = ()) -
     chosen = [length for length in lengths or _USUAL_LENGTHS if length < dimensions]
     plain, turned = cut_recall(measured, chosen), cut_recall(rotated, chosen)
     quality = tuple(map(ShortVectorQuality, chosen, plain, turned))
-    # More texts give better axes, so the returned ones are computed from all.
+    # Compute the returned axes from all texts: more texts give better axes.
     return Rotation(principal_axes(vectors), count, held_out, quality)
 
 
 def principal_axes(vectors: Vectors) -> NDArray[np.float32]:
-    """The axes along which unit vectors are longest, the longest first.
+    """Compute the axes along which unit vectors are longest, the longest first.
 
     Args:
         vectors: Embeddings, normalized or not; none is zero. *Shape:* ``(texts, dimensions)``.
@@ -111,7 +111,7 @@ def principal_axes(vectors: Vectors) -> NDArray[np.float32]:
 
 
 def cut_recall(vectors: Vectors, lengths: Sequence[int], k: int = _K) -> list[float]:
-    """Mean share of the queries' nearest texts that are found with the first values of the vectors, for each length.
+    """Measure the mean share of the queries' nearest texts that the vectors' first values find, for each length.
 
     Args:
         vectors: Vectors of texts; the first ones are the queries. *Shape:* ``(texts, dimensions)``.
@@ -127,7 +127,7 @@ def cut_recall(vectors: Vectors, lengths: Sequence[int], k: int = _K) -> list[fl
 
 
 def _neighbors(vectors: Vectors, k: int) -> NDArray[np.int64]:
-    """The k nearest other texts of each query, in no order. *Shape:* ``(queries, k)``."""
+    """Find the k nearest other texts of each query, in no particular order. *Shape:* ``(queries, k)``."""
     unit = unit_vectors(vectors)
     queries = min(_MAX_QUERIES, len(unit))
     cosines = unit[:queries] @ unit.T

@@ -4,7 +4,7 @@ The index is searched for each document's vector. Every candidate pair is compar
 all reported pairs are near-duplicates. The recall is estimated on a random sample that is compared with all documents.
 
 Documents are read in the order of their last writes. Therefore an interrupted search can resume, and documents written
-during the search are read at the end. Documents with equal vectors share one search, so exact copies cost no searches
+during the search are read at the end. Documents with equal vectors share one search, so exact copies need no searches
 and do not crowd out other near-duplicates.
 """
 
@@ -63,7 +63,7 @@ EXACT_BYTES = 1 << 30
 
 _PAGE = 500
 _SEARCHES_PER_REQUEST = 100
-# The engine's cosine may be lower than that of the float32 vectors by this much.
+# Maximum amount by which the engine's cosine may be lower than that of the float32 vectors.
 _SLACK = 1e-3
 # If all neighbors of a document are near-duplicates, the search is repeated with this many times more neighbors.
 _GROWTH = 4
@@ -92,7 +92,7 @@ def search_duplicates(
     Args:
         engine, index, vector_field, settings, fields, priority: See `DuplicateSearch` and its `run`.
         state: Checkpoint file; deleted at the end.
-        retry_seconds: How long to wait for an engine that is overloaded or does not answer.
+        retry_seconds: Maximum time to wait for an engine that is overloaded or does not respond.
 
     Returns:
         The groups, and the measured recall.
@@ -128,7 +128,7 @@ class DuplicateSearch:
         index: Index or alias.
         vector_field: Field that holds the vectors.
         settings: The settings of the search.
-        policy: How long transient failures are retried.
+        policy: Time limits for retrying transient failures.
         on_wait: Called with the reason when a request is retried.
 
     Raises:
@@ -213,7 +213,7 @@ class DuplicateSearch:
                 self._compare_shard(shard, end, state, sample)
         texts, pairs, lost = self._confirm_pairs(state, fields)
         if lost:
-            # Copies of a document that was then deleted or changed have not been searched for yet.
+            # Search for the copies of a document that was deleted or changed: so far, they have shared its search.
             for part in batched(sorted(lost, key=str), self._page):
                 again = self._candidates(list(_vectors_by_key(self._look_up(part))))
                 state.add(again, [], state.positions, state.compared)
@@ -228,11 +228,11 @@ class DuplicateSearch:
         return int(self._state.settings["index.number_of_shards"])
 
     def _query(self) -> Json:
-        """A query for the documents that have a vector and match the filter."""
+        """Build a query for the documents that have a vector and match the filter."""
         return and_query(has_vector_query(self._vector.name, self._vector.meta), self._filter)
 
     def _sample(self) -> list[KeyedVectors]:
-        """Random documents with their vectors."""
+        """Read random documents with their vectors."""
         if not self._settings.sample:
             return []
         body = {
@@ -243,13 +243,13 @@ class DuplicateSearch:
         return [one for part in batched(keys, self._page) for one in _vectors_by_key(self._look_up(part))]
 
     def _hits(self, body: Json, shard: int | None = None) -> Json:
-        """The `hits` of a search of the index, or of one shard."""
+        """Search the index or one shard, and return the `hits`."""
         preference = None if shard is None else f"_shards:{shard}"
         found: Json = self._retrying(partial(self._engine.search, self._index, body, preference=preference))["hits"]
         return found
 
     def _count_skipped(self) -> SkippedDocuments:
-        """The documents that are not compared, by reason."""
+        """Count the documents that are not compared, by reason."""
         meta = self._vector.meta
         fingerprint = f"{document_meta_field(self._vector.name)}.fingerprint"
         has_vector = has_vector_query(self._vector.name, meta)
@@ -269,7 +269,7 @@ class DuplicateSearch:
         return skipped
 
     def _latest_seq_no(self, shard: int) -> int:
-        """The greatest `_seq_no` that a search of the shard sees; -1 if the shard has no documents."""
+        """Find the greatest `_seq_no` that a search of the shard sees; -1 if the shard has no documents."""
         body: Json = {
             "query": self._query(), "sort": [{"_seq_no": "desc"}], "size": 1, "_source": False,
             "track_total_hits": False,
@@ -278,7 +278,7 @@ class DuplicateSearch:
         return int(hits[0]["sort"][0]) if hits else -1
 
     def _count_after(self, positions: Sequence[int]) -> int:
-        """Number of documents that were written after these positions."""
+        """Count the documents that were written after these positions."""
         count = 0
         for shard, position in enumerate(positions):
             query = and_query({"range": {"_seq_no": {"gt": position}}}, self._query())
@@ -295,7 +295,7 @@ class DuplicateSearch:
             query = reader.query(self._query())
             hits = self._retrying(partial(read, query=query, source_includes=reader.includes))
             if not hits:
-                # They were deleted, or this copy of the shard does not show them yet; `unread` counts those.
+                # They were deleted, or this copy of the shard does not show them yet: `unread` counts these documents.
                 return
             reader.add(hits)
             documents = reader.collection()
@@ -310,7 +310,7 @@ class DuplicateSearch:
     def _new_candidates(
         self, documents: TextCollection, state: DuplicateSearchState, position: int
     ) -> tuple[list[KeyPair], int]:
-        """Near-duplicates of documents that have not been compared yet, by the engine's scores or by equal vectors.
+        """Find near-duplicates of documents that have not been compared yet, by the engine's scores or equal vectors.
 
         Args:
             documents: The documents.
@@ -335,7 +335,7 @@ class DuplicateSearch:
         return pairs + self._candidates(wanted), compared
 
     def _candidates(self, owned: Sequence[KeyedVectors]) -> list[KeyPair]:
-        """Near-duplicates of documents by the engine's scores."""
+        """Find near-duplicates of documents by the engine's scores."""
         pairs: list[KeyPair] = []
         searches = [(key, vector) for key, vectors in owned for vector in vectors]
         most = min(MAX_K, self._state.result_window) - 1
@@ -352,7 +352,7 @@ class DuplicateSearch:
         return pairs
 
     def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[DocumentKey]]:
-        """The nearest documents of each vector that may reach the threshold, its own document included."""
+        """Search for the nearest documents of each vector that may reach the threshold, its own document included."""
         candidates = self._settings.num_candidates
         query = VectorQuery(
             self._vector.name,
@@ -408,7 +408,7 @@ class DuplicateSearch:
         state: DuplicateSearchState,
         sample: list[DocumentKey],
     ) -> DuplicateRecall:
-        """The recall: how many near-duplicates of the sampled documents are in the same group."""
+        """Compute the recall: the share of near-duplicates of the sampled documents that are in the same group."""
         keys = texts.keys
         group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
         together = {
@@ -426,7 +426,7 @@ class DuplicateSearch:
         return DuplicateRecall(len(sample), len(together), sum(together.values()), shares)
 
     def _still_near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
-        """The pairs that are still near-duplicates by the documents' current vectors."""
+        """Keep the pairs that are still near-duplicates by the documents' current vectors."""
         for some in batched(pairs, max(1, self._page // 2)):
             documents = self._look_up(list(dict.fromkeys(key for pair in some for key in pair)))
             place = {key: number for number, key in enumerate(documents.keys)}
@@ -436,7 +436,7 @@ class DuplicateSearch:
             yield from itertools.compress(there, cosines >= self._settings.min_cosine)
 
     def _look_up(self, keys: Sequence[DocumentKey]) -> TextCollection:
-        """The current documents in the order of these keys, without those that are deleted or no longer match."""
+        """Read the current documents in the order of these keys, without those deleted or no longer matching."""
         reader = TextCollectionBuilder(self._vector)
         self._read_current(keys, reader)
         return reader.collection()
@@ -451,14 +451,14 @@ class DuplicateSearch:
 
 
 def _vectors_by_key(documents: TextCollection) -> Iterator[KeyedVectors]:
-    """The key and the vectors of each document."""
+    """Yield the key and the vectors of each document."""
     ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
     for key, start, end in zip(documents.keys, documents.starts.tolist(), ends, strict=True):
         yield key, documents.vectors[start:end]
 
 
 def _sample_pairs(sample: Sequence[KeyedVectors], documents: TextCollection, min_cosine: float) -> list[KeyPair]:
-    """The exact near-duplicates of the sampled documents among other documents."""
+    """Find the exact near-duplicates of the sampled documents among other documents."""
     if not sample or not len(documents):
         return []
     keys = documents.keys

@@ -105,7 +105,7 @@ _DATE_DIGITS = 8
 
 
 class KeepPolicy(StrEnum):
-    """Which text of a group is kept. If several qualify, it is the first."""
+    """The text of a group that is kept; the first if several qualify."""
 
     FIRST = "first"
     LONGEST = "longest"
@@ -153,7 +153,7 @@ def duplicate_groups(
     """
     count = len(vectors) if starts is None else len(starts)
     if priority is not None and len(priority) != count:
-        raise UsageError(f"{len(priority)} priorities are given for {count} texts", "Give one a text.")
+        raise UsageError(f"{len(priority)} priorities for {count} texts", "Pass one priority per text.")
     pairs = ((first, second) for first, second, _ in pairs_above(vectors, min_cosine, starts=starts, block=block))
     return groups_of_pairs(vectors, pairs, starts=starts, priority=priority)
 
@@ -190,7 +190,7 @@ def groups_of_pairs(
 
 
 def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | None = None) -> list[float] | None:
-    """The priorities of texts, of which the greatest is kept; None if the first text is kept.
+    """Compute the priorities of texts (the text with the greatest is kept); None if the first text is kept.
 
     Args:
         texts: The texts.
@@ -199,14 +199,14 @@ def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | N
             count as the oldest.
 
     Raises:
-        UsageError: a date cannot be read, or no text has one.
+        UsageError: a date cannot be read, no text has a date, or `date_field` is missing.
     """
     if keep is KeepPolicy.FIRST:
         return None
     if keep is KeepPolicy.LONGEST:
         return [len(text) for text in texts.texts]
     if date_field is None:
-        raise UsageError('`keep="newest"` needs the date of each text', "Name its field with `date_field`.")
+        raise UsageError('`keep="newest"` requires the date of each text', "Set `date_field` to its field.")
     dates = [
         _latest_timestamp(values[date_field], name, date_field) if date_field in values else -math.inf
         for name, values in zip(texts.ids, texts.values, strict=True)
@@ -214,13 +214,13 @@ def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | N
     if dates and max(dates) == -math.inf:
         raise UsageError(
             f"none of the {pluralize(len(texts), 'text')} has a date in {date_field}",
-            "Name another field with `date_field`.",
+            "Set `date_field` to another field.",
         )
     return dates
 
 
 def _latest_timestamp(value: object, name: str, date_field: str) -> float:
-    """The latest of one or several dates in milliseconds since 1970; minus infinity without a date."""
+    """Parse one or several dates; return the latest in milliseconds since 1970, or minus infinity without a date."""
     if value is None or value == "":
         return -math.inf
     if isinstance(value, list):
@@ -244,7 +244,7 @@ def _latest_timestamp(value: object, name: str, date_field: str) -> float:
 def _build_groups(
     labels: Int64Array, vectors: Vectors, starts: Int64Array | None, priority: Sequence[float] | None
 ) -> list[DuplicateGroup]:
-    """The groups of more than one text."""
+    """Build the groups of more than one text."""
     order = np.argsort(labels, kind="stable")
     borders = np.flatnonzero(np.diff(labels[order])) + 1
     members = [group for group in np.split(order, borders) if len(group) > 1]
@@ -255,7 +255,7 @@ def _build_groups(
         int(group[0]) if priority is None else max(group.tolist(), key=lambda text: (priority[text], -text))
         for group in members
     ]
-    # Computed for all groups at once, because there may be many small ones.
+    # Compute the cosines for all groups at once, because there may be many small groups.
     sizes = [len(group) for group in members]
     cosines = pair_cosines(vectors, np.repeat(kept, sizes), np.concatenate(members), starts)
     return [
@@ -265,7 +265,7 @@ def _build_groups(
 
 
 def _merge_groups(labels: Int64Array, pairs: Sequence[tuple[Int64Array, Int64Array]]) -> Int64Array:
-    """The group of each text after merging the groups that these pairs connect."""
+    """Merge the groups that these pairs connect; return the group of each text."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -355,15 +355,15 @@ class DuplicateSearchState:
             )
 
     def sample(self, dimensions: int) -> list[KeyedVectors]:
-        """The sampled documents."""
+        """Read the sampled documents."""
         with self._errors():
             rows = self._db.execute("SELECT key, vectors FROM sample ORDER BY number").fetchall()
         return [(_decode_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions)) for key, vectors in rows]
 
     def first_with_vectors(self, documents: Iterable[KeyedVectors]) -> list[tuple[DocumentKey, bool]]:
-        """For each document, the first one with the same vectors, and whether these vectors are new.
+        """Find for each document the first document with the same vectors, and whether these vectors are new.
 
-        The first one may be the document itself. The next `add` commits them.
+        The first document may be the document itself. The next `add` commits new vectors.
         """
         found: list[tuple[DocumentKey, bool]] = []
         with self._errors():
@@ -387,14 +387,14 @@ class DuplicateSearchState:
                 self._db.execute("INSERT OR IGNORE INTO sample_pairs VALUES (?, ?)", sorted(map(_encode_key, pair)))
 
     def documents(self) -> Iterator[list[tuple[int, DocumentKey]]]:
-        """Numbers and keys of the documents in pairs, sorted by id, in pages."""
+        """Read numbers and keys of the documents in pairs, sorted by id, in pages."""
         with self._errors():
             cursor = self._db.execute("SELECT number, key FROM documents ORDER BY id, key")
             while rows := cursor.fetchmany(_PAGE):
                 yield [(number, _decode_key(key)) for number, key in rows]
 
     def pairs(self) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Document numbers of the pairs, in pages."""
+        """Read the document numbers of the pairs, in pages."""
         with self._errors():
             cursor = self._db.execute("SELECT first, second FROM pairs")
             while rows := cursor.fetchmany(_PAGE):
@@ -402,7 +402,7 @@ class DuplicateSearchState:
                 yield first, second
 
     def sample_pairs(self) -> list[KeyPair]:
-        """The exact near-duplicates of the sampled documents."""
+        """Read the exact near-duplicates of the sampled documents."""
         with self._errors():
             rows = self._db.execute("SELECT first, second FROM sample_pairs").fetchall()
         return [(_decode_key(first), _decode_key(second)) for first, second in rows]
@@ -431,12 +431,12 @@ class DuplicateSearchState:
             code = getattr(error, "sqlite_errorcode", None)
             if code == sqlite3.SQLITE_BUSY:
                 raise UsageError(
-                    f"another process uses {self.path}", "Wait until it has ended, or give `state` another file."
+                    f"another process is using {self.path}", "Wait until it has ended, or use another `state` file."
                 ) from error
             if code == sqlite3.SQLITE_NOTADB:
                 raise self._not_our_file() from error
             raise OutputError(
-                f"the state file {self.path} cannot be used: {error}", "Free disk space, or give `state` another file."
+                f"the state file {self.path} cannot be used: {error}", "Free disk space, or use another `state` file."
             ) from error
 
     def _number(self, key: DocumentKey) -> int:
@@ -446,7 +446,7 @@ class DuplicateSearchState:
         return int(number)
 
     def _read(self, identity: str) -> bool:
-        """Whether the file holds this search. If it holds no search, it is set up for this one."""
+        """Whether the file holds this search. A file without a search is set up for this one."""
         [(ours,)] = self._db.execute("PRAGMA application_id")
         [(version,)] = self._db.execute("PRAGMA user_version")
         tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -461,7 +461,7 @@ class DuplicateSearchState:
                 raise UsageError(
                     f"{self.path} holds a search with other settings, or of another index or model, that has compared "
                     f"{pluralize(compared, 'document')}",
-                    "Use the same settings to resume it, give `state` another file, or delete this one.",
+                    "Use the same settings to resume it, use another `state` file, or delete this one.",
                 )
         for name in tables:
             self._db.execute(f"DROP TABLE {name}")
@@ -473,7 +473,7 @@ class DuplicateSearchState:
         return False
 
     def _not_our_file(self) -> UsageError:
-        return UsageError(f"{self.path} is not the state of a search for near-duplicates", "Give `state` another file.")
+        return UsageError(f"{self.path} is not the state of a search for near-duplicates", "Use another `state` file.")
 
 
 def _encode_key(key: DocumentKey) -> str:

@@ -38,11 +38,11 @@ from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_dele
 from es_sbert.messages import have, pluralize
 
 _WRITTEN = "written_fields"  # a key of `_meta.es_sbert`
-# Documents that are read again in one request.
+# Number of documents to read again in one request.
 _PAGE = 500
-# Updates in memory at a time, because those of all documents of an index may not fit.
+# Maximum number of updates in memory, because those of all documents of an index may not fit.
 _BATCH = 5000
-# Number of conflicts with other writers before a document is given up.
+# Maximum number of attempts to update a document that other writers keep changing.
 _MAX_ATTEMPTS = 10
 
 
@@ -70,7 +70,7 @@ class FieldUpdate:
 
     @cached_property
     def body(self) -> bytes:
-        """The lines of the update in a bulk request."""
+        """Format the lines of the update in a bulk request."""
         routing, sequence, term = self.version
         action: Json = {"_id": self.id, "if_seq_no": sequence, "if_primary_term": term}
         if routing is not None:
@@ -90,7 +90,7 @@ class FieldUpdateCounts:
         removed: Number of documents whose old value was removed.
         changed: Ids of documents whose text was changed by another writer after the analysis.
         deleted: Ids of documents that were deleted after the analysis.
-        refused: Id and routing → why the document was not updated.
+        refused: Id and routing → reason why the document was not updated.
     """
 
     written: int = 0
@@ -119,7 +119,7 @@ class FieldUpdateCounts:
             self.written += 1
 
     def add(self, update: FieldUpdate, result: BulkItemResult) -> bool:
-        """Count the outcome of an update; False if it conflicted, so that it has none yet."""
+        """Count the outcome of an update; False if the update conflicted and therefore has no outcome yet."""
         if result.ok:
             self.add_written(update)
         elif is_deleted(result):
@@ -130,7 +130,7 @@ class FieldUpdateCounts:
 
 
 def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -> list[FieldUpdate]:
-    """An update for each document that does not have its value yet.
+    """Plan an update for each document that does not have its value yet.
 
     Args:
         texts: Texts that were read from an index together with the field.
@@ -152,7 +152,7 @@ class FieldWriter:
         index: Index or alias.
         vector_field: Field whose vectors were analyzed.
         name: The field to write, of type keyword.
-        policy: How long transient failures are retried.
+        policy: Time limits for retrying transient failures.
         on_wait: Called with the reason when a request is retried.
 
     Raises:
@@ -182,7 +182,7 @@ class FieldWriter:
         self._missing = is_field_missing(state, name, [self._vector])
 
     def check_owner(self) -> None:
-        """Make sure that values of other writers are not overwritten.
+        """Check that no values of other writers would be overwritten.
 
         Raises:
             IndexMismatch: documents have the field, but an analysis has not written it.
@@ -194,9 +194,8 @@ class FieldWriter:
         if count:
             raise IndexMismatch(
                 f"{pluralize(count, 'document')} of {self._state.name} {have(count)} values in {self.name} "
-                "that no analysis has written, "
-                "according to the mapping, and that would be overwritten",
-                "Name a new field to write. If an analysis wrote the values, or if they may be overwritten, "
+                "that would be overwritten, although no analysis wrote them according to the mapping",
+                "Use a new field. If an analysis wrote the values, or if they may be overwritten, "
                 f"declare the field: `es-sbert index repair {self._state.name} --written-field {quote(self.name)}`.",
             )
 
@@ -264,7 +263,7 @@ class FieldWriter:
         """
         counts = FieldUpdateCounts()
         given = iter(updates)
-        # Keyed, because a document that was written again while the index was read may come twice.
+        # Key updates by document: one that was written again while the index was read may come twice.
         while batch := {update.key: update for update in islice(given, _BATCH)}:
             written = self._write_batch([*batch.values()])
             if written.completed != len(batch):
@@ -274,7 +273,7 @@ class FieldWriter:
             counts.merge(written)
         self._retrying(partial(self._engine.refresh, self._state.name))
         if counts.written:
-            # Another machine may have erased the record in the mapping.
+            # Record the field in the mapping again: another machine may have erased it.
             self.add_to_mapping()
         return counts
 
@@ -290,7 +289,7 @@ class FieldWriter:
         return counts
 
     def _retry_conflicts(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
-        """The conflicting updates to try again, with the documents' current versions."""
+        """Prepare conflicting updates for another attempt, with the documents' current versions."""
         if not conflicts:
             return
         self._retrying(partial(self._engine.refresh, self._state.name))
@@ -324,7 +323,7 @@ def written_fields(state: IndexState) -> list[str]:
 
 @dataclass(frozen=True)
 class ForeignValues:
-    """Values of a field that an analysis has not written, according to the mapping.
+    """Values of a field that no analysis has written, according to the mapping.
 
     Attributes:
         index: The concrete index.
@@ -378,7 +377,7 @@ def declare_written_field(
 
 
 def plan_written_field(state: IndexState, name: str, vectors: Iterable[VectorField]) -> Json | None:
-    """The change of the mapping that adds a field for analyses, and records that they write it.
+    """Build the mapping update that adds a field for analyses, and records that they write it.
 
     Returns:
         The body of `PUT /index/_mapping`; None if nothing changes.
@@ -402,10 +401,10 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
     Args:
         state: The index.
         name: The field.
-        vectors: Vector fields of the index that must not be overwritten, nor their texts.
+        vectors: Vector fields of the index; neither they nor their texts may be overwritten.
 
     Raises:
-        UsageError: the field is one of these, or its name is not valid.
+        UsageError: the field belongs to one of these vectors or its text, or its name is not valid.
         IndexMismatch: the type of the field is not keyword.
     """
     reserved: set[str] = set()
@@ -414,11 +413,9 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
         reserved |= {vector.name, document_meta_field(vector.name), *texts}
     parts = name.split(".")
     if not all(parts) or name.startswith("_"):
-        raise UsageError(f"{name!r} is not a valid field name", "Name a field to write such as duplicate_group.")
+        raise UsageError(f"{name!r} is not a valid field name", "Use a name such as duplicate_group.")
     if parts[0] in reserved or name in reserved:
-        raise UsageError(
-            f"the field {name} holds the vector or the text of the documents", "Name another field to write."
-        )
+        raise UsageError(f"the field {name} holds the vector or the text of the documents", "Use another field.")
     properties: Json = state.mappings.get("properties", {})
     for depth, part in enumerate(parts):
         there = properties.get(part)
@@ -432,7 +429,7 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
             raise IndexMismatch(
                 f"the field {'.'.join(parts[: depth + 1])} of {state.name} has the type {kind}, which cannot hold the "
                 "result",
-                "Name another field to write, of type keyword. A field that does not exist is added.",
+                "Use another field, of type keyword. A field that does not exist is added.",
             )
         properties = there["properties"]
     return True

@@ -31,10 +31,10 @@ from es_sbert.errors import require_extra
 from es_sbert.messages import escape_unprintable
 from es_sbert.vectors import Vectors
 
-# UMAP needs enough texts for its graph of neighbors. With a seed it uses one core only, so more texts take very long.
+# UMAP needs enough texts for its graph of neighbors. With a seed, it uses only one core, so many texts take very long.
 _UMAP_LEAST, _UMAP_MOST = 32, 50_000
 _UMAP_NEIGHBORS = 15
-# PCA computes its directions from this number of texts at most, and places all texts with them.
+# Maximum number of texts from which PCA computes its directions; all texts are placed with them.
 _PCA_SAMPLE = 50_000
 _ROWS = 1 << 16
 
@@ -73,7 +73,7 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, see
 
 
 def _mean_vectors(vectors: Vectors, starts: NDArray[np.int64] | None) -> Vectors:
-    """A unit vector for each text."""
+    """Compute a unit vector for each text."""
     units, sums = normalize_and_sum(vectors, starts)
     if sums is None:
         return units
@@ -87,7 +87,7 @@ def _all_equal(texts: Vectors) -> bool:
 
 
 def _umap_points(texts: Vectors, seed: int) -> Points:
-    # Imported by name, because umap is not part of an extra: it needs Numba, which takes half a gigabyte.
+    # Import by name, because umap is not part of an extra: it needs Numba, which takes half a gigabyte.
     umap = importlib.import_module("umap")
     method = umap.UMAP(
         n_components=2, n_neighbors=min(_UMAP_NEIGHBORS, len(texts) - 1), metric="cosine", random_state=seed, n_jobs=1
@@ -163,7 +163,7 @@ class AnalysisReport:
     projection: str
 
 
-# A browser can draw this many points in a frame, and read their texts in about a second.
+# Default maximum of texts: a browser can draw this many points in a frame, and read the texts in about a second.
 MAX_TEXTS = 50_000
 MAX_GROUPS = 10_000
 # Texts are shortened to the first of these limits that keeps the page below the maximum number of characters.
@@ -224,14 +224,14 @@ def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> N
 
 
 def character_limit(texts: Sequence[str]) -> int:
-    """The length to which texts are shortened, so that the page does not become too large."""
+    """Choose the length to which texts are shortened, so that the page does not become too large."""
     for limit in _CHARACTER_LIMITS:
         if sum(min(len(text), limit) for text in texts) <= _MAX_CHARACTERS:
             return limit
     return _CHARACTER_LIMITS[-1]
 
 
-# Scripts without spaces between words are compared by character.
+# Compare scripts without spaces between words by character.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # Marks that belong to a letter but do not match `\w`: accents, Hebrew and Arabic points, vowels of Indic scripts.
 _COMBINING_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff\u200c\u200d"
@@ -254,7 +254,7 @@ class WordDiff(NamedTuple):
 
 
 def differing_words(first: str, second: str) -> WordDiff:
-    """The parts of each of two texts that the other lacks, by whole words and symbols. White space is ignored."""
+    """Find the parts of each of two texts that the other lacks, by whole words and symbols. White space is ignored."""
     spans, other_spans = (
         [(match.start(), match.end()) for match in _WORD_PATTERN.finditer(text)] for text in (first, second)
     )
@@ -275,18 +275,18 @@ def differing_words(first: str, second: str) -> WordDiff:
     return WordDiff(only_first, only_second, differences)
 
 
-# Joined in this order into one module, so that each file can use the names of those before it.
+# The files are joined in this order into one module, so that each can use the names of those before it.
 _SCRIPTS = ("elements", "words", "data", "grid", "raster", "map", "members", "groups", "find", "main")
 _DECIMALS = 5
 
 
 def report_bytes(report: AnalysisReport, *, max_texts: int = MAX_TEXTS, max_groups: int = MAX_GROUPS) -> bytes:
-    """The report as the contents of an HTML file, in UTF-8.
+    """Render the report as the contents of an HTML file, in UTF-8.
 
     Args:
         report: The report.
         max_texts: Maximum number of texts on the page. If there are more, the page shows a sample and says so.
-        max_groups: Maximum number of groups on the page. If there are more, the page shows the first and says so.
+        max_groups: Maximum number of groups on the page. If there are more, the page shows the first ones and says so.
     """
     theme, style = _read_asset("theme.js"), _read_asset("report.css")
     script = "".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
@@ -307,18 +307,18 @@ def _read_asset(name: str) -> str:
 
 
 def _policy_hash(content: str) -> str:
-    """The source expression of a script or a style in the content security policy."""
+    """Return the source expression of a script or a style for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _script_json(data: Any) -> str:
-    """JSON that cannot close the element that contains it."""
+    """Encode as JSON that cannot close the element around it."""
     text = _replace_surrogates(json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[str, Any]:
-    """The data for the page's script. It refers to texts by their number on the page."""
+    """Build the data for the page's script, which refers to texts by their number on the page."""
     positions, groups = sample_page(report, max_texts, max_groups)
     whole = [_replace_surrogates(report.texts[position]) for position in positions]
     limit = character_limit(whole)
@@ -362,7 +362,7 @@ def _group_data(
 
 
 def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Sequence[str]) -> list[Any] | None:
-    """Differing words of the kept text and of a member, their number, and whether the rest that is not shown differs.
+    """Compare the kept text with a member: differing words, their number, and whether parts that are not shown differ.
 
     None if there is nothing to compare or the texts are equal.
     """
@@ -374,7 +374,7 @@ def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Seque
 
 
 def _pack_points(points: NDArray[np.float32]) -> str:
-    """Points scaled to a square, with the same unit for both axes, as base64 of little-endian 16-bit numbers."""
+    """Scale points to a square, with the same unit for both axes; encode them as base64 of 16-bit little-endian."""
     if not len(points):
         return ""
     wide = points.astype(np.float64)
@@ -386,7 +386,7 @@ def _pack_points(points: NDArray[np.float32]) -> str:
 
 
 def _replace_surrogates(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot represent, as �. A pair of surrogates becomes its character."""
+    """Replace lone surrogates, which UTF-8 cannot represent, by �. A pair of surrogates becomes its character."""
     try:
         text.encode()
     except UnicodeEncodeError:

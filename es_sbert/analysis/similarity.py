@@ -1,4 +1,4 @@
-"""The most similar pairs of one or two collections, and translation pairs by margin scoring.
+"""Find the most similar pairs of one or two collections, and translation pairs by margin scoring.
 
 All pairs are compared with blocked matrix products, which never hold n² cosines.
 
@@ -6,7 +6,7 @@ Blocks of cosines are computed in float32, whose last digits depend on the shape
 best are therefore computed again in float64. Cosines are rounded to `DECIMALS` decimals, and ties are broken by
 position. So a result does not depend on the block size or on the number of threads.
 
-Most pairs are far below the threshold, which upper bounds of their cosines show with a quarter of the work. Vectors are
+Most pairs are far below the threshold. Upper bounds of their cosines show this with a quarter of the work. Vectors are
 rotated so that the first components hold most of their length. By Cauchy-Schwarz, the others add at most the product of
 the two remaining lengths.
 
@@ -42,7 +42,7 @@ _BLOCK = 1024
 # Maximum difference of a float32 cosine from the rounded one: half a unit of the last decimal, and the rounding errors
 # of a product of several thousand dimensions.
 _SLACK = 0.5 * 10**-DECIMALS + 5e-6
-# Pairs whose cosines are computed at a time if they do not come from a block.
+# Number of pairs whose cosines are computed at a time if they do not come from a block.
 _PAIRS = 4096
 # Maximum number of pairs in a block that are computed again one by one. If there are more, the whole block is computed.
 _MAX_SINGLE_PAIRS = 4096
@@ -50,9 +50,9 @@ _MAX_SINGLE_PAIRS = 4096
 _BOUNDED_TEXTS, _BOUNDED_DIMENSIONS = 2 * _BLOCK, 128
 # Bounds are not used below this threshold, because too many of them would reach it.
 _BOUNDED_COSINE = 0.5
-# Number of vectors from which the rotation is computed.
+# Approximate number of vectors from which the rotation is computed.
 _SAMPLE = 2048
-# Larger than the float32 error of a squared length, so that rounding cannot make a bound too low.
+# Tolerance above the float32 error of a squared length, so that rounding cannot make a bound too low.
 _LENGTH_SLACK = 1e-5
 
 
@@ -88,7 +88,7 @@ def most_similar_pairs(
         min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
         starts: Row of each text's first vector, ascending from 0, if texts have several vectors (chunks). The cosine of
             two texts is that of their most similar vectors. None for one vector per text. *Shape:* ``(texts,)``.
-        block: Texts per block; the cosines of a block with another are in memory at a time.
+        block: Texts per block; the cosines of two blocks are in memory at a time.
 
     Raises:
         UsageError: k, min_cosine or block is out of range, or a vector is zero or holds a value that is not finite.
@@ -107,7 +107,7 @@ def most_similar_between(
     second_starts: Int64Array | None = None,
     block: int = _BLOCK,
 ) -> list[SimilarPair]:
-    """Find the k most similar pairs of a text of one collection and a text of another, the most similar first.
+    """Find the k most similar pairs between the texts of two collections, the most similar first.
 
     Args:
         first, second: Embeddings of the two collections. *Shape:* ``(vectors, dimensions)``.
@@ -128,7 +128,7 @@ def pairs_above(
 ) -> Iterator[PairArrays]:
     """Find all pairs of one collection whose cosine is not below a threshold, block by block.
 
-    There may be n² of them, so they are never all in memory.
+    There may be n² pairs, so they are never all in memory.
 
     Args:
         vectors, starts, block: See `most_similar_pairs`.
@@ -150,7 +150,7 @@ def pairs_above(
 def pair_cosines(
     vectors: Vectors, first: Int64Array, second: Int64Array, starts: Int64Array | None = None
 ) -> Float64Array:
-    """Cosines of given pairs of texts, in float64, rounded like all cosines in this module.
+    """Compute the cosines of some pairs of texts, in float64, rounded like all cosines in this module.
 
     Args:
         vectors, starts: See `most_similar_pairs`.
@@ -170,7 +170,7 @@ def pair_cosines(
 def pairs_above_between(
     first: Vectors, second: Vectors, min_cosine: float, *, first_starts: Int64Array, second_starts: Int64Array
 ) -> Iterator[PairArrays]:
-    """Find all pairs of a text of one collection and a text of another, as `pairs_above` does for one collection."""
+    """Find all pairs between the texts of two collections, as `pairs_above` does for one collection."""
     check_cosine(min_cosine)
     left, right = _collection(first, first_starts), _collection(second, second_starts)
     check_dimensions(first, second)
@@ -178,7 +178,7 @@ def pairs_above_between(
 
 
 def vector_lengths(vectors: Vectors) -> Float64Array:
-    """Euclidean lengths, in float64.
+    """Compute Euclidean lengths, in float64.
 
     Args:
         vectors: *Shape:* ``(vectors, dimensions)``.
@@ -190,7 +190,7 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
         UsageError: a vector is zero, or holds a value that is not finite.
     """
     if vectors.ndim != 2:
-        raise UsageError(f"vectors have the shape {vectors.shape}", "Give a two-dimensional array, one row per vector.")
+        raise UsageError(f"vectors have the shape {vectors.shape}", "Pass a two-dimensional array, one row per vector.")
     lengths: Float64Array = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(bad):
@@ -200,25 +200,25 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
 
 
 def check_starts(starts: Int64Array | None, count: int) -> Int64Array | None:
-    """Check the rows of the first vectors of texts, of `count` vectors, and return them; None if each text has one.
+    """Check the row of each text's first vector among `count` vectors. Return them; None if each text has one vector.
 
     Raises:
-        UsageError: they do not ascend from 0.
+        UsageError: the rows do not ascend from 0.
     """
     if starts is None:
         return None
     starts = np.asarray(starts, np.int64)
     rows = np.append(starts, count)
     if rows[0] != 0 or (np.diff(rows) < 1).any():
-        raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+        raise UsageError("starts do not ascend from 0", "Pass the row of each text's first vector.")
     return starts if len(starts) < count else None
 
 
 def check_dimensions(first: Vectors, second: Vectors) -> None:
-    """Make sure that vectors of two collections can be compared.
+    """Check that vectors of two collections can be compared.
 
     Raises:
-        UsageError: they have different dimensions.
+        UsageError: the vectors have different dimensions.
     """
     if first.shape[1] != second.shape[1]:
         reason = f"the vectors of the two collections have {first.shape[1]} and {second.shape[1]} dimensions"
@@ -249,7 +249,7 @@ class _Texts:
 
     def blocks(self, size: int) -> Iterator[_Texts]:
         if size < 1:
-            raise UsageError(f"a block of {size} texts", "Give a number above 0.")
+            raise UsageError(f"the block size is {size}", "Use a number above 0.")
         for first in range(0, len(self), size):
             rows, starts = slice(first, first + size), None
             if self.starts is not None:
@@ -260,7 +260,7 @@ class _Texts:
 
     @cached_property
     def unit(self) -> Vectors:
-        """The vectors divided by their lengths, in float32. *Shape:* as `vectors`."""
+        """Vectors divided by their lengths, in float32. *Shape:* as `vectors`."""
         return (self.vectors / self.lengths[:, None].astype(np.float32)).astype(np.float32, copy=False)
 
     @cached_property
@@ -274,22 +274,22 @@ class _Texts:
         return np.column_stack([along, rest.astype(np.float32)])
 
     def cosines_with(self, other: _Texts) -> Vectors:
-        """Cosines of all texts with all others, in float32. *Shape:* ``(texts, other texts)``."""
+        """Compute cosines of all texts with all others, in float32. *Shape:* ``(texts, other texts)``."""
         return self._of_texts(self.unit @ other.unit.T, other)
 
     def bounds_with(self, other: _Texts) -> Vectors | None:
-        """Upper bounds of these cosines; None if bounds are not used."""
+        """Compute upper bounds of these cosines; None if bounds are not used."""
         if self.bounding is None or other.bounding is None:
             return None
         return self._of_texts(self.bounding @ other.bounding.T, other)
 
     def exact_cosines_with(self, other: _Texts) -> Float64Array:
-        """Cosines of all texts with all others, in float64. *Shape:* ``(texts, other texts)``."""
+        """Compute cosines of all texts with all others, in float64. *Shape:* ``(texts, other texts)``."""
         products = self.vectors.astype(np.float64) @ other.vectors.astype(np.float64).T
         return self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
 
     def rows_of(self, texts: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """First row and number of vectors of some texts. *Shape:* ``(texts,)`` each."""
+        """Return the first row and the number of vectors of some texts. *Shape:* ``(texts,)`` each."""
         if self.starts is None:
             return texts, np.ones(len(texts), np.int64)
         ends = np.append(self.starts[1:], len(self.vectors))
@@ -305,7 +305,7 @@ class _Texts:
 
 
 def _collection(vectors: Vectors, starts: Int64Array | None) -> _Texts:
-    """All texts of a collection.
+    """Prepare all texts of a collection.
 
     Raises:
         UsageError: a vector is zero or not finite, or `starts` do not ascend.
@@ -315,7 +315,7 @@ def _collection(vectors: Vectors, starts: Int64Array | None) -> _Texts:
 
 
 def _with_bounds(*collections: _Texts) -> list[_Texts]:
-    """The collections, set up to compare bounds first if that saves work."""
+    """Prepare the collections to compare bounds first if that saves work."""
     dimensions = collections[0].vectors.shape[1]
     if min(map(len, collections)) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
         return list(collections)
@@ -331,7 +331,7 @@ def _with_bounds(*collections: _Texts) -> list[_Texts]:
 
 
 def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int | None = None) -> PairArrays:
-    """Positions and cosines of the pairs of two blocks that reach a threshold, by first and second position.
+    """Find the pairs of two blocks that reach a threshold: positions and cosines, by first and second position.
 
     If a block is compared with itself, the first text of a pair comes before the second.
 
@@ -347,7 +347,7 @@ def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int 
         if k is not None and len(found[0]) > max(k, _MAX_SINGLE_PAIRS):
             near = products[_in_order(rows, columns, found)]
             if len(near) > k:
-                # The k best pairs by float32 reach this in float64, and so does the k-th best by float64.
+                # The k best pairs by float32 reach `least` in float64, and so does the k-th best by float64.
                 least = np.partition(near, len(near) - k)[len(near) - k] - _SLACK
                 found = _positions_above(products, max(threshold, least) - _SLACK)
     first, second = _in_order(rows, columns, found)
@@ -357,7 +357,7 @@ def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int 
 
 
 def _in_order(rows: _Texts, columns: _Texts, pairs: tuple[Int64Array, Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """The pairs of two blocks. If a block is compared with itself, only pairs in ascending order."""
+    """List the pairs of two blocks. If a block is compared with itself, only pairs in ascending order."""
     if rows is not columns:
         return pairs
     first, second = pairs
@@ -366,7 +366,7 @@ def _in_order(rows: _Texts, columns: _Texts, pairs: tuple[Int64Array, Int64Array
 
 
 def _pairs_within_bounds(rows: _Texts, columns: _Texts, threshold: float) -> tuple[Int64Array, Int64Array] | None:
-    """The pairs whose bounds reach a threshold; None if there are too many, or bounds are not used."""
+    """Find the pairs whose bounds reach a threshold; None if there are too many, or bounds are not used."""
     bounds = rows.bounds_with(columns) if threshold >= _BOUNDED_COSINE - _SLACK else None
     if bounds is None:
         return None
@@ -375,7 +375,7 @@ def _pairs_within_bounds(rows: _Texts, columns: _Texts, threshold: float) -> tup
 
 
 def _exact_cosines(rows: _Texts, columns: _Texts, first: Int64Array, second: Int64Array) -> Float64Array:
-    """Cosines of some pairs of texts, in float64. *Shape:* ``(pairs,)``."""
+    """Compute cosines of some pairs of texts, in float64. *Shape:* ``(pairs,)``."""
     (_, row_counts), (_, column_counts) = rows.rows_of(first), columns.rows_of(second)
     if (row_counts * column_counts).sum() > _MAX_SINGLE_PAIRS:
         return rows.exact_cosines_with(columns)[first, second]
@@ -383,7 +383,7 @@ def _exact_cosines(rows: _Texts, columns: _Texts, first: Int64Array, second: Int
 
 
 def _cosines_one_by_one(rows: _Texts, columns: _Texts, first: Int64Array, second: Int64Array) -> Float64Array:
-    """Cosines of some pairs, like `_exact_cosines`, but without computing those of other pairs."""
+    """Compute cosines of some pairs, like `_exact_cosines`, but without computing those of other pairs."""
     (row, row_counts), (column, column_counts) = rows.rows_of(first), columns.rows_of(second)
     sizes = row_counts * column_counts  # (pairs,): pairs of vectors of each
     if not len(sizes):
@@ -399,14 +399,14 @@ def _cosines_one_by_one(rows: _Texts, columns: _Texts, first: Int64Array, second
 
 
 def _positions_above(products: Vectors, threshold: float) -> tuple[Int64Array, Int64Array]:
-    """Rows and columns of the values that are not below a threshold."""
-    # Searching a flat array is ten times as fast as searching two dimensions.
+    """Find rows and columns of the values that are not below a threshold."""
+    # Search a flat array: it is ten times as fast as searching two dimensions.
     flat = np.flatnonzero(products >= threshold)
     return np.divmod(flat, products.shape[1])
 
 
 def round_cosines(cosines: Float64Array) -> Float64Array:
-    """Cosines within [-1, 1], rounded to `DECIMALS` decimals."""
+    """Clip cosines to [-1, 1], and round them to `DECIMALS` decimals."""
     # Adding 0 turns -0.0 into 0.0.
     rounded: Float64Array = cosines.clip(-1, 1).round(DECIMALS) + 0.0
     return rounded
@@ -416,14 +416,14 @@ def check_cosine(min_cosine: float) -> None:
     """Check that a threshold is a cosine.
 
     Raises:
-        UsageError: it is not between -1 and 1.
+        UsageError: the threshold is not between -1 and 1.
     """
     if not -1 <= min_cosine <= 1:
         raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.")
 
 
 def _pairs_above(blocks: Iterable[tuple[_Texts, _Texts]], min_cosine: float) -> Iterator[PairArrays]:
-    """The pairs that reach a threshold, for each two blocks with such pairs."""
+    """Find the pairs that reach a threshold, for each two blocks with such pairs."""
     for rows, columns in blocks:
         found = _pairs_of_blocks(rows, columns, min_cosine)
         if len(found[0]):
@@ -431,11 +431,11 @@ def _pairs_above(blocks: Iterable[tuple[_Texts, _Texts]], min_cosine: float) -> 
 
 
 def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: float) -> list[SimilarPair]:
-    """The k best pairs of all blocks."""
+    """Find the k best pairs of all blocks."""
     if k < 1:
-        raise UsageError(f"k is {k}", "Ask for at least one pair.")
+        raise UsageError(f"k is {k}", "Request at least one pair.")
     check_cosine(min_cosine)
-    # Pairs below the threshold are dropped. Once k pairs are known, it rises to the k-th best cosine.
+    # Drop pairs below the threshold. Once k pairs are known, the threshold rises to the k-th best cosine.
     threshold = min_cosine
     first, second, cosines = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
     for rows, columns in blocks:
@@ -454,7 +454,7 @@ def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: flo
 
 
 def _top_k(cosines: Float64Array, k: int) -> Int64Array:
-    """Positions of the k greatest cosines, ascending; the first of equal ones are preferred."""
+    """Find the positions of the k greatest cosines, ascending; of equal ones, the first are preferred."""
     if len(cosines) <= k:
         return np.arange(len(cosines))
     kth = np.partition(cosines, len(cosines) - k)[len(cosines) - k]
@@ -465,7 +465,7 @@ def _top_k(cosines: Float64Array, k: int) -> Int64Array:
 
 DEFAULT_MARGIN_NEIGHBORS = 4
 
-# Texts of each collection that are compared at a time: 32 MiB of float64 cosines.
+# Number of texts of each collection that are compared at a time: 32 MiB of float64 cosines.
 _MARGIN_BLOCK = 2048
 
 
@@ -512,9 +512,9 @@ def margin_pairs(
         UsageError: a number is out of range, a vector is zero or not finite, or the dimensions differ.
     """
     if neighbors < 1 or (k is not None and k < 1) or block < 1:
-        raise UsageError("k, neighbors and block must be positive", "Give numbers above 0.")
+        raise UsageError("k, neighbors and block must be positive", "Use numbers above 0.")
     check_cosine(min_cosine)
-    # float64 takes twice the time of float32, but the block size must not change which pair has the greatest margin.
+    # Use float64, although it takes twice the time: the block size must not change which pair has the greatest margin.
     one = first.astype(np.float64) / vector_lengths(first)[:, None]
     two = second.astype(np.float64) / vector_lengths(second)[:, None]
     check_dimensions(first, second)
@@ -543,7 +543,7 @@ def margin_pairs(
 def _nearest_neighbors(
     texts: Float64Array, others: Float64Array, count: int, block: int
 ) -> tuple[Int64Array, Float64Array]:
-    """Positions and cosines of each text's nearest others, in no order. *Shape:* ``(texts, count)`` each."""
+    """Find positions and cosines of each text's nearest others, unordered. *Shape:* ``(texts, count)`` each."""
     count = min(count, len(others))
     places = np.empty((len(texts), count), np.int64)
     cosines = np.empty((len(texts), count))
@@ -566,7 +566,7 @@ def _nearest_neighbors(
 def _best_by_margin(
     places: Int64Array, cosines: Float64Array, own_mean: Float64Array, other_mean: Float64Array
 ) -> Float64Array:
-    """The neighbor of each text with the greatest margin.
+    """Choose the neighbor of each text with the greatest margin.
 
     Returns:
         Position of the text, position of the neighbor, margin and cosine. *Shape:* ``(texts, 4)``.

@@ -33,7 +33,7 @@ from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.vectors import Vectors
 
-# Documents of the index that are read in one request; with their vectors they take a few megabytes.
+# Number of documents of the index to read in one request; with their vectors they take a few megabytes.
 _PAGE = 500
 _MAX_RECORD_BYTES = 16 << 20
 
@@ -53,12 +53,12 @@ class SkippedDocuments:
     first: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str, name: str, count: int = 1) -> None:
-        """Record a document that was left out, or several, of which `name` is the first."""
+        """Record one or several documents that were left out; `name` is the first."""
         self.counts[reason] = self.counts.get(reason, 0) + count
         self.first.setdefault(reason, name)
 
     def lines(self) -> list[str]:
-        """Messages about the documents, one line per reason."""
+        """Format messages about the documents, one line per reason."""
         return [f"{count:,} left out: {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
 
 
@@ -116,7 +116,7 @@ class TextCollection:
         return [(name, version.routing) for name, version in zip(self.ids, self.versions, strict=True)]
 
     def distinct(self) -> TextCollection:
-        """The collection without texts that are identical to an earlier one. Unknown texts are kept."""
+        """Return the collection without texts that are identical to an earlier one. Unknown texts are kept."""
         seen: set[str] = set()
         kept: list[int] = []
         for place, text in enumerate(self.texts):
@@ -128,7 +128,7 @@ class TextCollection:
         return self._chosen(kept)
 
     def sorted_by_id(self) -> TextCollection:
-        """The collection in the order of its ids."""
+        """Return the collection in the order of its ids."""
         return self._chosen(sorted(range(len(self)), key=self.ids.__getitem__))
 
     def _chosen(self, places: Sequence[int]) -> TextCollection:
@@ -143,7 +143,7 @@ class TextCollection:
 
 
 def concatenate_collections(collections: Sequence[TextCollection]) -> TextCollection:
-    """One collection of the texts of several, in order. Merging drops further fields and versions."""
+    """Merge the texts of several collections, in order. Merging drops further fields and versions."""
     if len(collections) == 1:
         return collections[0]
     skipped = SkippedDocuments()
@@ -198,7 +198,7 @@ def read_files(
 
 @dataclass(frozen=True)
 class FileTexts:
-    """Texts of files, without vectors.
+    """Texts from files, without vectors.
 
     Attributes:
         ids: Id of each text, or `FILE:LINE`.
@@ -243,7 +243,7 @@ def read_file_texts(
 def _read_texts(
     records: Iterable[Record | RejectedRecord], template: TextTemplate, id_field: str | None, fields: Sequence[str]
 ) -> FileTexts:
-    """The ids, texts and further fields of records."""
+    """Read ids, texts and further fields of records."""
     ids: list[str] = []
     texts: list[str] = []
     values: list[Json] = []
@@ -291,8 +291,8 @@ def read_index(
 ) -> TextCollection:
     """Read the vectors of an index and the texts that they were made from, sorted by id.
 
-    The index is read with `scan_index`. Documents without a vector, or with a vector of another model than the field's,
-    are left out and counted.
+    The index is read with `scan_index`. Documents without a vector, or with a vector of a model other than the
+    field's, are left out and counted.
 
     Args:
         engine: The engine.
@@ -354,7 +354,7 @@ class TextCollectionBuilder:
         self._vectors: list[Vectors] = []
 
     def query(self, filter: Json | None = None) -> Json:
-        """A query for all documents that match a filter; `matched_queries` of a hit says whether it has a vector."""
+        """Build a query for documents that match a filter; `matched_queries` of a hit says whether it has a vector."""
         query: Json = named_vectors_query([(self._vector.name, self._vector.meta)])
         if filter is not None:
             query["bool"]["filter"] = [filter]
@@ -387,16 +387,16 @@ class TextCollectionBuilder:
                 self._file.write(vectors.tobytes())
 
     def without_added(self, hits: Iterable[Json]) -> list[Json]:
-        """The hits of documents that have not been added yet."""
+        """Keep the hits of documents that have not been added yet."""
         added = set(zip(self._ids, (version.routing for version in self._versions), strict=True))
         return [hit for hit in hits if document_key(hit) not in added]
 
     def text_of(self, hit: Json) -> str:
-        """The embedded text of a hit; empty if the mapping does not say which text was embedded."""
+        """Return the embedded text of a hit; empty if the mapping does not say which text was embedded."""
         return "" if self._template is None else self._template.readable_text(hit.get("_source") or {})
 
     def collection(self) -> TextCollection:
-        """The collection of all added hits."""
+        """Return the collection of all added hits."""
         shape = sum(self._counts), self._vector.meta.dimensions
         if not shape[0]:
             vectors = np.empty(shape, np.float32)
@@ -410,12 +410,12 @@ class TextCollectionBuilder:
 
 
 def starts_from_counts(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row of each text's first vector, from the number of vectors of each text. *Shape:* ``(texts,)``."""
+    """Compute the row of each text's first vector from the number of vectors per text. *Shape:* ``(texts,)``."""
     return np.cumsum([0, *counts])[:-1].astype(np.int64)
 
 
 def document_version(hit: Json) -> DocumentVersion:
-    """The version of a document, from a hit."""
+    """Read the version of a document from a hit."""
     return DocumentVersion(hit.get("_routing"), hit["_seq_no"], hit["_primary_term"])
 
 
@@ -426,10 +426,10 @@ def no_vector_reason(vector: VectorField) -> str:
 
 def other_model_reason(vector: VectorField) -> str:
     """The reason to leave out a document with a vector of another model."""
-    return f"its vector is of another model than {vector.meta.model}"
+    return f"its vector is from a model other than {vector.meta.model}"
 
 
 def pick_fields(source: dict[str, Any], fields: Sequence[str]) -> Json:
-    """The values of those fields that a document has; null is left out."""
+    """Read the values of those fields that a document has; null is left out."""
     found = {field: find_field(source, field) for field in fields}
     return {field: value for field, value in found.items() if value is not MISSING and value is not None}

@@ -28,13 +28,13 @@ Floats = NDArray[np.float32]
 CONFIG_FILE = "adapter_config.json"
 _WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-# Not in every checkpoint, and without effect on a sentence vector.
+# The pooler is not in every checkpoint, and has no effect on a sentence vector.
 _UNUSED = "pooler."
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter.
+    """A LoRA adapter.
 
     Attributes:
         folder: Its folder.
@@ -98,8 +98,8 @@ def read_adapter(folder: Path, ignored: Collection[str] = ()) -> Adapter | None:
     """Read the adapter in a transformer's folder; None if there is none.
 
     Raises:
-        BundleInvalid: it is incomplete or broken.
-        UnsupportedSetting: it is not a plain LoRA adapter.
+        BundleInvalid: the adapter is incomplete or broken.
+        UnsupportedSetting: the adapter is not a plain LoRA adapter.
     """
     path, weights = folder / CONFIG_FILE, folder / _WEIGHTS_FILE
     if not path.exists():
@@ -132,7 +132,7 @@ def find_base_folder(folder: Path, adapter: Adapter, find_model: Callable[[str],
         find_model: Finds the folder of a model by its name.
 
     Raises:
-        ModelError: the base model is not found.
+        BundleInvalid: adapter_config.json does not name the base model, or the base model is not found.
     """
     if (folder / "model.safetensors").exists() or (folder / "model.safetensors.index.json").exists():
         return folder
@@ -158,7 +158,7 @@ def merge_weights(folder: Path, adapter: Adapter) -> dict[str, Floats]:
         folder: Folder with the weights.
 
     Raises:
-        BundleInvalid: a tensor that the adapter changes is missing in the weights, or has another shape.
+        BundleInvalid: a tensor that the adapter changes is missing in the weights, or has a different shape.
     """
     places = {name: (file, entry) for file in find_weight_files(folder) for name, entry in read_header(file).items()}
     merged = {}

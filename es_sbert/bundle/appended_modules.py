@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Graphs of the model without the new modules, and the files that describe their export.
+# Not copied: graphs of the model without the new modules, and the files that describe their export.
 _LEFT_OUT = ("*.onnx", "*.onnx.data", "es_sbert.json", ".git", "onnx", "openvino")
 
 

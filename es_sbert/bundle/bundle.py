@@ -1,7 +1,7 @@
-"""Exported bundles: their manifests, and opening a folder verified against its manifest.
+"""Open exported bundles and check them against their manifests.
 
-A sentence encoder's manifest is `es_sbert.json`, a reranker's `es_sbert_reranker.json`. The cache of bundles exported
-on first use is here too.
+A sentence encoder's manifest is `es_sbert.json`, a reranker's `es_sbert_reranker.json`. `cached_bundle_path` gives the
+place of a bundle that is exported on first use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DifferenceCause(StrEnum):
 
 
 class ParityReport(BaseModel, frozen=True):
-    """How closely the vectors of a variant match those of the reference implementation.
+    """Comparison of a variant's vectors with those of the reference implementation.
 
     Attributes:
         reference: Library that computed the reference, with version (`transformers 5.23.0`, `numpy 2.4.6`).
@@ -67,16 +67,16 @@ class ParityReport(BaseModel, frozen=True):
 
 
 class GraphFile(BaseModel, frozen=True):
-    """A variant of a folder with a manifest: an ONNX file, which variants may share, and what runs it.
+    """A variant in a manifest: an ONNX file, which several variants may share, and the runtime and device for it.
 
     Attributes:
         file: Path inside the folder, with forward slashes.
         sha256: Hash of that file.
         data_sha256: Hash of `FILE.data`, which holds the weights if they exceed protobuf's limit of 2 GB; else None.
-        runtime: Library that runs it: `onnxruntime` or `openvino`.
-        precision: Number format of its matrix products: fp32, int8, fp16 or bf16.
-        device: Device that it is intended for: `cpu` or `cuda`.
-        forced: Whether it was written although it failed the parity check.
+        runtime: Library that runs the variant: `onnxruntime` or `openvino`.
+        precision: Number format of the variant's matrix products: fp32, int8, fp16 or bf16.
+        device: Device that the variant is intended for: `cpu` or `cuda`.
+        forced: Whether the variant was written although it failed the parity check.
     """
 
     file: str
@@ -149,7 +149,7 @@ class EncoderManifest(BaseModel, frozen=True):
 
 
 class ScoreParityReport(BaseModel, frozen=True):
-    """How closely the outputs of a variant match those of the reference implementation.
+    """Comparison of a variant's outputs with those of the reference implementation.
 
     Differences are measured per label, in standard deviations of the reference's outputs over the pairs, so they do not
     depend on the range of a model's outputs.
@@ -235,7 +235,7 @@ ManifestT = TypeVar("ManifestT", EncoderManifest, RerankerManifest)
 
 
 def describe_model(model: SentenceModel | CrossEncoderModel, kind: type[ManifestT]) -> dict[str, Any]:
-    """The settings of a model that its manifest contains."""
+    """Return the settings of a model that belong in a manifest of this class."""
     return model.model_dump(mode="json", include=set(kind.model_fields))
 
 
@@ -275,12 +275,12 @@ RerankerBundle = Bundle[CrossEncoderModel, RerankerManifest]
 
 
 def rename_bundle(bundle: EncoderBundle, name: str) -> EncoderBundle:
-    """The same bundle, with another name for the model."""
+    """Return the bundle with a different name for its model."""
     return replace(bundle, model=bundle.model.renamed(name))
 
 
 def route_bundle(bundle: EncoderBundle, number: int) -> EncoderBundle:
-    """The bundle of one model of a model with a Router, by its number; the bundle itself without a Router."""
+    """Return the bundle of one route of a model with a Router, by its number; without a Router, the bundle itself."""
     model = bundle.model.route(number)
     if model is bundle.model:
         return bundle
@@ -313,17 +313,18 @@ def open_reranker_bundle(folder: Path) -> RerankerBundle:
     """Open an exported cross-encoder.
 
     Raises:
-        BundleInvalid: it is not an exported cross-encoder, its manifest is broken, or its files have changed since the
-            export.
+        BundleInvalid: the folder is not an exported cross-encoder, its manifest is broken, or its files have changed
+            since the export.
     """
     if not is_reranker_bundle(folder):
         if folder.is_dir() and is_cross_encoder(folder):
             raise BundleInvalid(
-                f"{folder} is a cross-encoder that has not been exported yet", f"`es-sbert export {folder} -o RERANKER`"
+                f"{folder} is a cross-encoder that has not been exported yet",
+                f"Export it: `es-sbert export {folder} -o RERANKER`",
             )
         raise BundleInvalid(
             f"{folder} is not a reranker: it has no {RerankerManifest.FILE_NAME}",
-            "Give the folder that `es-sbert export CROSS_ENCODER -o RERANKER` wrote.",
+            "Use the folder that `es-sbert export CROSS_ENCODER -o RERANKER` wrote.",
         )
     return _open_bundle(folder, RerankerManifest, read_cross_encoder)
 
@@ -331,7 +332,7 @@ def open_reranker_bundle(folder: Path) -> RerankerBundle:
 def _open_bundle(
     folder: Path, kind: type[ManifestT], read_model: Callable[[Path, str], ModelT]
 ) -> Bundle[ModelT, ManifestT]:
-    """Read the manifest and the model, whose files must still have the settings in the manifest."""
+    """Read the manifest and the model, and check that the model's files still have the settings in the manifest."""
     manifest = _read_manifest(folder, kind)
     model = read_model(folder, manifest.name)
     actual = kind.model_validate(manifest.model_dump() | describe_model(model, kind))
@@ -352,16 +353,16 @@ def _open_bundle(
 
 
 def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
-    """The manifest of a folder.
+    """Read the manifest of a folder.
 
     Raises:
-        BundleInvalid: it is missing, broken, of another format, or names a file outside the folder.
+        BundleInvalid: the manifest is missing, broken, of an unknown format, or names a file outside the folder.
     """
     path = folder / kind.FILE_NAME
     raw = read_json(path)
     if raw.get("format") != kind.FORMAT:
         raise BundleInvalid(
-            f"{path} has format {raw.get('format')!r}, this es-sbert reads {kind.FORMAT}",
+            f"{path} has format {raw.get('format')!r}, but this es-sbert reads format {kind.FORMAT}",
             "Upgrade es-sbert, or export the model again with this version.",
         )
     try:
@@ -390,7 +391,7 @@ def remembered_file_hash(path: Path) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """Compute the SHA-256 of a file, as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -87,7 +87,7 @@ class CrossEncoderModel(BaseModel, frozen=True):
         folder: The model folder.
         name: Name in messages.
         architecture: `model_type` of config.json.
-        config: config.json.
+        config: Contents of config.json.
         labels: Names of the outputs in their order; one for a reranker.
         activation: Applied to each output.
         max_tokens: Maximum tokens of a pair, special tokens included; in longer pairs, the longer text is truncated.
@@ -117,8 +117,8 @@ class CrossEncoderModel(BaseModel, frozen=True):
 def is_cross_encoder(folder: Path) -> bool:
     """Whether a folder holds a cross-encoder, by the class that sentence-transformers records or else by its network.
 
-    A sentence encoder that was made from a classifier may still name that in config.json, but its modules.json has a
-    Pooling.
+    A sentence encoder that was made from a classifier may still name the classifier in config.json, but it has a
+    modules.json.
 
     Raises:
         BundleInvalid: a file is broken.
@@ -173,7 +173,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
     decisive = model.model_dump(mode="json", include={"labels", "activation", "max_tokens", "lowercase"})
-    # Only for models that have them, so that all others keep the fingerprints of earlier releases.
+    # Added only for models that have these settings, so that all others keep the fingerprints of earlier releases.
     decisive |= {key: value for key in ("prompt", "tokenizer_changes") if (value := getattr(model, key))}
     decisive["config"] = fingerprint_settings(config, files)
     return model.model_copy(update={"fingerprint": compute_fingerprint(hash_tensors(files), tokenizer, decisive)})
@@ -248,7 +248,7 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _length_settings(sbert: dict[str, Any]) -> dict[str, Any]:
-    """The settings that `max_input_tokens` reads, with those that override them."""
+    """Return the settings for `max_input_tokens`, after applying the settings that override them."""
     arguments = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
     text = (sbert.get("processing_kwargs") or {}).get("text") or {}
     stated = text.get("max_length") or arguments.get("model_max_length") or sbert.get("max_seq_length")
@@ -269,7 +269,7 @@ def _default_prompt(folder: Path, settings: dict[str, Any]) -> str:
 
 
 def _activation(folder: Path, config: dict[str, Any], settings: dict[str, Any], labels: int) -> ScoreActivation:
-    """The activation that sentence-transformers applies; by default sigmoid for one label, none for several."""
+    """Find the activation that sentence-transformers applies; by default sigmoid for one label, none for several."""
     noted = settings.get("activation_fn")
     if noted is None:
         older = config.get("sbert_ce_default_activation_function")

@@ -24,7 +24,7 @@ _SETTLED_SECONDS = 2.0
 
 
 def remembered_hash(kind: str, paths: Sequence[Path], compute: Callable[[], str]) -> str:
-    """The hash of some files: from the cache if none of them has changed, else computed and cached.
+    """Return the hash of some files, from the cache if none of them has changed; else compute and cache it.
 
     A change is detected by the size, the time of the last write, or the time of the last change of any property, which
     programs cannot set. Windows has no such time, so nothing is cached there.
@@ -70,7 +70,7 @@ def _states(paths: Sequence[Path]) -> list[list[int]] | None:
 
 
 def _read() -> dict[str, Any]:
-    """The cached hashes; empty if the file is unreadable, since hashes can be computed again."""
+    """Read the cached hashes; empty if the file is unreadable, since hashes can be computed again."""
     try:
         cached = json.loads(_place().read_bytes())
         return {key: {"hash": str(entry["hash"]), "files": entry["files"]} for key, entry in cached.items()}

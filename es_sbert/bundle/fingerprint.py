@@ -33,7 +33,7 @@ UNSUPPORTED_CONFIG_KEYS = ("is_decoder", "add_cross_attention", "pruned_heads", 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layers")
 _LAYER_PATTERN = re.compile(r"\blayer\.(\d+)\.")
 
-# For any other architecture everything counts except settings that no network computes with: origin and training.
+# For any other architecture, all settings count except those that no network computes with (origin, training).
 _IGNORED_CONFIG_KEYS = frozenset({
     "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "initializer_range",
     "initializer_factor", "init", "init_range", "init_std", "id2label", "label2id", "problem_type",
@@ -43,7 +43,7 @@ _IGNORED_CONFIG_KEYS = frozenset({
 
 
 def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dict[str, Any]:
-    """The settings, besides the weights, that change a transformer's output, for the fingerprint.
+    """Return the settings in config.json that affect a transformer's output and therefore belong in its fingerprint.
 
     Args:
         config: Its config.json.
@@ -60,7 +60,7 @@ def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dic
 
 
 def hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]] | None = None) -> str:
-    """SHA-256 over name, type, shape and bytes of all tensors, sorted by name.
+    """Compute the SHA-256 over name, type, shape and bytes of all tensors, sorted by name.
 
     The hash does not depend on the order of the weights or on their distribution over files. It is cached for as long
     as the files do not change.
@@ -101,7 +101,7 @@ _TOKENIZER_RUN_SETTINGS = ("padding", "truncation")
 
 
 def compute_fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[str, Any]) -> str:
-    """Hash of everything that affects a vector, as 32 hex digits (128 bits).
+    """Hash everything that affects a vector, to 32 hex digits (128 bits).
 
     Args:
         weights: Hash of the transformer's and the Dense modules' tensors.

@@ -1,4 +1,4 @@
-"""Settings of a model folder: those that are applied, that do not change vectors, and that are refused.
+"""Settings of a model folder: those that are applied, those that do not change vectors, and those that are refused.
 
 sentence-transformers and transformers read more settings than es-sbert applies. A setting that is not applied and may
 change a vector is refused by name, because a wrong vector is worse than an error. The tables are those of
@@ -50,7 +50,7 @@ def check_settings(
         prefix: Prefix of each name in messages, for an object inside the file.
 
     Raises:
-        UnsupportedSetting: there is one.
+        UnsupportedSetting: a setting may change vectors and is not applied.
         BundleInvalid: the settings are not an object.
     """
     if not isinstance(settings, Mapping):
@@ -114,7 +114,7 @@ SENTENCE_BERT_CONFIG = SettingsTable(
         "max_seq_length", "do_lower_case", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args",
         "model_kwargs", "model_args", "processing_kwargs", "modality_config", "query_length", "document_length",
     }),
-    # A flash attention kernel on GPUs; the vectors are the same.
+    # Selects a flash attention kernel on GPUs; the vectors are the same.
     harmless=frozenset({"unpad_inputs"}),
     neutral={
         "transformer_task": ("feature-extraction",),
@@ -193,7 +193,7 @@ _HARMLESS_CONFIG = frozenset({
     "directionality", "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
     "summary_type", "summary_use_proj", "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout",
     "attention_dropout", "qa_dropout", "seq_classif_dropout", "dropout_prob", "hidden_dropout", "language", "name",
-    # Of `generate`.
+    # Settings of `generate`.
     "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
     "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
@@ -203,7 +203,7 @@ _HARMLESS_CONFIG = frozenset({
 
 # config.json of the architectures whose graphs are built from the weights. Traced graphs are the library's own network.
 _CODE = {"auto_map": ()}
-# With these it is a different network, which is traced too.
+# With these settings, it is a different network, which is traced too.
 _OTHER_NETWORK = frozenset({"is_decoder", "add_cross_attention", "pruned_heads", "quantization_config"})
 _BERT_CONFIG = _OTHER_NETWORK | {
     "model_type", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size", "hidden_act",
@@ -267,7 +267,7 @@ ROTARY_CONFIGS = {
         _HARMLESS_ROTARY,
         _CODE,
     ),
-    # Its own code does not apply caps on logits either.
+    # The model's own code does not apply caps on logits either.
     "gemma3_text": SettingsTable(
         _LLAMA_CONFIG | {
             "hidden_activation", "is_causal", "layer_types", "sliding_window", "sliding_window_pattern",
@@ -293,7 +293,7 @@ ADAPTER = SettingsTable(
     neutral={
         "peft_type": ("LORA",), "fan_in_fan_out": (False,), "use_dora": (False,), "lora_bias": (False,),
         "use_qalora": (False,), "use_bdlora": (False,), "revision": (), "target_parameters": (),
-        # Others change the base weights when they are initialized.
+        # Other values change the base weights at initialization.
         "init_lora_weights": (True, False, "gaussian"),
         "trainable_token_indices": (), "layer_replication": (), "alora_invocation_tokens": (), "megatron_config": (),
         "loftq_config": (), "eva_config": (), "corda_config": (), "arrow_config": (), "kasa_config": (),
@@ -339,7 +339,7 @@ TOKENIZER_CONFIG = SettingsTable(
         "truncation_strategy", "spaces_between_special_tokens", "unk_id", "pad_token_id",
         # Settings of the Python tokenizers before transformers 5.
         "do_basic_tokenize", "never_split", "sp_model_kwargs", "wordpieces_prefix", "clean_text",
-        # Dropped if there is a tokenizer.json.
+        # Ignored if there is a tokenizer.json.
         "add_bos_token", "add_eos_token",
         # Settings for chats and for other modalities.
         "chat_template", "response_template", "response_schema", "chat_control_tokens", "tokenizer_type",

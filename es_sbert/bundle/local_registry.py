@@ -62,7 +62,7 @@ class RegisteredModel:
         return self.check()[0]
 
     def check(self) -> tuple[FolderState, str]:
-        """Like `state`, with a clause that describes the problem; the clause is empty if there is none."""
+        """Return the state as `state` does, and a clause that describes the problem; empty if there is no problem."""
         try:
             if not self.folder.is_dir():
                 return FolderState.MISSING, f"its folder {self.folder} was moved or deleted"
@@ -78,10 +78,10 @@ class RegisteredModel:
 
 
 def fingerprint_of(folder: Path) -> str:
-    """The fingerprint of the sentence encoder or the exported reranker in a folder, computed from its files.
+    """Compute the fingerprint of the sentence encoder or the exported reranker in a folder from its files.
 
     Raises:
-        ModelError: the folder holds neither.
+        ModelError: the folder contains no such model.
     """
     if is_reranker_bundle(folder):
         return open_reranker_bundle(folder).manifest.fingerprint
@@ -89,7 +89,7 @@ def fingerprint_of(folder: Path) -> str:
 
 
 def query_fingerprint_of(folder: Path) -> str:
-    """The fingerprint of the query model in the record of a pair; empty for a folder of any other model.
+    """Read the fingerprint of the query model from the record of a pair; empty for a folder of any other model.
 
     Raises:
         BundleInvalid: the record is broken.
@@ -99,7 +99,7 @@ def query_fingerprint_of(folder: Path) -> str:
 
 
 def registry_path() -> Path:
-    """`$ES_SBERT_REGISTRY`, or `$XDG_DATA_HOME/es-sbert/models.json`, or `~/.local/share/es-sbert/models.json`.
+    """`$ES_SBERT_REGISTRY`, else `$XDG_DATA_HOME/es-sbert/models.json`, else `~/.local/share/es-sbert/models.json`.
 
     Raises:
         UsageError: this user has no home folder, and no environment variable gives the path.
@@ -111,7 +111,7 @@ def registry_path() -> Path:
 
 
 def read_registry() -> list[RegisteredModel]:
-    """All entries, the latest last; none if nothing was registered or this user has no home folder.
+    """Read all entries, the latest last; none if nothing was registered or this user has no home folder.
 
     Raises:
         RegistryInvalid: the file cannot be read, or it is broken.
@@ -141,7 +141,7 @@ def register_model(
         fingerprint: Fingerprint of the model.
         name: Its name. If it is empty, the name of the replaced entry is kept.
         default: Name if there is no such entry either; if empty, the name of the folder.
-        is_taken: Whether a name is not allowed, because a model registered by it would never be found.
+        is_taken: Whether a name is already taken, so that a model registered under it would never be found.
 
     Raises:
         RegistryInvalid: the registry is broken.
@@ -225,7 +225,7 @@ def registered_model_folder(name: str) -> Path | None:
     """Find and check the folder of a registered model by name; None if no registered model has the name.
 
     Raises:
-        ModelNotFound: its folder is missing or changed, or several models have the name.
+        ModelNotFound: the folder of the model is missing or changed, or several models have the name.
         RegistryInvalid: the registry is broken.
     """
     found = [model for model in read_registry() if model.name == name]
@@ -255,7 +255,7 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
     """Refuse a name that could be mistaken for a path, a hub id or an option.
 
     Raises:
-        UsageError: it could, it is too long, or an installed model has it.
+        UsageError: the name could be mistaken, is too long, or belongs to an installed model.
     """
     if is_taken(name):
         raise UsageError(f"an installed model has the name {name!r}", "Choose another name: `name=NAME`.")
@@ -273,7 +273,7 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
 
 
 def _find_entries(models: Sequence[RegisteredModel], key: str) -> list[RegisteredModel]:
-    """Entries by name, else by folder, else by fingerprint."""
+    """Find entries by name, else by folder, else by fingerprint."""
     named = [model for model in models if model.name == key]
     folder = Path(os.path.abspath(expand_home(key)))
     placed = [model for model in models if model.folder in (folder, folder.resolve())]
@@ -332,7 +332,7 @@ def _read_entries(path: Path) -> list[RegisteredModel]:
         raise _invalid_registry(path, "it has no list of models")
     if value.get("format") != _REGISTRY_FORMAT:
         raise RegistryInvalid(
-            f"the model registry {path} has format {value.get('format')!r}, this es-sbert reads {_REGISTRY_FORMAT}",
+            f"the model registry {path} has format {value.get('format')!r}, but this es-sbert reads {_REGISTRY_FORMAT}",
             f"Upgrade es-sbert, or set {REGISTRY_VARIABLE} to another file.",
         )
     return [_parse_entry(path, entry) for entry in value["models"]]

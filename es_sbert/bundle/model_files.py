@@ -23,7 +23,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises:
-        BundleInvalid: missing, unreadable, or not a JSON object.
+        BundleInvalid: the file is missing, unreadable, or not a JSON object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -46,13 +46,13 @@ def read_optional_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file; empty if there is no file.
 
     Raises:
-        BundleInvalid: unreadable, or not a JSON object.
+        BundleInvalid: the file is unreadable, or not a JSON object.
     """
     return read_json(path) if path.exists() else {}
 
 
 def read_module_entries(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a folder's modules.json, each with `type` and `path`.
+    """Read the entries of a folder's modules.json, each with `type` and `path`.
 
     Raises:
         BundleInvalid: the file is broken.
@@ -79,7 +79,7 @@ def write_module_entries(folder: Path, entries: Sequence[dict[str, Any]]) -> Non
 
 
 def read_module_list(folder: Path) -> list[tuple[str, str]]:
-    """(class name, folder) of each module in a folder's modules.json.
+    """Read (class name, folder) of each module in a folder's modules.json.
 
     Raises:
         BundleInvalid: the file is broken.
@@ -92,10 +92,10 @@ _MAX_HEADER = 100_000_000  # the format's own limit
 
 
 def find_weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a module's folder: one, or the shards that their index names, sorted by name.
+    """Find the safetensors files of a module's folder: one, or the shards that their index names, sorted by name.
 
     Raises:
-        BundleInvalid: there are none, or only a pickle, which can run code when it is opened.
+        BundleInvalid: the folder has no weights, or only a pickle, which can run code when it is opened.
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
@@ -127,8 +127,9 @@ def _shards(index: Path) -> list[Path]:
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the header of a safetensors file: tensor name → `{"dtype", "shape", "data_offsets"}`, offsets from the
-    start.
+    """Read the header of a safetensors file: tensor name → `{"dtype", "shape", "data_offsets"}`.
+
+    The offsets are counted from the start of the file.
 
     Raises:
         BundleInvalid: the file is missing or truncated, or not a safetensors file.
@@ -171,7 +172,7 @@ def read_tensor(path: Path, name: str, entry: dict[str, Any]) -> NDArray[np.floa
         entry: Its entry in the file's header, from `read_header`.
 
     Raises:
-        BundleInvalid: its type is not floating-point, or the file is broken.
+        BundleInvalid: the type of the tensor is not floating-point, or the file is broken.
     """
     if entry["dtype"] not in _DTYPES:
         raise BundleInvalid(

@@ -50,10 +50,10 @@ _ORGANIZATION = "sentence-transformers/"
 def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
     """Find the folder of a model.
 
-    `NAME@DIMENSIONS` is the model with that name, cut to fewer dimensions (`shortened_model.py`).
+    `NAME@DIMENSIONS` is the model with that name, truncated to fewer dimensions (`shortened_model.py`).
 
-    Tried in this order: a folder of that path; a name that an installed package registers under the entry
-    point group `es_sbert.models`; a name in the registry of this user (`local_registry.py`); the Hugging Face hub
+    These are tried in order: a folder of that path; a name that an installed package registers under the entry point
+    group `es_sbert.models`; a name in the registry of this user (`local_registry.py`); the Hugging Face hub
     (`org/name`; a bare name means `sentence-transformers/name`), whose downloads are cached and work offline
     afterwards.
 
@@ -63,20 +63,20 @@ def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
             its bare name.
 
     Raises:
-        ModelNotFound: none of them has it, or the registered model is no longer in its folder.
+        ModelNotFound: the model is in none of these places, or a registered model is no longer in its folder.
         RegistryInvalid: the registry is broken and the hub has no such model.
-        UsageError: a model to be cut does not have more dimensions than that.
+        UsageError: the model does not have more than `DIMENSIONS` dimensions.
     """
     folder = expand_home(name)
     if name and folder.is_dir():
         return folder
     if name and folder.exists():
-        raise ModelNotFound(f"{name} is a file, not a model folder", "Give the folder that holds modules.json.")
+        raise ModelNotFound(f"{name} is a file, not a model folder", "Use the folder that contains modules.json.")
     if (short := split_shortened_name(name)) is not None:
         base, dimensions = short
         return shortened_model_folder(resolve_model(base, organization=organization), dimensions, base)
     if is_model_path(name):
-        raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or give a hub id such as org/name.")
+        raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or use a hub id such as org/name.")
     found = installed_model_folder(name)
     if found is not None:
         return found
@@ -100,12 +100,12 @@ def is_model_path(name: str) -> bool:
 
 
 def installed_model_folder(name: str) -> Path | None:
-    """The folder of a model that an installed package provides under that name; nothing else is searched."""
+    """Find the folder of a model that an installed package provides under that name; nothing else is searched."""
     return _find_installed_package(name)[0]
 
 
 def install_hint(name: str) -> str:
-    """How to install the package with the model of that name; empty if there is no such package."""
+    """Return advice on how to install or fetch the model of that name; empty if no package has it."""
     if name in FETCHED_MODELS:
         return f"Fetch it with `es-sbert model fetch {name}`."
     package = _find_installed_package(name)[1]
@@ -118,7 +118,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
-    """The folder in an installed package, or the name of the package to install."""
+    """Find the folder in an installed package, or else the name of the package to install."""
     missing = None
     registered = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)]
     if not registered and name in MODEL_PACKAGES:
@@ -181,7 +181,7 @@ def download_model(
         ) from error
 
 
-_REMEDY = "Register its folder: `es-sbert model add FOLDER`. Or give the folder for this call: `model=FOLDER`."
+_REMEDY = "Register its folder: `es-sbert model add FOLDER`. Or use the folder for this call: `model=FOLDER`."
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,10 @@ class IndexModel:
 def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
     """Find the model whose vectors are in an index.
 
-    Tried in this order: the registered pair with that name; the registered models with that fingerprint; the folder at
-    the path `name`, if its model has the fingerprint; the installed package of that name; the hub. A bare name is
-    looked up only in the hub's cache if the registry shows that it belongs to a model of this user. Fingerprints of
-    models from packages and the hub are not checked here: the caller checks the loaded model.
+    These are tried in order: the registered pair with that name; the registered models with that fingerprint; the
+    folder at the path `name`, if its model has the fingerprint; the installed package of that name; the hub. If the
+    registry shows that a bare name belongs to a model of this user, it is looked up only in the hub's cache.
+    Fingerprints of models from packages and the hub are not checked here: the caller checks the loaded model.
 
     Args:
         index: Name of the index, for messages.
@@ -213,7 +213,7 @@ def find_index_model(index: str, name: str, fingerprint: str) -> IndexModel:
         fingerprint: Fingerprint in the mapping of the model that made the vectors.
 
     Raises:
-        ModelNotFound: none of them has it; the message describes what was found instead.
+        ModelNotFound: the model is in none of these places; the message describes what was found instead.
     """
     problems: list[str] = []
     hints: list[str] = []
@@ -286,7 +286,7 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
 
 
 def _search_shortened(name: str, base: str, fingerprint: str, problems: list[str]) -> IndexModel | None:
-    """The model `base`, cut to the dimensions in `name`, if it has the fingerprint."""
+    """Find the model `base`, truncated to the dimensions in `name`, if it has the fingerprint."""
     try:
         shortened = resolve_model(name)
     except (ModelError, UsageError, OutputError) as error:

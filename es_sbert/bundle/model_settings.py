@@ -12,7 +12,7 @@ from es_sbert.bundle.known_settings import CONFIG_SENTENCE_TRANSFORMERS, check_s
 from es_sbert.bundle.model_files import COPY_AGAIN, read_optional_json
 from es_sbert.errors import BundleInvalid, UnsupportedSetting
 
-# Releases whose way of reading models es-sbert follows.
+# es-sbert reads models as these releases do.
 _FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
 
 

@@ -43,20 +43,21 @@ def plain_modules(folder: Path) -> list[tuple[str, str]]:
     """The modules of a transformers folder: only the Transformer; see `plain_pooling`.
 
     Raises:
-        BundleInvalid: it is not a transformers folder, or it is a sentence-transformers folder without modules.json.
+        BundleInvalid: the folder is not a transformers folder, or is a sentence-transformers folder that has lost its
+            modules.json.
     """
     lost = [name for name in _SENTENCE_TRANSFORMERS_FILES if (folder / name).exists()]
     if lost or not (folder / "config.json").exists():
         what = f"but {lost[0]}" if lost else "and no config.json"
         raise BundleInvalid(
             f"{folder} has no modules.json {what}, so the pooling of its token vectors is unknown",
-            "Copy the folder again, or give another one (SentenceTransformer(...).save writes one).",
+            "Copy the folder again, or use one that SentenceTransformer(...).save wrote.",
         )
     return [("Transformer", "")]
 
 
 def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
-    """The sentence vector that sentence-transformers computes with a transformers folder."""
+    """Return the sentence vector that sentence-transformers computes with a transformers folder."""
     names = config.get("architectures") or [""]
     if str(names[0]).endswith("ForSequenceClassification"):
         raise BundleInvalid(
@@ -73,8 +74,8 @@ def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
         template.exists() for template in templates
     ):
         raise UnsupportedSetting(
-            f"{folder} has no modules.json and a chat template, with which sentence-transformers makes a message of "
-            "each text",
+            f"{folder} has no modules.json, but a chat template, so sentence-transformers turns each text into a chat "
+            "message",
             "Save it with a pooling: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
         )
     is_causal = str(names[0]).endswith("ForCausalLM") and config.get("is_causal", True)
@@ -82,7 +83,7 @@ def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
 
 
 def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]]:
-    """(class name, folder) of each module in modules.json, including a Router.
+    """Read (class name, folder) of each module in modules.json, including a Router.
 
     Raises:
         BundleInvalid: the file is broken, or names a folder outside the model folder.

@@ -105,11 +105,11 @@ VectorModule = Dense | LayerNorm | Normalize
 
 
 def drop_inner_normalize(modules: Sequence[VectorModule]) -> tuple[VectorModule, ...]:
-    """Remove each Normalize that a later one makes superfluous, which changes vectors only by rounding.
+    """Remove each Normalize that a later one makes superfluous. This changes vectors only by rounding.
 
     Between the two there are only products with a matrix (Dense modules without bias and activation), whose results
-    scale with their inputs. A model that is cut to fewer dimensions or rotated (`appended_modules.py`) then has Dense
-    modules, and Normalize at the end.
+    scale with their inputs. A model with truncated or rotated vectors (`appended_modules.py`) then has Dense modules,
+    and Normalize at the end.
     """
     kept: list[VectorModule] = []
     is_scaled_later = False
@@ -147,7 +147,7 @@ class Feature:
     modules: tuple[VectorModule, ...] = ()
 
     def apply(self, module: VectorModule, width: int | None) -> Feature:
-        """The value after another module."""
+        """Return the value after one more module."""
         applied = self.token_modules if self.pooling is None else self.modules
         if applied and applied[-1] == module == Normalize():
             return self  # a second Normalize has no effect

@@ -21,7 +21,7 @@ PAIR_AGAIN = "Make it again: `es-sbert model pair --documents MODEL --queries MO
 
 
 class PairedModel(BaseModel, frozen=True):
-    """One of the two models.
+    """One of the two models of a pair.
 
     Attributes:
         name: Name by which it was opened.
@@ -41,7 +41,7 @@ class PairedModel(BaseModel, frozen=True):
 
 
 class PairAgreement(BaseModel, frozen=True):
-    """How well the query model agrees with the document model, on texts that both embed as queries.
+    """Agreement of the query model with the document model, on texts that both embed as queries.
 
     Attributes:
         texts: Number of texts.
@@ -62,7 +62,7 @@ class PairAgreement(BaseModel, frozen=True):
     passed: bool
 
     def describe(self) -> str:
-        """The figures on one line."""
+        """Format the metrics as one line of text."""
         return (
             f"mean cosine {self.mean_cosine:.3f}, centered {self.centered_cosine:.3f}, rank agreement "
             f"{self.rank_agreement:.1f} on {pluralize(self.texts, 'text')}"
@@ -79,7 +79,7 @@ class PairRecord(BaseModel, frozen=True):
     Attributes:
         format: Version of its layout.
         documents, queries: The two models.
-        agreement: How well they agree.
+        agreement: Agreement of their vectors.
     """
 
     FILE_NAME: ClassVar = "es_sbert_pair.json"
@@ -99,7 +99,7 @@ def read_pair_record(folder: Path) -> PairRecord | None:
     """Read the record in a model folder; None for a model that is not a pair.
 
     Raises:
-        BundleInvalid: it is broken, or has another format.
+        BundleInvalid: the record is broken, or has an unknown format.
     """
     path = folder / PairRecord.FILE_NAME
     if not path.exists():
@@ -107,7 +107,7 @@ def read_pair_record(folder: Path) -> PairRecord | None:
     raw = read_json(path)
     if raw.get("format") != PairRecord.FORMAT:
         raise BundleInvalid(
-            f"{path} has format {raw.get('format')!r}, this es-sbert reads {PairRecord.FORMAT}",
+            f"{path} has format {raw.get('format')!r}, but this es-sbert reads format {PairRecord.FORMAT}",
             f"Upgrade es-sbert. Or {PAIR_AGAIN[0].lower()}{PAIR_AGAIN[1:]}",
         )
     try:

@@ -22,7 +22,7 @@ def check_new_folder(folder: Path) -> None:
     """Refuse a folder that is not empty.
 
     Raises:
-        OutputError: it is not empty, or it is a file.
+        OutputError: the folder is not empty, or is a file.
     """
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))

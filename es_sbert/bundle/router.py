@@ -35,7 +35,7 @@ class RouterModule:
     module_folders: tuple[str, ...]
 
     def resolve(self, kind: str | None, modality: str | None) -> str | None:
-        """The route that sentence-transformers chooses for a text of this kind; None if it raises an error."""
+        """Find the route that sentence-transformers chooses for a text of this kind; None if it raises an error."""
         for key in ((kind, modality), (kind, None), (None, modality), (None, None)):
             if key in self.mappings:
                 return self.mappings[key]
@@ -50,13 +50,13 @@ def read_router(folder: Path, place: str, ignored: Collection[str] = ()) -> Rout
     """Read the Router in a folder of a model folder.
 
     Raises:
-        BundleInvalid: its configuration is missing or broken, or names a folder outside the model folder.
+        BundleInvalid: the Router's configuration is missing or broken, or names a folder outside the model folder.
         UnsupportedArchitecture: a module that is not one of sentence-transformers.
         UnsupportedSetting: a setting that es-sbert does not apply.
     """
     path = folder / place / "router_config.json"
     if not path.exists():
-        path = folder / place / "config.json"  # of older releases
+        path = folder / place / "config.json"  # written by older releases
     config = read_json(path)
     try:
         parameters = config["parameters"]

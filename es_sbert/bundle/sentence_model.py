@@ -43,7 +43,7 @@ PromptKind = Literal["query", "document"]
 KINDS: tuple[PromptKind | None, ...] = (None, "document", "query")
 _ANY_KIND = "any"
 
-# Names under which sentence-transformers looks for a prompt of each kind, first found wins.
+# Names under which sentence-transformers looks for a prompt of each kind; the first one that exists is used.
 PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
@@ -55,7 +55,7 @@ class SentenceModel(BaseModel, frozen=True):
         name: Name in messages: the hub id, package name or folder name by which it was opened.
         transformer: Folder of the transformer (config.json, model.safetensors), relative to `folder`.
         has_adapter: Whether that folder has a LoRA adapter, which is merged into the weights.
-        base_folder: Folder with these weights, if the adapter is alone in its folder.
+        base_folder: Folder with the weights that the adapter changes, if they are not in the adapter's folder.
         architecture: `model_type` of the transformer's config (bert, roberta, xlm-roberta, distilbert, mpnet, …);
             `static` for a StaticEmbedding, a table of token vectors without a network.
         transformer_config: The transformer's config.json.
@@ -65,18 +65,18 @@ class SentenceModel(BaseModel, frozen=True):
         routes: For a model with a Router, the distinct models to which it routes texts; all have the same folder.
         route_numbers: For a model with a Router, maps the kind of a text (`any` for none) to the number of its model in
             `routes`; a kind without a model is missing.
-        route_name: For one of these models, its name in the Router.
-        route_modules: For one of these models, class and folder of each of its modules.
-        kinds: The kinds of texts that it embeds; only a Router or one of its models may not embed all kinds.
+        route_name: For a model in `routes`, the name of its route in the Router.
+        route_modules: For a model in `routes`, class and folder of each of its modules.
+        kinds: The kinds of texts that the model embeds; only a Router or a model in `routes` may not embed all kinds.
         pair: For a pair of models from `es-sbert model pair`, its record.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
-        truncate_dim: Number of first values of the modules' output that are kept; None for all.
+        truncate_dim: Number of values to which the modules' output is truncated; None for all.
         hidden_state: Number of the layer whose output is pooled: 0 for the embeddings, negative numbers from the end,
             None for the last. For architectures without other steps after the last layer, the number of layers in
             config.json is reduced instead.
         max_tokens: Maximum input in tokens, special tokens included; longer inputs are truncated.
-        max_tokens_by_kind: The same for queries or documents, if the model has another limit for them.
+        max_tokens_by_kind: The maximum for queries or documents, if it differs from `max_tokens`.
         dimensions: Length of a sentence vector.
         prompts: Maps prompt names to the text in front of an input.
         default_prompt: Name of the prompt of inputs that are neither query nor document.
@@ -86,12 +86,12 @@ class SentenceModel(BaseModel, frozen=True):
         tokenizer_is_known: Whether es-sbert knows this class, so that `tokenizer_changes` is complete.
         adds_special_tokens: Whether special tokens are added to texts; not for a StaticEmbedding.
         tokenizer_arguments: Arguments of the tokenizer's constructor that override its files (`processor_kwargs`).
-        uses_token_types: Whether the network gets another token type than 0 for some tokens of a text.
-        earlier_fingerprint: Fingerprint in earlier releases if they misread the model; else empty.
+        uses_token_types: Whether the network gets a token type other than 0 for some tokens of a text.
+        earlier_fingerprint: Fingerprint in earlier releases, if they misread the model; else empty.
         ignored_settings: Unknown settings that the user accepted.
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
-            models with equal fingerprints produce the same vectors of documents. That of a pair is the fingerprint of
-            its model for documents, whose vectors an index holds; see `query_fingerprint`.
+            models with equal fingerprints produce the same vectors of documents. A pair has the fingerprint of its
+            document model, whose vectors an index holds; see `query_fingerprint`.
     """
 
     folder: Path
@@ -139,7 +139,7 @@ class SentenceModel(BaseModel, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def route_fingerprints(self) -> dict[str, str]:
-        """For a model with a Router, the fingerprint of each route's model by the name of the route."""
+        """For a model with a Router, maps the name of each route to the fingerprint of its model."""
         return {route.route_name: route.fingerprint for route in self.routes}
 
     @property
@@ -149,7 +149,7 @@ class SentenceModel(BaseModel, frozen=True):
 
     @property
     def is_route(self) -> bool:
-        """Whether it is one of several models of a Router, so that it embeds only some kinds of texts."""
+        """Whether this is one of several models of a Router, so that it embeds only some kinds of texts."""
         return not self.routes and self.kinds != KINDS
 
     @property
@@ -198,7 +198,7 @@ class SentenceModel(BaseModel, frozen=True):
         """Number of the model in `routes` that embeds texts of this kind; 0 without a Router.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no model in `routes` embeds texts of this kind.
         """
         if not self.routes:
             return 0
@@ -206,9 +206,9 @@ class SentenceModel(BaseModel, frozen=True):
             kinds = [name for name in self.route_numbers if name != _ANY_KIND]
             texts = "texts without a kind" if kind is None else f"a {kind}"
             raise UsageError(
-                f"{self.name} has a Router without a route for {texts}",
-                f"Embed texts as one of these kinds: {', '.join(kinds) or 'none'} (`kind`), or save the model with a "
-                "default_route.",
+                f"the Router of {self.name} has no route for {texts}",
+                (f"Set `kind` to one of {', '.join(kinds)}, or save" if kinds else "Save")
+                + " the model with a route for such texts (default_route is for texts without a kind).",
             )
         return self.route_numbers[kind or _ANY_KIND]
 
@@ -217,12 +217,12 @@ class SentenceModel(BaseModel, frozen=True):
         return self.routes[number] if self.routes else self
 
     def renamed(self, name: str) -> SentenceModel:
-        """The same model under another name."""
+        """Return the same model under a different name."""
         routes = tuple(route.renamed(name) for route in self.routes)
         return self.model_copy(update={"name": name, "routes": routes})
 
     def special_tokens(self) -> frozenset[str]:
-        """The tokens that transformers counts as special (`all_special_tokens`).
+        """Read the tokens that transformers counts as special (`all_special_tokens`).
 
         Raises:
             BundleInvalid: a file is broken.
@@ -273,9 +273,9 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         ignored: Unknown settings to accept, besides those accepted at the export of a bundle.
 
     Raises:
-        BundleInvalid: a file is missing or broken, weights are pickled, dimensions contradict each other.
-        UnsupportedArchitecture: a module that es-sbert does not support.
-        UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
+        BundleInvalid: a file is missing or broken, the weights are pickled, or dimensions are inconsistent.
+        UnsupportedArchitecture: es-sbert does not support one of the modules.
+        UnsupportedSetting: es-sbert does not support a setting that may change the vectors.
     """
     # Read from the manifest directly: importing bundle.py, which imports this module, would be circular.
     accepted = read_optional_json(folder / "es_sbert.json").get("ignored_settings") or ()
@@ -297,7 +297,7 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
 def _read_routed_model(
     folder: Path, name: str, modules: ModuleList, position: int, ignored: tuple[str, ...]
 ) -> SentenceModel:
-    """Read a model with a Router: one model per route of texts, with the modules before, in and after the Router."""
+    """Read a model with a Router: one model per route, with the modules before the Router, in the route and after."""
     before, (_, place), after = modules[:position], modules[position], modules[position + 1 :]
     router = read_router(folder, place, ignored)
     pair = read_pair_record(folder)
@@ -306,7 +306,7 @@ def _read_routed_model(
     resolved = {kind: route for kind in KINDS if (route := router.resolve(kind, modality)) is not None}
     if not resolved:
         raise UnsupportedArchitecture(
-            f"{folder} has a Router without a route for texts, queries or documents, only {', '.join(router.routes)}",
+            f"the Router of {folder} has no route for texts, queries or documents, only {', '.join(router.routes)}",
             "Save the model with routes called query and document, or with a default_route.",
         )
     names = list(dict.fromkeys(resolved.values()))
@@ -316,7 +316,7 @@ def _read_routed_model(
         kinds = tuple(kind for kind in KINDS if resolved.get(kind) == route)
         model = _read_model(folder, name, route_modules, ignored, route=route, kinds=kinds, pair=pair)
         if pair is not None:
-            # Only the modules that were compared: a model that is cut to fewer dimensions has more after the Router.
+            # Check only the modules that were compared: a truncated model (`NAME@N`) has more of them after the Router.
             inside = router.routes[route]
             is_whole = route_modules == inside
             paired = (
@@ -349,7 +349,7 @@ def _check_paired_model(folder: Path, model: SentenceModel, pair: PairRecord) ->
     """Check that a model of a pair is the one whose vectors were compared when the pair was made.
 
     Raises:
-        BundleInvalid: it is not.
+        BundleInvalid: the model, or one of its prompts, differs from the one that was compared.
     """
     paired = pair.model_for(model.kinds)
     if model.fingerprint != paired.fingerprint:
@@ -380,7 +380,7 @@ def _read_model(
     """Read a model with given modules.
 
     Args:
-        modules: (class name, folder) of each.
+        modules: (class name, folder) of each module.
         is_plain: Whether the folder has no modules.json.
         route: Name of the modules in the model's Router.
         kinds: The kinds of texts that take this route.
@@ -420,7 +420,7 @@ def _read_model(
 
 
 def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dict[str, str]:
-    """The fingerprint of a model, and its fingerprint in earlier releases if they misread it."""
+    """Compute the fingerprint of a model, and its fingerprint in earlier releases if they misread it."""
     common = {"pooling", "normalize", "max_tokens", "prompts", "default_prompt"}
     settings = model.model_dump(mode="json", include={*common, *first.fingerprint_fields})
     settings |= _describe_modules(model) | _fingerprint_revisions(model) | first.fingerprint_settings
@@ -432,9 +432,9 @@ def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dic
 
 
 def _describe_modules(model: SentenceModel) -> dict[str, Any]:
-    """How a model computes its vectors, for its fingerprint.
+    """Describe how a model computes its vectors, for its fingerprint.
 
-    Models that earlier releases could read have only Dense modules and a final Normalize.
+    Earlier releases read only models with Dense modules and a final Normalize; the fingerprints of these do not change.
     """
     # sentence-transformers names a module's folder by its position. In a Router it puts the route's name in front.
     folders = {place: f"{number}_{kind}" for number, (kind, place) in enumerate(model.route_modules)}
@@ -455,7 +455,7 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
         settings["include_prompt"] = False
     if model.truncate_dim is not None:
         settings["truncate_dim"] = model.truncate_dim
-    # The settings of other architectures contain the number of layers.
+    # For the excluded architectures, the reduced number of layers is already part of the settings.
     if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
         settings["hidden_state"] = model.hidden_state
     return settings
@@ -466,7 +466,7 @@ _MISREAD_BY_EARLIER_RELEASES = frozenset({"uses_token_types", "tokenizer_changes
 
 
 def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
-    """Settings that earlier releases read differently, or not at all.
+    """Return the settings that earlier releases read differently, or not at all.
 
     A setting is in the fingerprint only if the model has it. So the fingerprints of all other models do not change, and
     a model that an earlier release misread has a different fingerprint from its vectors in an index.
@@ -487,7 +487,7 @@ def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
 
 
 def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] = (Pooling.MEAN,)) -> SentenceModel:
-    """A transformers folder (config.json, safetensors, tokenizer.json) with a pooling of the caller's choice.
+    """Read a transformers folder (config.json, safetensors, tokenizer.json), with a pooling of the caller's choice.
 
     The fingerprint is empty: such a model is a starting point for training, and its vectors are never stored.
 

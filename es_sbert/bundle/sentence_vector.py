@@ -32,7 +32,7 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
     """Read a Pooling module, and return the sentence vector that it computes from token vectors.
 
     Raises:
-        BundleInvalid: its config.json is missing or broken, or names no pooling mode.
+        BundleInvalid: the module's config.json is missing or broken, or names no pooling mode.
         UnsupportedArchitecture: a pooling mode that es-sbert does not support.
     """
     config = read_json(folder / "config.json")
@@ -73,7 +73,7 @@ def read_sentence_vector(
         ignored: Unknown settings to accept.
 
     Raises:
-        BundleInvalid: a file is missing or broken, dimensions contradict each other, or no module computes a sentence
+        BundleInvalid: a file is missing or broken, dimensions are inconsistent, or no module computes a sentence
             vector.
         UnsupportedArchitecture: a module that es-sbert does not support.
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
@@ -92,16 +92,16 @@ def read_sentence_vector(
                 _check_width(folder / place, layer_norm.dimension, vector.width)
                 features[SENTENCE_EMBEDDING] = vector.apply(layer_norm, layer_norm.dimension)
             case "Dropout":
-                # It has no effect outside training, but reads the vector.
+                # Dropout has no effect outside training, but reads the vector.
                 _take(folder, kind, features, SENTENCE_EMBEDDING)
             case "WeightedLayerPooling":
                 layers = _read_weighted_layers(folder, place, ignored)
-                # It has no effect if the transformer does not output all its hidden states.
+                # This module has no effect if the transformer does not output all its hidden states.
                 if first.has_all_layers:
                     features[TOKEN_EMBEDDINGS] = replace(first.output, layers=layers)
             case "Normalize":
                 source, target = _read_normalize(folder, place, ignored)
-                # It has no effect if the vector does not exist.
+                # Normalize has no effect if the vector does not exist.
                 if source in features:
                     features[target] = features[source].apply(Normalize(), features[source].width)
             case _:
@@ -114,7 +114,7 @@ def read_sentence_vector(
     if made is None or made.pooling is None or made.width is None:
         raise BundleInvalid(
             f"{folder / 'modules.json'} has no module that pools the token vectors into one vector",
-            "Give the model a Pooling: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
+            "Add a Pooling to the model: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
         )
     return made
 
@@ -136,7 +136,7 @@ def _take(folder: Path, kind: str, features: dict[str, Feature], name: str) -> F
 
 
 def _read_normalize(folder: Path, place: str, ignored: Collection[str]) -> tuple[str, str]:
-    """The names of the values that a Normalize module reads and writes."""
+    """Read the names of the values that a Normalize module reads and writes."""
     # Releases before 5.5 write no settings, and often no folder.
     path = folder / place / "config.json"
     config = read_optional_json(path) if place else {}
@@ -151,7 +151,8 @@ def _names(path: Path, config: dict[str, Any]) -> tuple[str, str]:
     target = source if target is None else target
     if not isinstance(source, str) or not isinstance(target, str):
         raise BundleInvalid(
-            f"{path} has a setting of the wrong type: module_input_name and module_output_name are names", COPY_AGAIN
+            f"{path} has a setting of the wrong type: module_input_name and module_output_name must be strings",
+            COPY_AGAIN,
         )
     return source, target
 
@@ -207,7 +208,7 @@ def _read_dense(path: Path, place: str, config: dict[str, Any]) -> Dense:
     if not stated.startswith("torch."):
         raise UnsupportedArchitecture(
             f"{path} uses the activation {stated!r}, which sentence-transformers replaces with Tanh",
-            "Name a class of torch, such as torch.nn.modules.activation.ReLU.",
+            "Use a class of torch, such as torch.nn.modules.activation.ReLU.",
         )
     activation = stated.rpartition(".")[2]
     if activation not in ACTIVATION_CLASSES:
@@ -234,7 +235,7 @@ def _check_width(path: Path, expected: int, width: int | None) -> None:
 
 
 def _check_tensors(path: Path, expected: dict[str, list[int]]) -> None:
-    """Compare the tensors of a module with its settings."""
+    """Check that the tensors of a module agree with its settings."""
     headers = [read_header(file) for file in find_weight_files(path)]
     shapes = {name: list(entry["shape"]) for header in headers for name, entry in header.items()}
     if shapes != expected:

@@ -1,8 +1,8 @@
-"""`NAME@DIMENSIONS`: a model whose vectors are cut to their first values and scaled to length 1 again.
+"""`NAME@DIMENSIONS`: a model whose vectors are truncated to their first values and scaled to length 1 again.
 
 In models trained for it (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147), the first values carry most of the
-meaning. The cut is a Dense module with the first rows of the identity matrix, followed by Normalize: the folder opens
-in sentence-transformers with the same vectors, the graph computes the cut, and the fingerprint covers it.
+meaning. A Dense module with the first rows of the identity matrix, followed by Normalize, truncates the vectors: the
+folder opens in sentence-transformers with the same vectors, and graph and fingerprint include the modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHORT_NAME = re.compile(r"(?P<name>.+)@(?P<dimensions>[1-9]\d{0,8})")
 
 
 def shortened_name(name: str, dimensions: int) -> str:
-    """The name of a model that is cut to this many dimensions."""
+    """Name of a model that is truncated to this many dimensions."""
     return f"{name}@{dimensions}"
 
 
@@ -38,22 +38,22 @@ def whole_name(name: str) -> str:
 
 
 def shortened_model_folder(folder: Path, dimensions: int, name: str | None = None) -> Path:
-    """The folder in the cache of a model with fewer dimensions; it is written at the first call.
+    """Return the folder, in the cache, of a model with fewer dimensions. The first call writes it.
 
     Args:
         folder: The folder of the model.
-        dimensions: How many values to keep.
+        dimensions: Number of values to keep.
         name: Name of the model, for messages.
 
     Raises:
-        UsageError: the model does not have more dimensions than that.
+        UsageError: the model does not have more than `dimensions` dimensions.
         ModelError: the folder is not a model.
         OutputError: the cache cannot be written.
     """
     model = read_sentence_model(folder, name)
     if dimensions >= model.dimensions:
         raise UsageError(
-            f"{model.name} has {model.dimensions} dimensions, so it cannot be cut to {dimensions}",
+            f"{model.name} has {model.dimensions} dimensions, so it cannot be truncated to {dimensions}",
             f"Choose fewer than {model.dimensions}, or leave the number out.",
         )
     target = cache_folder() / "shortened" / f"{model.fingerprint}-{dimensions}"

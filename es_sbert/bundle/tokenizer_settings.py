@@ -79,7 +79,7 @@ def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
 
 
 def apply_changes(tokenizer: Json, changes: Json) -> Json:
-    """A tokenizer.json with the changes of a `ResolvedTokenizer`."""
+    """Return a tokenizer.json with the changes of a `ResolvedTokenizer` applied."""
     if "model" in changes:
         changes = {**changes, "model": {**tokenizer["model"], **changes["model"]}}
     return {**tokenizer, **changes}
@@ -142,7 +142,7 @@ def _class_name(settings: Json, config: Json) -> str:
     if stated is None:
         return registered or _GENERIC_CLASS
     name = str(stated).removesuffix("Fast")
-    # Some folders on the hub name the wrong class.
+    # For these types, some folders on the hub name the wrong class; the generic class is used.
     return _GENERIC_CLASS if model_type in _GENERIC_TYPES or name == "PreTrainedTokenizer" else name
 
 
@@ -158,7 +158,7 @@ class _TokenizerClass:
         inputs: Names of the network's inputs.
         spaced_mask: Whether a `mask_token` given as a string includes the space before it.
         extra: Further special tokens, unless the folder names some.
-        needs_file: Whether it cannot be built from vocabulary files alone.
+        needs_file: Whether the tokenizer cannot be built from vocabulary files alone.
         plain_specials: Whether special tokens are added without their flags (`lstrip`, …).
     """
 
@@ -284,7 +284,7 @@ def _token(
 def _read_tokens(
     folder: Path, tokenizer: Json, settings: Json
 ) -> tuple[dict[int, Json], dict[str, str | Json], list[str | Json]]:
-    """Tokens that a folder declares: by id, special tokens by name, and further special tokens."""
+    """Read the tokens that a folder declares: by id, special tokens by name, and further special tokens."""
     declared: dict[int, Json] = {}
     named = {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
@@ -419,7 +419,7 @@ def _gemma_parts(build: _Builder) -> Json:
 
 
 def _template(before: Iterable[tuple[str, int]], after: Iterable[tuple[str, int]]) -> Json:
-    """A text between special tokens, all of type 0."""
+    """Build a template with a text between special tokens, all of type 0."""
     before, after = list(before), list(after)
     tokens = dict([*before, *after])
     pieces = [
@@ -430,7 +430,7 @@ def _template(before: Iterable[tuple[str, int]], after: Iterable[tuple[str, int]
     return {
         "type": "TemplateProcessing",
         "single": pieces,
-        # Sentence encoders read one text.
+        # Required but not used: sentence encoders read one text.
         "pair": [*pieces, {"Sequence": {"id": "B", "type_id": 0}}],
         "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in tokens.items()},
     }
@@ -498,7 +498,7 @@ _MODEL_SETTINGS = (
 
 
 def _canonical_template(value: Any, *, types: bool) -> Any:
-    """Ids of special tokens around the text, with types if they reach the network."""
+    """Return the ids of the special tokens around the text, with types if they reach the network."""
     kind = (value or {}).get("type")
     if kind in ("BertProcessing", "RobertaProcessing"):
         return [(value["cls"][1], 0), ("A", 0), (value["sep"][1], 0)]
@@ -525,7 +525,7 @@ def _canonical_normalizer(value: Any, *, splits_whitespace: bool) -> list[Any]:
     for step in steps:
         if step["type"] == "BertNormalizer" and step["strip_accents"] is None:
             step = {**step, "strip_accents": step["lowercase"]}
-        # Joins spaces or removes those at the ends, which has no effect before a split at white space.
+        # A step that joins spaces or removes those at the ends has no effect before a split at white space: skip it.
         joins_spaces = step["type"] == "Replace" and step["pattern"] == {"Regex": " {2,}"} and step["content"] == " "
         if splits_whitespace and (joins_spaces or step["type"] == "Strip"):
             continue

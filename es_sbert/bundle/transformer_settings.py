@@ -45,8 +45,8 @@ def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plai
     the hidden state that is pooled, None for the last.
 
     Raises:
-        BundleInvalid: a file is broken.
-        UnsupportedSetting: it has a setting that may change vectors and is not applied.
+        BundleInvalid: the file is broken.
+        UnsupportedSetting: the file has a setting that may change vectors and is not applied.
     """
     file, sbert = folder / SENTENCE_BERT_CONFIG_FILES[0], {}
     for name in () if is_plain else SENTENCE_BERT_CONFIG_FILES:
@@ -75,7 +75,7 @@ def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plai
 
 
 def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | None:
-    """The number of the hidden state that the network outputs; None for the last. The input must be plain text."""
+    """Read the number of the hidden state that the network outputs; None for the last. The input must be plain text."""
     if not modality_config:
         return None
     text = modality_config.get("text")
@@ -135,7 +135,7 @@ def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collec
 
     Raises:
         BundleInvalid: the file is missing or broken.
-        UnsupportedSetting: it has a setting that may change vectors and is not applied.
+        UnsupportedSetting: the file has a setting that may change vectors and is not applied.
     """
     path = folder / "config.json"
     config = read_json(path)
@@ -164,13 +164,14 @@ def read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Collec
 
     Raises:
         BundleInvalid: the file is broken.
-        UnsupportedSetting: it has a setting that may change vectors and is not applied.
+        UnsupportedSetting: the file has a setting that may change vectors and is not applied.
     """
     path, options = folder / "tokenizer_config.json", sbert["processor_kwargs"]
     settings = read_optional_json(path)
     check_settings(path, settings, TOKENIZER_CONFIG, {*ignored, *(key for key in settings if key.endswith("_token"))})
     check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], options, TOKENIZER_CONFIG, ignored, "processor_kwargs.")
-    # The class is chosen before they are read, and their special tokens override special_tokens_map.json.
+    # Refused, because the class is chosen before these arguments are read, and because their special tokens override
+    # special_tokens_map.json.
     early = [key for key in options if key.startswith("tokenizer_") or key.endswith(("_token", "_tokens"))]
     if early:
         raise UnsupportedSetting(
@@ -200,7 +201,7 @@ def check_truncation(folder: Path, settings: dict[str, Any], tokenizer: dict[str
 def input_limits(
     folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]
 ) -> tuple[int, dict[PromptKind, int]]:
-    """The maximum input in tokens, and those of queries and documents if they differ."""
+    """Return the maximum input in tokens, and the maximum of queries and of documents if it differs."""
     options = sbert["processor_kwargs"]
     stated = {"max_seq_length": options["model_max_length"]} if "model_max_length" in options else {}
     max_tokens = max_input_tokens(folder, config, {**sbert, **stated}, tokenizer)
@@ -240,14 +241,14 @@ def _positions(config: dict[str, Any]) -> int | None:
 
 
 def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """The maximum input in tokens: the model's setting, limited by its number of positions.
+    """Find the maximum input in tokens: the model's setting, limited by its number of positions.
 
     Args:
         folder: Folder of the transformer.
         config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
 
     Raises:
-        BundleInvalid: no setting defines it.
+        BundleInvalid: no setting defines the maximum, or it is not a number.
     """
     positions = _positions(config)
     settings = read_optional_json(folder / "tokenizer_config.json")

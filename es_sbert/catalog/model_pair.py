@@ -2,10 +2,10 @@
 
 A large model embeds the documents once. A small one, or a table of token vectors that was fitted to its vectors, embeds
 each query. The folder is a Router of sentence-transformers, which computes the same vectors. An index with vectors of
-the large model can be searched with the pair without loading it again.
+the large model can be searched with the pair without embedding its documents again.
 
-Whether the two share a space is measured by `measure_agreement`. The dimensions of a model from another space have
-other meanings, so searches with it would return arbitrary documents.
+`measure_agreement` measures whether the two share a space. In a model from a different space, dimensions have other
+meanings, so searches with it would return arbitrary documents.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
-# Reached by two models of the same space (docs/results.md, A fast model for queries). The plain cosine is high for all
-# texts if the vectors of the models point in similar directions. The ranks of models trained from the same pretrained
-# network agree to some extent; their centered cosines do not.
+# Thresholds that models of the same space reach (docs/results.md, A fast model for queries). The plain cosine is high
+# for all texts if the vectors of the models point in similar directions. The ranks of models trained from the same
+# pretrained network agree to some extent; their centered cosines do not.
 MIN_CENTERED_COSINE, MIN_RANK_AGREEMENT = 0.4, 40.0
 _BAR = f"centered cosine ≥ {MIN_CENTERED_COSINE:g}, rank agreement ≥ {MIN_RANK_AGREEMENT:g}"
 
-# Number of built-in texts, and the maximum to compare, since all pairs of texts are compared.
+# Number of built-in texts, and the maximum and minimum number to compare; all pairs of texts are compared.
 BUILT_IN_TEXTS, _MOST_TEXTS, _LEAST_TEXTS = 512, 2_000, 50
 _LONGEST = 64  # maximum tokens of the built-in texts: queries are short
 
@@ -65,13 +65,13 @@ def make_pair(
         report: Called before slow steps.
 
     Returns:
-        The record in the folder about the two models.
+        The record about the two models, which is also in the folder.
 
     Raises:
-        UsageError: too few texts, the same model twice, models with different dimensions, or a folder with other
-            content.
-        ModelsDisagree: the two do not share a space; nothing was written.
-        UnsupportedArchitecture: a model that cannot be part of a pair.
+        UsageError: there are too few texts, the two models are the same or have different dimensions, or the folder
+            has other content.
+        ModelsDisagree: the two models do not share a space; nothing was written.
+        UnsupportedArchitecture: one of the models cannot be part of a pair.
         ModelError: a model cannot be opened.
         OutputError: the folder cannot be written.
     """
@@ -83,7 +83,7 @@ def make_pair(
     if len(distinct) < _LEAST_TEXTS:
         raise UsageError(
             f"{len(distinct)} different texts are too few to compare two models",
-            f"Give at least {_LEAST_TEXTS}, one per line, or omit `texts` to use built-in English texts.",
+            f"Use at least {_LEAST_TEXTS}, one per line, or omit `texts` to use built-in English texts.",
         )
     with tempfile.TemporaryDirectory(prefix="es-sbert-pair.") as name:
         folders = {"document": Path(name) / "documents", "query": Path(name) / "queries"}
@@ -96,7 +96,7 @@ def make_pair(
             raise ModelsDisagree(
                 f"{queries.name} and {documents.name} do not share a vector space ({agreement.bar}): "
                 f"{agreement.describe()}. Nothing was written",
-                "Distill a model from the one for documents, or compare them on your own texts: `texts=FILE`. "
+                "Distill a model from the one for documents, or compare the two on your own texts: `texts=FILE`. "
                 "With `accept_disagreement` the pair is written anyway.",
             )
         record = PairRecord(documents=_note(documents), queries=_note(queries), agreement=agreement)
@@ -107,7 +107,7 @@ def make_pair(
 
 
 def built_in_texts() -> list[str]:
-    """English sentences on many subjects, and other short texts."""
+    """Return the default texts for measuring agreement: English sentences, and edge cases for tokenizers."""
     return parity_sentences(_LONGEST, BUILT_IN_TEXTS)
 
 
@@ -150,13 +150,14 @@ def _check_models(documents: SentenceModel, queries: SentenceModel) -> None:
         raise UsageError(
             f"{documents.name} has vectors of {documents.dimensions} dimensions, {queries.name} of "
             f"{queries.dimensions}: a pair needs the same number",
-            f"Distill a model to {documents.dimensions} dimensions, or cut the larger one: MODEL@{fewer}.",
+            f"Distill a model to {documents.dimensions} dimensions, or truncate the larger one: MODEL@{fewer}.",
         )
     for model in (documents, queries):
         if model.truncate_dim is not None:
             raise UnsupportedArchitecture(
-                f"{model.name} has a truncate_dim in config_sentence_transformers.json, which would cut both models",
-                f"Remove it there, and give the dimensions with the name: {model.name}@{model.truncate_dim}.",
+                f"{model.name} has a truncate_dim in config_sentence_transformers.json, which would truncate the "
+                "vectors of both models",
+                f"Remove it there, and add the dimensions to the name: {model.name}@{model.truncate_dim}.",
             )
 
 
@@ -213,7 +214,7 @@ def _write_pair(
 
 
 def _joined_prompts(documents: SentenceModel, queries: SentenceModel) -> dict[str, object]:
-    """One set of prompts: the query prompt of the query model, and all other prompts of the document model."""
+    """Join the prompts: the query prompt of the query model, and all other prompts of the document model."""
     prompts, default = dict(documents.prompts), documents.default_prompt
     query_prompt = queries.prompt("query")
     if query_prompt != documents.prompt("query"):

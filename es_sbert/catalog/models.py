@@ -16,7 +16,7 @@ class Package:
     """A file of a package registry.
 
     Attributes:
-        source: Its location.
+        source: Location of the file.
         sha256: SHA-256 of the file, in hex.
     """
 
@@ -120,7 +120,7 @@ def _langchain4j(name: str, megabytes: int, sha256: str) -> tuple[Package, ...]:
 
 
 def _small_bert(name: str, pooling: Pooling, prompts: Mapping[str, str]) -> OnnxModelFiles:
-    """A BERT of 12 layers, 384 dimensions and 512 tokens in such a package."""
+    """Describe a package with a BERT of 12 layers, 384 dimensions and 512 tokens."""
     return OnnxModelFiles(
         onnx=f"{name}.onnx",
         tokenizer=f"{name}-tokenizer.json",

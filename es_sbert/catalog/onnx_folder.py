@@ -1,8 +1,8 @@
-"""Make a model folder from one whose weights are in an ONNX file, like many repositories of the hub.
+"""Convert a model folder whose weights are in an ONNX file, as in many repositories of the hub.
 
 The weights are read from the file, and the folder is written only if they reproduce the results of the file. The
-pooling of a folder without modules.json is unknown: it is then found by comparison with the file's own vectors of
-texts, or named by the user.
+pooling of a folder without modules.json is unknown: it is found by comparison with the sentence vectors that the file
+computes, or set by the user.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from es_sbert.exporters.export_bundle import copy_files
 from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
 from es_sbert.filesystem import staged_folder
 
-# Paths where exporters put the float32 file; float16 works as well, because its rounding does not change rankings.
+# Paths where exporters put the float32 file; a float16 file works as well, because rounding does not change rankings.
 ONNX_FILES = ("onnx/model.onnx", "model.onnx", "onnx/model_fp16.onnx", "model_fp16.onnx")
-# Tried in this order.
+# Poolings to try, in this order.
 _POOLINGS = (Pooling.MEAN, Pooling.CLS, Pooling.LASTTOKEN, Pooling.MAX)
 
 
 def find_onnx_file(names: Sequence[str]) -> str | None:
-    """The ONNX file to read the weights from, among the files of a model folder; None if there is none."""
+    """Choose the ONNX file to read the weights from, among the files of a model folder.
+
+    None if there is no ONNX file, or several without one of the usual names.
+    """
     found = [name for name in ONNX_FILES if name in names]
     others = [name for name in names if name.endswith(".onnx")]
     return found[0] if found else others[0] if len(others) == 1 else None
@@ -55,13 +58,13 @@ def convert_onnx_folder(
         source: The folder, with config.json and tokenizer.json.
         output: The folder to write; it is replaced as soon as the new one is complete and checked.
         pooling: Pooling of the token vectors; None for the pooling in the folder's modules.json, or else the one that
-            reproduces the file's own vectors of texts.
+            reproduces the sentence vectors that the file computes.
         prompts: Maps prompt names to the text in front of an input; added to those of the folder.
         report: Called before slow steps.
 
     Raises:
-        BundleInvalid: the folder has no ONNX file or a quantized one, or lacks a file.
-        UsageError: the pooling is unknown, or modules.json states another one.
+        BundleInvalid: the folder has no ONNX file, no clear choice of one, or a quantized one, or lacks another file.
+        UsageError: the pooling is unknown, or `pooling` is used although modules.json states the pooling.
         ParityFailed: with the settings of the folder, the weights do not reproduce the results of the file.
         OutputError: the folder cannot be written.
     """
@@ -107,7 +110,7 @@ def hub_model_folder(name: str) -> Path:
 
 
 def is_onnx_only(folder: Path) -> bool:
-    """Whether a folder holds a transformer without weights that es-sbert reads directly."""
+    """Whether a folder has a transformer, but no weights that es-sbert reads directly."""
     return (folder / "config.json").exists() and not any(folder.rglob("*.safetensors"))
 
 
@@ -127,10 +130,10 @@ def convert_and_register(
 
     Args:
         source, output, pooling, prompts, report: As in `convert_onnx_folder`.
-        name: The name.
+        name: Name under which to register the model.
 
     Raises:
-        BundleInvalid, UsageError, ParityFailed, OutputError: As in `convert_onnx_folder`.
+        BundleInvalid, UsageError, ParityFailed, OutputError: as for `convert_onnx_folder`.
         UsageError: the output is not empty, or the name is not valid.
         RegistryInvalid: the registry is broken.
     """
@@ -167,7 +170,7 @@ def write_sentence_settings(
 
 
 def _transformer_folder(folder: Path) -> Path:
-    """Folder for the weights of a folder's Transformer."""
+    """Return the subfolder of the Transformer module, where the weights belong."""
     if not (folder / "modules.json").exists():
         return folder
     return folder / next((place for kind, place in read_module_list(folder) if kind == "Transformer"), "")
@@ -178,9 +181,9 @@ def _write_settings(folder: Path, source: Path, graph: Path, pooling: Pooling | 
     width = hidden_width(folder, read_json(folder / "config.json"))
     if pooling is None and not has_text_output(graph):
         raise UsageError(
-            f"{source} does not state the pooling of its token vectors: it has no modules.json, and its ONNX file "
-            "computes no vectors of texts",
-            'Name the pooling that the model\'s page states, such as `pooling="cls"` (bge, gte, snowflake-arctic) or '
+            f"{source} does not state how to pool its token embeddings: it has no modules.json, and its ONNX file has "
+            "no sentence embedding as output",
+            'Set the pooling given on the model card, e.g. `pooling="cls"` (bge, gte, snowflake-arctic) or '
             '`pooling="mean"` (e5, MiniLM).',
         )
     refused: ParityFailed | None = None

@@ -40,13 +40,13 @@ EXIT_NOT_BETTER = 1
         help="Folder for the documents, the pairs and the model; new or empty, except with --resume.",
     ),
     click.option("--name", metavar="NAME", help="Name of the tuned model.  [default: INDEX-tuned]"),
-    click.option("--resume", is_flag=True, help="Resume the run in FOLDER that was stopped."),
+    click.option("--resume", is_flag=True, help="Resume the stopped run in FOLDER."),
     click.option(
         "--migrate",
         "migrates",
         is_flag=True,
         help="If the tuned model is better, migrate the index to it, as es-sbert index migrate does by default. If "
-        "INDEX is not an alias, it is replaced by an alias and deleted; this asks first.",
+        "INDEX is not an alias, it is deleted and replaced by an alias, after confirmation.",
     ),
     click.option("--yes", is_flag=True, help="With --migrate: do not ask before an index is deleted."),
     click.option("--keep", is_flag=True, help="Keep the model in FOLDER/model even if it is not better."),
@@ -69,7 +69,7 @@ EXIT_NOT_BETTER = 1
         "per line.",
     ),
     click.option(
-        "--title-field", metavar="FIELD", help="Field of the title.  [default: chosen by a sample of the documents]"
+        "--title-field", metavar="FIELD", help="Field of the title.  [default: chosen from a sample of the documents]"
     ),
     click.option(
         "--body-field",
@@ -93,8 +93,8 @@ EXIT_NOT_BETTER = 1
         "--documents",
         type=click.IntRange(min=1),
         default=20_000,
-        help="Read at most this many documents, at random. Pairs are made from them, and queries are ranked against "
-        "them.",
+        help="Read at most this many documents, at random. Pairs are made from them, and they are ranked for the "
+        "queries.",
     ),
     click.option(
         "--most-pairs", type=click.IntRange(min=1), default=10_000, help="Maximum number of pairs to train on."
@@ -123,14 +123,14 @@ EXIT_NOT_BETTER = 1
         "--learning-rate",
         type=shared.FiniteFloatRange(min=0, min_open=True),
         default=5e-5,
-        help="Highest learning rate.",
+        help="Peak learning rate.",
     ),
     click.option(
         "--train-tokens",
         type=click.IntRange(min=16),
         default=128,
-        help="Maximum tokens that training reads of a text: its first passage. More tokens take longer. The comparison "
-        "and the tuned model read as much as before.",
+        help="Maximum tokens of a text in training, from its beginning. More tokens take longer. The comparison and "
+        "the tuned model read as many as before.",
     ),
     click.option("--negatives", type=click.IntRange(min=0), default=1, help="Hard negatives per pair."),
     click.option(
@@ -202,7 +202,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
         () if trained is None else read_labeled_queries(trained),
     )
     if options["yes"] and not migrates:
-        raise UsageError("--yes is given without --migrate, the only option that asks", "Add --migrate.")
+        raise UsageError("--yes requires --migrate, the only option that asks", "Add --migrate.")
     with shared.open_engine(options) as engine:
         device_options = shared.select_options(options, ("device", "threads"))
         retrying = engine_retrier(options)
@@ -232,7 +232,7 @@ def adapt(index: str, output: Path, resume: bool, keep: bool, migrates: bool, as
 
 
 def _check_migration(engine: Engine, settings: AdaptSettings, retrying: Retrier, *, yes: bool) -> None:
-    """Refuse before hours of training what `es-sbert index migrate` would refuse after them.
+    """Check, before hours of training, that `es-sbert index migrate` will accept the index.
 
     Raises:
         IndexMissing, IndexMismatch, UsageError, AccessDenied: see `check_migratable`; or an index would be deleted, and
@@ -262,7 +262,7 @@ _MIGRATION_OPTIONS = (
 
 
 def _migrate(result: AdaptResult, settings: AdaptSettings, options: dict[str, Any]) -> int:
-    """Move the index to the tuned model; the exit code of `es-sbert index migrate`."""
+    """Move the index to the tuned model. Returns the exit code of `es-sbert index migrate`."""
     from es_sbert.cli.index_migrate import migrate
 
     migration_options = shared.select_options(options, _MIGRATION_OPTIONS)
@@ -272,7 +272,7 @@ def _migrate(result: AdaptResult, settings: AdaptSettings, options: dict[str, An
 
 
 def default_name(index: str) -> str:
-    """Name of the tuned model of an index, without characters that a model's name cannot have."""
+    """Return the default name of a model tuned on an index, without characters that model names cannot have."""
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', index).strip('._-') or 'index'}-tuned"
 
 
@@ -303,7 +303,7 @@ def _result_json(result: AdaptResult) -> dict[str, Any]:
 
 
 def result_lines(result: AdaptResult, settings: AdaptSettings) -> list[str]:
-    """The comparison as a table, what it means, and what to do next."""
+    """Format the result: the comparison as a table, its meaning, and the next step."""
     from es_sbert.evaluation.significance import shown_difference
 
     comparison = result.comparison

@@ -45,16 +45,16 @@ source_options = shared.combine_options(
 
 
 _WITHOUT_INDEX = (
-    "Leave --text-field, --text-template, --id-field, --delimiter, --encoding, --sheet, --format, --model and "
-    "--dimensions out."
+    "Leave out --text-field, --text-template, --id-field, --delimiter, --encoding, --sheet, --format, --model and "
+    "--dimensions."
 )
 
 
 def read_filter(options: Mapping[str, Any]) -> Json | None:
-    """The query of --filter.
+    """Parse the query of --filter.
 
     Raises:
-        UsageError: it is not a query.
+        UsageError: --filter is not a query.
     """
     from es_sbert.search.vector_query import parse_filter
 
@@ -64,7 +64,7 @@ def read_filter(options: Mapping[str, Any]) -> Json | None:
 def read_text_collections(
     inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str] = ()
 ) -> list[TextCollection]:
-    """The collection of an index, or one per list of files. Logs what was left out.
+    """Read the collection of an index, or one per list of files, and log what was left out.
 
     Args:
         inputs: Lists of files.
@@ -72,7 +72,7 @@ def read_text_collections(
         fields: Further fields to keep of each record or document.
 
     Raises:
-        UsageError: options that do not go together.
+        UsageError: options conflict.
         SourceError, ModelError, EngineError: the texts cannot be read or embedded.
     """
     check_source_options(options)
@@ -87,10 +87,10 @@ def read_text_collections(
 
 @contextmanager
 def progress_meter(before: int = 0) -> Iterator[OnProgress]:
-    """A progress bar on a terminal, a line every few seconds elsewhere.
+    """Show progress: a bar on a terminal, a line every few seconds elsewhere.
 
     Args:
-        before: Documents that an earlier run has done.
+        before: Number of documents that an earlier run has processed.
     """
     from es_sbert.ingest.progress import ProgressTracker, choose_meter
 
@@ -105,45 +105,47 @@ def progress_meter(before: int = 0) -> Iterator[OnProgress]:
 
 
 def check_files_or_index(files: Sequence[str], index: str | None) -> None:
-    """Make sure that texts come from one kind of source.
+    """Check that texts come from either files or an index.
 
     Raises:
-        UsageError: neither is given, or both are.
+        UsageError: neither files nor an index are given, or both are.
     """
     if bool(files) == (index is not None):
         command = click.get_current_context().command_path
-        reason = f"texts come from FILES or from --index, but {'both are' if files else 'neither is'} given"
-        raise UsageError(reason, f"Give one of them, e.g. `{command} --index docs`.")
+        reason = f"exactly one of FILES and --index is required, but {'both are' if files else 'neither is'} given"
+        raise UsageError(reason, f"Use one of them, e.g. `{command} --index docs`.")
 
 
 def check_source_options(options: Mapping[str, Any]) -> None:
-    """Make sure that the options of an index and those of files are not mixed.
+    """Check that options for an index and options for files are not combined.
 
     Raises:
-        UsageError: they are.
+        UsageError: --filter is used without --index, or --index with options for files or a model.
     """
     if options["index"] is None:
         if options["filter_text"] is not None:
-            raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
+            raise UsageError("--filter requires --index", "Leave --filter out, or add --index NAME.")
         return
-    # ES_SBERT_MODEL in the environment is not a contradiction.
+    # ES_SBERT_MODEL in the environment does not conflict with --index.
     source = click.get_current_context().get_parameter_source
     has_model = ParameterSource.COMMANDLINE in (source("model"), source("dimensions"))
     named = ("text_fields", "text_template", "id_field", "delimiter", "encoding", "sheet")
     for_files = (*(options[name] for name in named), options["format"] != "auto")
     if has_model or any(for_files):
-        reason = "with --index, the vectors of the index are compared; their model, texts and ids are known"
+        reason = (
+            "--index cannot be combined with a model or options for files: the index has its own vectors, texts and ids"
+        )
         raise UsageError(reason, _WITHOUT_INDEX)
 
 
 def check_two_texts(count: int) -> None:
-    """Make sure that there is anything to compare.
+    """Check that there are texts to compare.
 
     Raises:
         SourceError: there are fewer than two texts.
     """
     if count < 2:
-        remedy = "Give more texts."
+        remedy = "Pass more texts."
         if click.get_current_context().params.get("index") is not None:
             remedy = "Check --vector-field and --filter, or load documents with `es-sbert ingest`."
         raise SourceError(f"a comparison needs two texts, but there is {'one' if count else 'none'}", remedy)
@@ -159,7 +161,7 @@ def _read_index(options: Mapping[str, Any], fields: Sequence[str]) -> TextCollec
 
 
 def engine_retrier(options: Mapping[str, Any]) -> Retrier:
-    """Retries requests for --retry-seconds, and logs each wait."""
+    """Return a retrier that retries requests for --retry-seconds and logs each wait."""
     from es_sbert.engines.retry import RetryPolicy, make_retrier
 
     return make_retrier(RetryPolicy(options["retry_seconds"]), log_wait)
@@ -171,10 +173,10 @@ def log_wait(reason: str) -> None:
 
 
 def file_reading(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a command that say how texts are read from files, as arguments of `read_file_texts`.
+    """Convert a command's options for reading files to arguments of `read_file_texts`.
 
     Raises:
-        UsageError: options that do not go together, or one that cannot be read.
+        UsageError: the options conflict, or the text template is invalid.
     """
     from es_sbert.index.text_template import TextTemplate, parse_text_options
     from es_sbert.ingest.sources.find_sources import FileOptions

@@ -44,7 +44,7 @@ output_options = option_group(
 
 
 def check_output_files(options: Mapping[str, Any]) -> None:
-    """Make sure that files can be written, before texts are read and embedded.
+    """Check that files can be written, before texts are read and embedded.
 
     Raises:
         OutputError: a folder is missing, or not accessible to this user.
@@ -54,7 +54,7 @@ def check_output_files(options: Mapping[str, Any]) -> None:
         require_extra("analysis", "sklearn")
     for path in (options["output"], options["html"]):
         if path is not None:
-            check_output_file(path, "Name a file in another folder.")
+            check_output_file(path, "Choose a file in another folder.")
 
 
 def text_excerpt(collection: TextCollection, position: int) -> str:
@@ -72,7 +72,7 @@ def write_output(
     Args:
         objects: The result as JSON objects, for JSONL.
         lines: The result as text, for stdout if no other form is selected.
-        report: Makes the HTML page.
+        report: Creates the HTML page.
         options: All options of the command.
 
     Raises:
@@ -80,7 +80,7 @@ def write_output(
     """
     from es_sbert.io.text_formats import dump_object
 
-    remedy = "Name another file, or free disk space."
+    remedy = "Choose another file, or free disk space."
     output, html = options["output"], options["html"]
     if html is not None:
         write_output_file(html, [report()], remedy)
@@ -96,7 +96,7 @@ def write_output(
 
 
 def describe_source(files: Sequence[str], index: str | None) -> str:
-    """A short description of where the texts come from."""
+    """Describe the source of the texts briefly."""
     if index is not None:
         return index
     return files[0] if len(files) == 1 else f"{len(files):,} files"
@@ -105,10 +105,10 @@ def describe_source(files: Sequence[str], index: str | None) -> str:
 def report_page(
     kind: ReportKind, title: str, texts: TextCollection, groups: Sequence[ReportGroup], facts: list[tuple[str, str]]
 ) -> bytes:
-    """The HTML page of a command.
+    """Create the HTML page of a command.
 
     Args:
-        texts: All texts; of two collections, one after the other.
+        texts: All texts; those of two collections, one after the other.
         facts: The settings and figures of the result.
     """
     from es_sbert.analysis.html_report import AnalysisReport, map_points, report_bytes
@@ -121,26 +121,26 @@ def report_page(
     return report_bytes(AnalysisReport(kind, title, all_facts, texts.ids, texts.texts, groups, points, projection))
 
 
-# Updates that were refused are shown one by one up to here.
+# Maximum number of refused updates to show one by one.
 _MAX_REFUSALS_SHOWN = 10
 
 
 def write_field_options(*fields: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[F], F]:
-    """Options that name fields to write, and --dry-run."""
+    """Combine options that name fields to write with --dry-run."""
     dry_run = click.option("--dry-run", is_flag=True, help="Write nothing; show how many documents would change.")
     return option_group("Writing", *fields, dry_run)
 
 
 @contextmanager
 def field_writers(options: Mapping[str, Any], *names: str) -> Iterator[dict[str, FieldWriter]]:
-    """The writers of the fields that are to be written, by the option's name; checked before hours of work.
+    """Open the writers of the fields to write, by option name. Fields are checked here, before hours of work.
 
     Args:
         options: All options of the command.
         names: The options that name a field.
 
     Raises:
-        UsageError: options that do not go together, or a field that may not be written.
+        UsageError: options conflict, or a field may not be written.
         AccessDenied: the user may not write to the index.
         VectorIndexError, EngineError: see `FieldWriter`.
     """
@@ -152,15 +152,17 @@ def field_writers(options: Mapping[str, Any], *names: str) -> Iterator[dict[str,
     flags = " or ".join(_flag(name) for name in fields or names)
     if not fields:
         if dry_run:
-            raise UsageError("--dry-run is given, but nothing would be written", f"Add {flags} FIELD.")
+            raise UsageError("--dry-run requires a field to write", f"Add {flags} FIELD.")
         yield {}
         return
     if index is None:
-        raise UsageError(f"{flags} is given without --index", "Name the index whose documents are analyzed.")
+        raise UsageError(f"{flags} requires --index", "Add --index NAME, the index whose documents are analyzed.")
     if options["distinct"]:
-        raise UsageError(f"--distinct leaves out documents that {flags} would have to write", "Leave --distinct out.")
+        raise UsageError(
+            f"--distinct cannot be combined with {flags}: it leaves out documents", "Leave --distinct out."
+        )
     if len({*fields.values()}) < len(fields):
-        raise UsageError(f"{flags} name the same field", "Give each a different field.")
+        raise UsageError(f"{flags} would write the same field", "Use a different field for each.")
     from es_sbert.analysis.field_writer import FieldWriter
 
     with open_engine(options) as engine:
@@ -199,7 +201,7 @@ def write_field_values(
         own_ids: Whether all other documents that match the filter get their own id. Otherwise they lose the field.
 
     Returns:
-        Exit code: 1 where a document did not get its value.
+        Exit code: 1 if a document did not get its value.
     """
     from es_sbert.analysis.field_writer import field_updates
 
@@ -226,7 +228,7 @@ def write_field_values(
 
 
 def _field_update_lines(counts: FieldUpdateCounts, name: str, unchanged: int | None) -> Iterator[str]:
-    """The results of the updates; `unchanged` is None if no value is removed."""
+    """Report the results of the updates; `unchanged` is None if no value is removed."""
     written = f"{name} written to {pluralize(counts.written, 'document')}"
     if unchanged is None:
         yield written

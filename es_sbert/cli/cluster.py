@@ -50,7 +50,7 @@ class _ClusterCount(click.IntRange):
         "k",
         type=_ClusterCount(min=1),
         metavar="NUMBER|auto",
-        help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the greatest "
+        help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the highest "
         "silhouette.  [default: auto]",
     ),
     click.option(
@@ -141,7 +141,7 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
 
 
 def _read_stop_words(stop_words: str) -> Any:
-    """`english`, or the words that are left out.
+    """Read the words to leave out; `english` is returned unchanged.
 
     Raises:
         SourceError: the file cannot be read.
@@ -156,7 +156,7 @@ def _read_stop_words(stop_words: str) -> Any:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise SourceError(
             f"the stop words {escape_unprintable(stop_words)} cannot be read: {reason}",
-            "Give --stop-words english, none or a file with one word per line.",
+            "Set --stop-words to english, none or a file with one word per line.",
         ) from error
 
 
@@ -175,7 +175,7 @@ def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, s
 
 
 def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
-    """Texts by cluster, the most central first; then the noise."""
+    """Yield the texts of each cluster, the most central first, then the noise."""
     for number, (name, cluster) in enumerate(zip(names, found.clusters, strict=True)):
         for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
             yield _json_object(number, name, cosine, member, texts)
@@ -201,7 +201,7 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
 
 
 def _most_central(cluster: TextCluster, texts: TextCollection) -> list[tuple[int, float]]:
-    """The most central texts; of identical texts only the first."""
+    """Return the most central texts; of identical texts only the first."""
     chosen: dict[str, tuple[int, float]] = {}
     for member, cosine in zip(cluster.members, cluster.cosines, strict=True):
         chosen.setdefault(texts.texts[member] or texts.ids[member], (member, cosine))

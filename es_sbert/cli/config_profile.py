@@ -54,7 +54,7 @@ class Profile(BaseModel, frozen=True, extra="forbid", strict=True):
 class ProfileOption(click.Option):
     """An option whose default may come from the profile of this call.
 
-    The profile's credentials are for the profile's addresses: they are not used with another one.
+    If the address is not one of the profile's, only the profile's model is used: its credentials are for its addresses.
     """
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
@@ -71,17 +71,17 @@ class ProfileOption(click.Option):
 
 
 def read_profile(name: str | None) -> Profile:
-    """The profile of that name in the configuration file; None for the settings outside of profiles.
+    """Read the profile of that name in the configuration file; without a name, the settings outside of profiles.
 
     Raises:
-        UsageError: no such profile, or a file that cannot be read.
+        UsageError: there is no such profile, or the file cannot be read or has an invalid setting.
     """
     file = config_file()
     if file is None:
         if name is not None:
             raise UsageError(
                 f"--profile {name}: there is no configuration file",
-                f"Write [profiles.{name}] into ~/.config/es-sbert/config.toml, or name the file in ES_SBERT_CONFIG.",
+                f"Add [profiles.{name}] to ~/.config/es-sbert/config.toml, or set ES_SBERT_CONFIG to your file.",
             )
         return Profile()
     try:
@@ -91,7 +91,7 @@ def read_profile(name: str | None) -> Profile:
         raise UsageError(f"the configuration file {file} cannot be read: {reason}", "Correct or remove it.") from error
     profiles = content.pop("profiles", {})
     if not isinstance(profiles, dict) or not all(isinstance(profile, dict) for profile in profiles.values()):
-        raise UsageError(f"{file}: profiles are tables", "Write [profiles.NAME] above the settings of a profile.")
+        raise UsageError(f"{file}: profiles must be tables", "Write [profiles.NAME] above the settings of a profile.")
     if name is not None and name not in profiles:
         remedy = f"It has {', '.join(sorted(profiles))}." if profiles else f"Add [profiles.{name}]."
         raise UsageError(f"{file} has no profile {name}", remedy)
@@ -99,10 +99,10 @@ def read_profile(name: str | None) -> Profile:
 
 
 def config_file() -> Path | None:
-    """`$ES_SBERT_CONFIG`, or `es-sbert/config.toml` in `$XDG_CONFIG_HOME` or `~/.config`; None if there is none.
+    """Find `$ES_SBERT_CONFIG`, or `es-sbert/config.toml` in `$XDG_CONFIG_HOME` or `~/.config`; None if there is none.
 
     Raises:
-        UsageError: the file that the variable names is missing.
+        UsageError: the file that `$ES_SBERT_CONFIG` names does not exist.
     """
     if named := os.environ.get("ES_SBERT_CONFIG"):
         if not Path(named).exists():
@@ -134,7 +134,7 @@ def _validate(file: Path, settings: Mapping[str, Any]) -> Profile:
 
 def _remedy(key: str, kind: Literal["extra_forbidden"] | str) -> str:
     if kind != "extra_forbidden":
-        return "Correct it."
+        return "Correct this setting."
     if key in ("password", "api_key", "token"):
         return f'Keep secrets in separate files: {key}_file = "FILE".'
     if near := get_close_matches(key, Profile.model_fields, 1):

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @cloup.group()
 def dashboards() -> None:
-    """Data views and dashboards for Kibana and OpenSearch Dashboards."""
+    """Export or install data views and dashboards for Kibana and OpenSearch Dashboards."""
 
 
 _index_options = shared.combine_options(
     click.option("--index", required=True, help="Index or alias that es-sbert has loaded."),
     click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
-    click.option("--report-index", default="es-sbert-loads", help="Index of the loads' reports."),
+    click.option("--report-index", default="es-sbert-loads", help="Index with the reports of loads."),
     click.option(
         "--time-field",
         metavar="FIELD",
@@ -35,7 +35,7 @@ _index_options = shared.combine_options(
 
 
 def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
-    """The objects for an index. Logs what had to be left out.
+    """Build the objects for an index, and log what had to be left out.
 
     Raises:
         EsSbertError: see `es_sbert.dashboards.build_dashboards`.
@@ -84,7 +84,7 @@ def export(output: Path | None, **options: Any) -> None:
 
     bundle = _build_objects(options)
     lines = to_ndjson(bundle.objects, bundle.product)
-    write_output_file(output or STDOUT_PATH, [lines], "Give --output a folder that exists.")
+    write_output_file(output or STDOUT_PATH, [lines], "Set --output to a file in a folder that exists.")
     if output not in (None, STDOUT_PATH):
         print_message(f"{pluralize(len(bundle.objects), 'object')} for {bundle.product.label} in {output}")
 
@@ -99,7 +99,7 @@ _kibana_settings = shared.combine_options(
     ),
     shared.environment_option(
         "--kibana-username",
-        "User name for Kibana; give its password in ES_SBERT_KIBANA_PASSWORD or a file.  [default: the engine's "
+        "User name for Kibana; set its password in ES_SBERT_KIBANA_PASSWORD or a file.  [default: the engine's "
         "credentials]",
         show_envvar=True,
     ),
@@ -111,7 +111,7 @@ _kibana_settings = shared.combine_options(
     ),
     shared.environment_option(
         "--kibana-ca-certs",
-        "PEM file of the CA that signed its certificate.",
+        "PEM file of the CA that signed Kibana's certificate.",
         show_envvar=True,
         type=shared.FILE_TYPE,
     ),
@@ -121,7 +121,7 @@ _kibana_settings = shared.combine_options(
         "--if-exists",
         type=click.Choice(["replace", "fail", "copy"]),
         default="replace",
-        help="What to do with objects of an earlier installation.",
+        help="Action if objects of an earlier installation exist.",
     ),
 )
 
@@ -133,8 +133,8 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
     """Install a data view, a saved search and dashboards for an index.
 
     The data view hides vectors, and becomes the default one if there is no default. One dashboard shows the load:
-    documents by model, tokens, truncated texts, when they were embedded, what failed. The other one shows
-    searches: rate, latency, queries without a hit. Both show more if there are reports of loads
+    documents by model and by time of embedding, tokens, truncated texts, failures. The other one shows searches:
+    rate, latency, queries without a hit. Both dashboards show more if there are reports of loads
     (`es-sbert ingest --report-index`) and a log of the gateway (`es-sbert serve --search-log`). Installing again
     updates everything, including the fields that OpenSearch Dashboards keeps in a data view.
 

@@ -60,7 +60,7 @@ _TRAINING = (
         help="Start from this smaller model, with a Dense layer that maps its vectors into MODEL's space. --layers N "
         "keeps N of its layers.  [default: MODEL]",
     ),
-    click.option("--static", is_flag=True, help="Replace the transformer by a table of token vectors."),
+    click.option("--static", is_flag=True, help="Replace the transformer with a table of token vectors."),
     click.option(
         "-o", "--output", type=FILE_TYPE, required=True, metavar="FOLDER", help="Folder to write; new or empty."
     ),
@@ -103,7 +103,7 @@ _TRAINING = (
     click.option(
         "--learning-rate",
         type=FiniteFloatRange(0, min_open=True),
-        help="Highest learning rate.  [default: 5e-4; with --base alone 1e-4, with --static 0.01]",
+        help="Peak learning rate.  [default: 5e-4; with --base alone 1e-4, with --static 0.01]",
     ),
     click.option("--seed", type=click.IntRange(min=0), default=42, help="Random seed."),
     click.option(
@@ -125,9 +125,9 @@ def distill(
 
     The student has some of MODEL's layers (--layers), is a smaller model (--base), or has no layers: with --static, the
     vector of a text is the mean of its token vectors. It is trained toward MODEL's vectors of your texts, which need no
-    labels. Its vectors are as long as MODEL's and are compared by cosine too. An index of MODEL has to be loaded again,
-    unless the student embeds only its queries (es-sbert model pair). The student is exported to a checked ONNX bundle
-    and registered (es-sbert model list).
+    labels. Its vectors have the dimensions of MODEL's and are compared by cosine too. An index of MODEL has to be
+    loaded again, unless the student embeds only its queries (es-sbert model pair). The student is exported to a checked
+    ONNX bundle and registered (es-sbert model list).
 
     A tenth of the texts, at most 1,000, is held out: the summary shows how near the student's vectors are to MODEL's on
     these texts, before and after training. Without texts, --static writes an untrained student, with a note.
@@ -142,14 +142,18 @@ def distill(
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
     has_layers = layers is not None or options["base"] is not None
     if static == has_layers:
-        what = "--static is given with --layers or --base" if static else "no --layers, --base or --static is given"
+        what = (
+            "--static cannot be combined with --layers or --base"
+            if static
+            else "--layers, --base or --static is required"
+        )
         raise UsageError(
-            what, "Give --layers N for fewer layers, --base MODEL for another transformer, or --static for none."
+            what, "Use --layers N for fewer layers, --base MODEL for another transformer, or --static for none."
         )
     if has_layers and not texts:
         raise UsageError(
-            "a student with layers must be trained, but no texts are given",
-            "Give texts like those that you will search: --texts FILE. They need no labels.",
+            "a student with layers requires texts to train on",
+            "Pass texts like those that you will search: --texts FILE. They need no labels.",
         )
     from es_sbert import training
     from es_sbert.analysis.text_collection import read_file_texts
@@ -162,7 +166,9 @@ def distill(
             print_message(line)
         found = read.texts
         if not found:
-            raise UsageError(f"{', '.join(texts)} hold no text", "Name files with texts, or their field: --text-field.")
+            raise UsageError(
+                f"{', '.join(texts)} contain no text", "Pass files with texts, or set their field: --text-field."
+            )
     began = time.monotonic()
     training_options = select_options(options, _TRAINING)
     student = training.distill(model, output, found, layers=layers, report=print_message, **training_options)
@@ -175,7 +181,7 @@ def distill(
 
 
 def distill_summary(teacher: str, student: Distillation, seconds: float) -> str:
-    """Human-readable summary: what it was trained on, how near it is to its teacher, the folder."""
+    """Format a summary: the training texts, the similarity of the student to its teacher, the folder."""
     lines = []
     teacher = escape_unprintable(teacher)
     if not student.texts:

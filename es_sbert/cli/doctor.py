@@ -65,10 +65,12 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
 
 
 def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
-    """All findings; an engine that cannot be reached is one of them. Without onnxruntime, that is the only one.
+    """Run all checks. An engine that cannot be reached is reported as a finding.
+
+    Without onnxruntime, no check runs, and the only finding says so.
 
     Raises:
-        UsageError: options that contradict each other.
+        UsageError: options conflict.
     """
     from es_sbert.diagnostics.finding import Finding
     from es_sbert.engines.connect import connect
@@ -76,7 +78,7 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
 
     try:
         from es_sbert.diagnostics import doctor as checks
-    except UsageError as error:  # of the import of onnxruntime, which runs the model
+    except UsageError as error:  # onnxruntime, which runs the model, cannot be imported
         return [Finding.from_error("runtime", error)]
     settings, model, device = engine_settings(options), options["model"], options["device"]
     running = cast("LoadOptions", select_options(options, ("device", "precision", "runtime", "threads")))
@@ -87,7 +89,7 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
         return [*check_model()[1], *checks.check_runtime(device), Finding.from_error("engine", error)]
     with closing(opened) as engine:
         looked = None if index is None else checks.inspect_index(engine, index)
-        # The model that a search of the index would open: that of its vectors, unless an option names another.
+        # Check the model that a search of the index would open: that of its vectors, unless an option names another.
         stored = {} if looked is None else looked.first_field_by_model
         needed = list(stored.values()) if model is None and stored else [None]
         checked = [check_model(field) for field in needed]

@@ -50,8 +50,8 @@ _KNN_OPTIONS = {
         "--keep",
         type=click.Choice(["first", "longest", "newest"]),
         default="first",
-        help="Which text of a group is kept: the first of the files (of an index, the lowest id), the longest, or the "
-        "newest by --date-field. Ties go to the first.",
+        help="Text of a group to keep: the first of the files (of an index, the lowest id), the longest, or the newest "
+        "by --date-field. Ties go to the first.",
     ),
     click.option("--date-field", metavar="FIELD", help="With --keep newest: field of the date."),
     click.option(
@@ -97,7 +97,7 @@ _KNN_OPTIONS = {
         "--mark-duplicates",
         metavar="FIELD",
         help="With --index: write the id of the kept document into this keyword field (e.g. duplicate_of) of its "
-        "duplicates only, which a filter can leave out; remove the field from all other documents.",
+        "duplicates, so that a filter can leave them out; remove the field from all other documents.",
     ),
 )
 @analysis_input.source_options
@@ -109,7 +109,7 @@ def duplicates(
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A group holds all
     texts that a chain of near-duplicates connects. One text of each group is kept; each other text is shown with its
-    cosine with that one, which may be below --min-cosine in a chain. The largest groups come first; a terminal shows
+    cosine to the kept one, which may be below --min-cosine in a chain. The largest groups come first; a terminal shows
     ten of them.
 
     All pairs are compared. For a large index, the engine's kNN search finds candidate pairs instead; the command then
@@ -190,29 +190,31 @@ def _check_options(
 ) -> None:
     analysis_input.check_files_or_index(files, index)
     if date_field in written:
-        raise UsageError(f"the field {date_field} of --date-field would be written", "Name another field to write.")
+        raise UsageError(f"--date-field {date_field} cannot also be a field to write", "Write to a different field.")
     if (keep == "newest") != (date_field is not None):
-        remedy = "Give both, e.g. --keep newest --date-field created_at."
-        raise UsageError("--keep newest and --date-field belong together, but only one of them is given", remedy)
+        remedy = "Use both, e.g. --keep newest --date-field created_at."
+        raise UsageError("--keep newest and --date-field require each other", remedy)
 
 
 def _refuse_knn_options(knn_options: dict[str, Any]) -> None:
     if knn_options:
         names = " and ".join(_KNN_OPTIONS[name] for name in knn_options)
         raise UsageError(
-            f"{names} {'is' if len(knn_options) == 1 else 'are'} for a search by kNN, but all pairs are compared",
-            "Leave it out, or add --method knn.",
+            f"{names} {'is' if len(knn_options) == 1 else 'are'} only valid with kNN, but all pairs are compared",
+            "Add --method knn, or leave out the options for kNN.",
         )
 
 
 def _uses_knn(method: str, options: dict[str, Any]) -> bool:
-    """Whether the near-duplicates are searched for by kNN."""
+    """Whether to search for near-duplicates by kNN."""
     from es_sbert.analysis.duplicate_search import fits_memory
 
     index = options["index"]
     if index is None:
         if method == "knn":
-            raise UsageError("files have no kNN search", "Load them with `es-sbert ingest`, or leave --method out.")
+            raise UsageError(
+                "--method knn requires --index", "Load the files with `es-sbert ingest`, or leave --method out."
+            )
         return False
     analysis_input.check_source_options(options)
     if method != "auto":
@@ -229,7 +231,7 @@ def _search_by_knn(
     priority: Callable[[TextCollection], list[float] | None],
     options: dict[str, Any],
 ) -> DuplicateSearchResult | None:
-    """Near-duplicates by the index's kNN; None if the user stopped the search."""
+    """Search for near-duplicates by the index's kNN; None if the user stopped the search."""
     from es_sbert.analysis.duplicate_search import DuplicateSearch
     from es_sbert.analysis.duplicates import DuplicateSearchState
     from es_sbert.engines.retry import RetryPolicy
@@ -245,7 +247,7 @@ def _search_by_knn(
             engine, index, options["vector_field"], search_settings, policy=policy, on_wait=on_wait
         )
         if search.index_type is IndexType.FLAT:
-            log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
+            log_message(f"{index} has the index type flat: each search compares all vectors")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
         if candidates.resumed:
             log_message(
@@ -282,7 +284,7 @@ def _recall_line(recall: DuplicateRecall) -> str:
             "near-duplicate; "
             "a larger --recall-sample may find some"
         )
-    # Near-duplicates of one document are found or missed together, so the interval is one of documents.
+    # Compute the interval over documents: near-duplicates of one document are found or missed together.
     estimate = mean_confidence_interval(recall.shares, 1)
     return (
         f"recall {estimate.mean:.1%} ({estimate.low:.1%} to {estimate.high:.1%} with 95 % confidence): "
@@ -315,12 +317,12 @@ def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> It
 
 
 def _is_chain(group: DuplicateGroup, min_cosine: float) -> bool:
-    """Whether a member is not a near-duplicate of the kept text. Cosines of float32 differ in the last digits."""
+    """Whether a member is not a near-duplicate of the kept text, with a tolerance for rounding in float32."""
     return min(group.cosines) < min_cosine - 1e-5
 
 
 def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | None:
-    """The reason why texts of a group may be less similar than the threshold; None if none is."""
+    """Explain why texts of a group are less similar than the threshold; None if none are."""
     chains = [group for group in groups if _is_chain(group, min_cosine)]
     if not chains:
         return None
@@ -335,7 +337,7 @@ def _chains_line(groups: Sequence[DuplicateGroup], min_cosine: float) -> str | N
 def _text_lines(
     groups: Sequence[DuplicateGroup], texts: TextCollection, min_cosine: float, shown: int | None
 ) -> Iterator[str]:
-    """The groups as lines of text.
+    """Format the groups as lines of text.
 
     Args:
         shown: Maximum number of groups, and of duplicates of each; None shows all.

@@ -38,8 +38,8 @@ _BUILD_TABLE = "\n".join(
     \b
 {_BUILD_TABLE}
 
-    Builds of Elasticsearch lack some modules: `engine up` says which. Maven and a JDK 21 or newer are needed,
-    for opensearch2 a JDK 17 to 23. A server
+    Builds of Elasticsearch lack some modules: `engine up` says which. Maven and a JDK 21 or newer are required
+    (for opensearch2, a JDK 17 to 23). A server
     listens on this machine only, has no passwords, and keeps its data when stopped.
 
     \b
@@ -100,8 +100,8 @@ def up(name: str, port: int | None, nodes: int, heap: str | None, timeout: float
 
 @engine.command()
 @click.argument("name", required=False)
-@click.option("--port", type=click.IntRange(1, 65535), help="Only the server or cluster on this port.")
-@click.option("--all", "every", is_flag=True, help="All servers that es-sbert started.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Stop only the server or cluster on this port.")
+@click.option("--all", "every", is_flag=True, help="Stop all servers that es-sbert started.")
 @click.option("--purge", is_flag=True, help="Also remove data and logs, including those of a stopped server.")
 @click.option("--yes", is_flag=True, help="With --purge: do not ask before data of earlier runs is removed.")
 def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool) -> None:
@@ -117,18 +117,16 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
     Example: es-sbert engine down es9 --port 9200 --purge
     """
     if name is not None and every:
-        raise UsageError("NAME and --all cannot be combined", "Give one of the two.")
+        raise UsageError("NAME and --all cannot be combined", "Use one of the two.")
     if yes and not purge:
-        raise UsageError(
-            "--yes is given without --purge, the only option that asks", "Leave --yes out, or add --purge."
-        )
+        raise UsageError("--yes requires --purge, the only option that asks", "Leave --yes out, or add --purge.")
     if name is not None:
         find_build(name)
     clusters = _by_cluster(running_engines())
     selected = [nodes for nodes in clusters if name in (None, nodes[0].name) and port in (None, *nodes[0].all_ports)]
     if port is None and not every and len(selected) > 1:
         listed = ", ".join(f"{nodes[0].name} on port {nodes[0].all_ports[0]}" for nodes in selected)
-        raise UsageError(f"several servers run: {listed}", "Give the --port of one, or stop them all with --all.")
+        raise UsageError(f"several servers are running: {listed}", "Set --port to that of one, or stop all with --all.")
     stopped = _stopped_to_purge(name, port, every=every, is_any_running=bool(selected)) if purge else []
     if purge and not yes:
         running = [(nodes[0].name, each) for nodes in selected for each in nodes[0].all_ports]
@@ -149,10 +147,10 @@ def down(name: str | None, port: int | None, every: bool, purge: bool, yes: bool
 def _stopped_to_purge(
     name: str | None, port: int | None, *, every: bool, is_any_running: bool
 ) -> list[tuple[str, int]]:
-    """Names and ports of stopped servers whose data is to be removed: those that were named, never others.
+    """Find the names and ports of stopped servers whose data is to be removed: only those that the user named.
 
     Raises:
-        UsageError: there are several, and none runs.
+        UsageError: several stopped servers match, and no server is running.
     """
     names = list(ENGINES) if every else [name] if name is not None else []
     found = [(build, its_port) for build in names for its_port in stopped_servers(build, port)]
@@ -161,12 +159,12 @@ def _stopped_to_purge(
     clusters = {stopped_servers(build, its_port)[its_port] for build, its_port in found}
     if is_any_running:
         for build, its_port in found:
-            print_message(f"{build} on port {its_port} does not run; its data is kept.")
+            print_message(f"{build} on port {its_port} is not running; its data is kept.")
         return []
     if len(clusters) > 1:
         listed = ", ".join(f"{build} on port {its_port}" for build, its_port in found)
         raise UsageError(
-            f"several stopped servers have data: {listed}", "Give the --port of one, or remove all with --all."
+            f"several stopped servers have data: {listed}", "Set --port to that of one, or remove all with --all."
         )
     return found
 
@@ -203,7 +201,7 @@ def list_(as_json: bool) -> None:
 
 
 def _by_cluster(running: list[RunningEngine]) -> list[list[RunningEngine]]:
-    """The nodes of each cluster; a single server counts as a cluster of one node."""
+    """Group the nodes by cluster; a single server counts as a cluster of one node."""
     clusters: dict[tuple[str, tuple[int, ...]], list[RunningEngine]] = {}
     for each in running:
         clusters.setdefault((each.name, each.all_ports), []).append(each)

@@ -93,14 +93,14 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--card",
         type=shared.OUTPUT_FILE_TYPE,
         metavar="FILE",
-        help="Also write a Markdown model card with the results, and with recipe and data of a model that "
-        "es-sbert trained.",
+        help="Also write a Markdown model card with the results and, if es-sbert trained the model, its recipe "
+        "and data.",
     ),
     click.option(
         "--scores",
         type=shared.OUTPUT_FILE_TYPE,
         metavar="FILE",
-        help="Also write the figures of each query as CSV, in the task retrieval.",
+        help="With the task retrieval: also write the scores of each query as CSV.",
     ),
     log_format_option,
 )
@@ -170,7 +170,7 @@ def evaluate(
         print_report({"comparison": comparison.as_json()}, comparison_lines(comparison), as_json=as_json)
     if options["scores"] is not None:
         systems = list(zip(names, (*reports, *others), strict=True)) if others else [(reports[0].model, reports[0])]
-        write_output_file(options["scores"], score_lines(systems), "Choose another --scores.")
+        write_output_file(options["scores"], score_lines(systems), "Choose another file for --scores.")
         report(f"Wrote {options['scores']}")
     if card is not None:
         name = Path(model).resolve().name if model is not None and is_folder else model or reports[0].model
@@ -181,10 +181,10 @@ def evaluate(
 def _check_options(
     model: str | None, tasks: tuple[str, ...], files: tuple[Path, ...], options: Mapping[str, Any]
 ) -> None:
-    """Refuse options that do not go together.
+    """Check the combination of options.
 
     Raises:
-        UsageError: they do not.
+        UsageError: options conflict, or a required one is missing.
     """
     indices, judgements, other = options["indices"], options["judgements"], options["compare"]
     scores = options["scores"]
@@ -192,32 +192,34 @@ def _check_options(
         ("--index", indices), ("--judgements", judgements), ("--compare", other), ("--scores", scores),
     ):  # fmt: skip
         if value and tasks != ("retrieval",):
-            raise UsageError(f"{flag} is only for the task retrieval", "Give --task retrieval and no other task.")
+            raise UsageError(f"{flag} requires the task retrieval", "Use --task retrieval and no other task.")
     if scores is not None:
-        check_output_file(scores, "Choose another --scores.")
+        check_output_file(scores, "Choose another file for --scores.")
     if judgements is None and model is None:
-        raise UsageError("MODEL is missing", "Name a model, or evaluate an index with its own: --judgements FILE.")
+        raise UsageError(
+            "MODEL or --judgements is required", "Pass a model, or judgements for an index: --judgements FILE."
+        )
     if judgements is not None:
         if options["data"] is not None or files:
-            raise UsageError("--judgements and other data are given", "Leave --data and --file out.")
+            raise UsageError("--judgements cannot be combined with --data or --file", "Leave --data and --file out.")
         if not indices:
-            raise UsageError("--judgements is given without --index", "Name the index that holds the documents.")
+            raise UsageError("--judgements requires --index", "Add --index NAME, the index that holds the documents.")
         if options["backend"] == "torch":
-            raise UsageError("searches of an index run the ONNX model, not torch", "Leave --backend out.")
+            raise UsageError("--judgements cannot be combined with --backend torch", "Leave --backend out.")
     if other is not None and indices:
         raise UsageError(
-            "--compare and --index are given, but one index holds the vectors of one model",
+            "--compare cannot be combined with --index: an index holds the vectors of one model",
             "Leave --index out, or compare two indices: --index FIRST --index SECOND.",
         )
     if len(indices) > 2:
-        raise UsageError(f"{len(indices)} indices are given", "Compare two at a time.")
+        raise UsageError(f"at most two indices can be compared, not {len(indices)}", "Use --index at most twice.")
 
 
 Reports = tuple[list["EvaluationReport"], list["EvaluationReport"], tuple[str, str]]
 
 
 def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...], options: Mapping[str, Any]) -> Reports:
-    """Reports of the model and of the one it is compared with, and the names of both."""
+    """Evaluate the model and the one it is compared with; return the reports and names of both."""
     from es_sbert import evaluation
     from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.task_data import EvaluationTask
@@ -253,7 +255,7 @@ def _evaluate_tasks(model: str, tasks: tuple[str, ...], files: tuple[Path, ...],
 
 
 def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Reports:
-    """Reports of one or two indices by the same judgements."""
+    """Evaluate one or two indices by the same judgements."""
     from es_sbert.evaluation.index_retrieval import evaluate_judgements
     from es_sbert.evaluation.judgement_files import read_judgements
 
@@ -270,7 +272,7 @@ def _evaluate_judgements(model: str | None, options: Mapping[str, Any]) -> Repor
 
 
 def _parse_columns(assignments: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
-    """Role → column."""
+    """Convert assignments of the form ROLE=COLUMN to a dictionary: role → column."""
     from es_sbert.evaluation.task_data import TASKS
 
     roles = dict.fromkeys(role for task in tasks for role in TASKS[task].roles)
@@ -283,11 +285,11 @@ def _parse_columns(assignments: tuple[str, ...], tasks: list[EvaluationTask]) ->
             )
         if role not in roles:
             raise UsageError(
-                f"the data of {' and '.join(tasks)} has no column {role} that could be named",
-                f"Name one of {', '.join(roles)}." if roles else "Rename the columns to those of BEIR.",
+                f"the data of {' and '.join(tasks)} has no role {role}",
+                f"Use one of {', '.join(roles)}." if roles else "Rename the columns to those of BEIR.",
             )
         if columns.setdefault(role, column) != column:
             raise UsageError(
-                f"--columns names {columns[role]} and {column} for {role}", "Name one column for each role."
+                f"--columns names {columns[role]} and {column} for {role}", "Use one column for each role."
             )
     return columns

@@ -131,8 +131,8 @@ def export(
 
 
 def _opensearch_ml_refusal() -> UsageError:
-    remedy = "Leave --precision, --force, --ignore-setting and --sts out, and give no cross-encoder."
-    return UsageError("--target opensearch-ml writes one graph of a sentence encoder, in fp32", remedy)
+    remedy = "Leave out --precision, --force, --ignore-setting and --sts, and use a sentence encoder."
+    return UsageError("--target opensearch-ml supports only a sentence encoder, as one graph in fp32", remedy)
 
 
 def _export_opensearch_ml(model: str, output: Path) -> Path:
@@ -148,7 +148,7 @@ def _export_opensearch_ml(model: str, output: Path) -> Path:
 
 
 def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -> str:
-    """The variants that were written, one line each, in columns."""
+    """Format the written variants as a table, one line each."""
     rows: list[tuple[str, ...]]
     if isinstance(manifest, RerankerManifest):
         rows = [("variant", "device", "mean difference", "max difference", "rank", "parity")]

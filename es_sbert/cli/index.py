@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     default=DEFAULT_MODEL,
     show_envvar=True,
     callback=shared.cut_model,
-    help="Model folder, bundle, hub id, installed or registered name: gives the dimensions and the fingerprint.",
+    help="Model folder, bundle, hub id, or installed or registered name: gives the dimensions and the fingerprint.",
 )
 @shared.dimensions_option
 @option_group(
     "Options",
     shared.vector_field_option,
-    click.option("--index-type", help=f"How vectors are stored: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
+    click.option("--index-type", help=f"Index type of the vectors: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
     shared.element_type_option("float"),
     shared.text_field_option("Field of the text that is embedded", "left to the first `es-sbert ingest`"),
     shared.text_template_option,
@@ -66,9 +66,9 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     type, passages, shards and replicas, or for indices whose documents are written through the gateway (`es-sbert
     serve`).
 
-    The gateway embeds the text that --text-field or --text-template names. The mapping stores which text that is. If a
-    field has none yet, the command sets it; `es-sbert ingest` then embeds existing documents. Once documents have
-    vectors, another text is refused.
+    The gateway embeds the text that --text-field or --text-template selects. The selection is stored in the mapping. If
+    a field has none yet, the command sets it; `es-sbert ingest` then embeds existing documents. Once documents have
+    vectors, a different text is refused.
 
     Index types: hnsw keeps float32 vectors and a graph. int8_hnsw, int4_hnsw and bbq_hnsw need a quarter, an eighth and
     a thirtieth of its memory, with slightly lower recall. flat has no graph: every search compares every vector, which
@@ -97,7 +97,7 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
         FieldOutcome.CREATED: f"created {field.index} with the vector field {field.name}",
         FieldOutcome.ADDED: f"added the vector field {field.name} to {field.index}",
         FieldOutcome.TEXT_SET: f"set the text of the vector field {field.name} of {field.index}",
-        FieldOutcome.PRESENT: f"{field.index} has the vector field {field.name} already",
+        FieldOutcome.PRESENT: f"{field.index} already has the vector field {field.name}",
     }[field.outcome]
     of_text = "" if field.meta.text is None else f", text {escape_unprintable(repr(field.meta.text))}"
     print_message(f"{what}: {field.meta.dimensions} dimensions, {field.meta.index_type}, {field.meta.model}{of_text}")
@@ -107,7 +107,7 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
         print_message(
             f"The text of {field.name} is not known yet, so the gateway refuses documents that are written through "
             f"it without a vector. Set it: `es-sbert index create {name}{of_model} --text-field FIELD{named}`, or load "
-            f"documents by `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too."
+            f"documents with `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too."
         )
     if without_vector:
         print_message(
@@ -117,7 +117,7 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
 
 
 def _count_without_vector(engine: Engine, field: VectorField) -> int:
-    """Documents without a vector in the field; 0 if this user may not read the index."""
+    """Count the documents without a vector in the field; 0 if this user may not read the index."""
     from es_sbert.errors import AccessDenied
     from es_sbert.index.mapping import has_vector_query
 
@@ -134,8 +134,8 @@ def _count_without_vector(engine: Engine, field: VectorField) -> int:
 def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
 
-    NAME may also be an alias or a data stream, several names separated by commas, or a pattern. Each index is shown,
-    with --json as one object per line.
+    NAME may also be an alias, a data stream, a pattern, or several names separated by commas. With --json, each index
+    is one object on its own line.
 
     \b
     Examples:
@@ -195,7 +195,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
 @click.argument("name")
 @shared.connection_options
 def template(name: str, **options: Any) -> None:
-    """Print the requests that put the vector fields of the index NAME into its index template.
+    """Print the requests that add the vector fields of the index NAME to its index template.
 
     After a rollover, the new index has the fields of its index template. If the template lacks the vector fields,
     documents are written without vectors. Send the requests from the console of Kibana or Dashboards; the command
@@ -229,7 +229,7 @@ def template(name: str, **options: Any) -> None:
         help="Declare instead that `duplicates` and `cluster` write this keyword field: they then overwrite and "
         "remove its values.",
     ),
-    click.option("--yes", is_flag=True, help="With --written-field: do not ask."),
+    click.option("--yes", is_flag=True, help="With --written-field: do not ask for confirmation."),
 )
 @shared.connection_options
 def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> None:
@@ -237,10 +237,10 @@ def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> N
 
     Do not restore settings while a load is running: the load would continue, but more slowly.
 
-    `duplicates` and `cluster` refuse to write a field whose values no analysis has written. The mapping records which
-    fields analyses write. If that record is lost, for example because another program has replaced the mapping's
-    `_meta`, declare the field with --written-field FIELD. The command shows how many documents have values, and asks
-    before it changes anything.
+    `duplicates` and `cluster` refuse to write a field with values that another program wrote. The mapping records the
+    fields that they write. If that record is lost, for example because another program has replaced the mapping's
+    `_meta`, declare the field with --written-field FIELD. The command shows the number of documents with values, and
+    asks before it changes anything.
 
     \b
     Examples:
@@ -252,7 +252,8 @@ def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> N
         return
     if yes:
         raise UsageError(
-            "--yes is given, but there is nothing to confirm", "Leave --yes out, or add --written-field FIELD."
+            "--yes requires --written-field, the only option that asks",
+            "Leave --yes out, or add --written-field FIELD.",
         )
     from es_sbert.index.load_settings import restore_load_settings
     from es_sbert.index.vector_field import index_not_found
@@ -285,11 +286,11 @@ def _declare_written_field(name: str, field: str, options: dict[str, Any], *, ye
     with shared.open_engine(options) as engine:
         declared = declare_written_field(engine, name, field, confirm)
     if declared is not None:
-        print_message(f"{field} of {declared.index} is a field of analyses now: they may write it")
+        print_message(f"`duplicates` and `cluster` may now write {field} of {declared.index}")
     elif foreign_values:
         print_message("nothing was changed")
     else:
-        print_message(f"{field} is a field of analyses already")
+        print_message(f"`duplicates` and `cluster` may already write {field}")
 
 
 @cloup.group()

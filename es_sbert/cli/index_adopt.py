@@ -104,7 +104,7 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
     settings = AdoptionSettings(**shared.select_options(options, AdoptionSettings.__annotations__))
     text = parse_text_options(options["text_fields"], options["text_template"])
     if failed is not None:
-        check_output_file(failed, "Give --failed a file in a folder that exists and that you may write to.")
+        check_output_file(failed, "Set --failed to a file in a folder that exists and that you may write to.")
     with shared.open_engine(options) as engine:
         policy = RetryPolicy(settings.retry_seconds)
         retrying = make_retrier(policy, lambda reason: print_message(f"waiting for the engine: {reason}"))
@@ -114,7 +114,7 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
         of_field = None if field.stored is None else field.stored.model
         encoder_options = shared.encoder_arguments(options)
         model_name = encoder_options.pop("model") or of_field or DEFAULT_MODEL
-        # Before the model is loaded, and perhaps exported, which takes a while.
+        # Check the model before it is loaded, and perhaps exported, which takes a while.
         read = read_sentence_model(resolve_model(model_name), model_name)
         field.check_model(read.fingerprint, read.name, read.dimensions)
         with Encoder(model_name, kind="document", report=print_message, **encoder_options) as encoder:
@@ -124,7 +124,7 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
         # The most distant vector first.
         failing = report.check.failing if report.written is None else report.written.failing
         lines = (orjson.dumps(document.as_json()) + b"\n" for document in failing)
-        write_output_file(failed, lines, "Give --failed a file in a folder that you may write to.")
+        write_output_file(failed, lines, "Set --failed to a file in a folder that you may write to.")
     print_report(report.as_json(), adoption_lines(report, name), as_json=as_json)
     if report.exit_code:
         raise SystemExit(report.exit_code)

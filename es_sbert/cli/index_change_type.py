@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         help="Also rewrite existing vectors: this builds every graph again, and takes up to three times the index's "
         "disk space until it is done.",
     ),
-    click.option("--yes", is_flag=True, help="Do not ask."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
     shared.vector_field_option,
 )
 @shared.connection_options
@@ -59,7 +59,7 @@ def change_type(name: str, index_type: str, merge: bool, yes: bool, vector_field
             return
         before = change_index_type(engine, name, vector_field, index_type)
         if before == index_type:
-            print_message(f"{name}.{vector_field} has the index type {index_type} already")
+            print_message(f"{name}.{vector_field} already has the index type {index_type}")
         else:
             print_message(f"{name}.{vector_field}: {index_type} instead of {before}")
         if merge:

@@ -1,4 +1,4 @@
-"""`es-sbert index drift`: whether new documents differ from earlier ones."""
+"""`es-sbert index drift`: check whether new documents differ from earlier ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def drift(name: str, as_json: bool, **options: Any) -> None:
     """Check whether new documents of the index NAME differ from earlier ones.
 
     Stored vectors of both are sampled and compared, without a model: by a permutation test of their energy distance,
-    and by how near the nearest neighbors of the new documents in the baseline are. If the model is on this machine,
+    and by the cosines of the new documents to their nearest neighbors in the baseline. If the model is on this machine,
     tokens that its vocabulary lacks are counted too. A difference is reported if p is 0.01 or less. It does not mean
     that searches have become worse; it shows where to look.
 
@@ -60,10 +60,10 @@ def drift(name: str, as_json: bool, **options: Any) -> None:
     since, time_field, new_filter = options["since"], options["time_field"], options["new_filter"]
     if (since is None) == (new_filter is None):
         raise UsageError(
-            "--since and --new are both given or both missing", "Use one of them to say which documents are new."
+            "exactly one of --since and --new is required", "Use one of them to say which documents are new."
         )
     if time_field is not None and since is None:
-        raise UsageError("--time-field is given without --since", "Add --since DATE.")
+        raise UsageError("--time-field requires --since", "Add --since DATE.")
     vector_field = options["vector_field"]
     if new_filter is None:
         new = since_query(time_field or embedded_at_field(vector_field), since)

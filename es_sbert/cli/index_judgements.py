@@ -1,4 +1,4 @@
-"""`es-sbert index judgements` and `tune-hybrid`: judgements from clicks, and options of hybrid search by judgements."""
+"""`es-sbert index judgements` and `tune-hybrid`: make judgements from clicks, and tune hybrid search by judgements."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ DEFAULT_SEARCH_LOG = "es-sbert-searches"
         metavar="NAME",
         help="Name by which applications search the index, such as an alias; may be repeated.  [default: NAME]",
     ),
-    click.option("--since", metavar="DATE", help="Oldest search, e.g. 2026-01-31 or now-90d.  [default: all]"),
+    click.option(
+        "--since",
+        metavar="DATE",
+        help="Leave out searches before this date, e.g. 2026-01-31 or now-90d.  [default: none]",
+    ),
     click.option(
         "--min-searches", type=click.IntRange(min=1), default=5, help="Leave out queries with fewer searches."
     ),
@@ -87,8 +91,8 @@ def judgements(name: str, output: Path, pairs: Path | None, **options: Any) -> N
     )
     if not made:
         raise SourceError(
-            f"no document was opened in {options['min_clicks']} searches of a query that was searched "
-            f"{options['min_searches']} times",
+            f"no query with at least {options['min_searches']} searches has a document that was clicked in at least "
+            f"{options['min_clicks']} of them",
             "Collect more clicks, or lower --min-clicks and --min-searches.",
         )
     write_output_file(output, judgement_csv(made), remedy)
@@ -134,9 +138,9 @@ def tune_hybrid(name: str, judgements: Path, fusions: tuple[str, ...], as_json: 
     """Find the fusion and the weights of hybrid search for the index NAME.
 
     Every judged query is run as a keyword search, as a semantic search, and with each setting as a hybrid search, as
-    es-sbert search --hybrid does it. Cross-validation chooses the setting by its nDCG@10 on nine tenths of the queries,
-    and measures it on the rest. The result is compared with the default, with semantic search and with keyword search,
-    each with interval and p-value. Another setting than the default is recommended only if it is significantly better.
+    in es-sbert search --hybrid. Cross-validation chooses the setting by its nDCG@10 on nine tenths of the queries, and
+    measures it on the rest. The result is compared with the default, with semantic search and with keyword search, each
+    with interval and p-value. A setting other than the default is recommended only if it is significantly better.
 
     \b
     Examples:

@@ -27,13 +27,13 @@ max_hold_option = click.option(
     type=shared.FiniteFloatRange(min=0, min_open=True),
     default=10.0,
     metavar="SECONDS",
-    help="Longest time to refuse writes at once. After it, writes are accepted again, another round copies changes, "
-    "and the swap is retried, up to five times.",
+    help="Maximum time to refuse writes at a stretch. After it, writes are accepted again, another round copies "
+    "changes, and the swap is retried, up to five times.",
 )
 replace_index_option = click.option(
     "--replace-index",
     is_flag=True,
-    help="If ALIAS is an index: replace it by an alias of that name, and delete it in the same step.",
+    help="If the name is that of an index: replace the index with an alias of that name, deleting it in the same step.",
 )
 
 
@@ -44,7 +44,7 @@ replace_index_option = click.option(
     click.option(
         "--index-type", help=f"Index type of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: unchanged]"
     ),
-    shared.element_type_option("as it was"),
+    shared.element_type_option("unchanged"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
     shared.text_field_option("Embed this field instead of the old text", "the text is unchanged"),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
@@ -69,7 +69,7 @@ replace_index_option = click.option(
     click.option(
         "--dead-letters",
         type=shared.FILE_TYPE,
-        help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
+        help="Append documents that cannot be embedded to this file.  [default: NEW-INDEX.dead-letters.jsonl]",
     ),
     shared.retry_seconds_option,
     shared.quiet_option,
@@ -79,7 +79,7 @@ replace_index_option = click.option(
 @shared.connection_options
 @shared.encoder_options
 def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, quiet: bool, **options: Any) -> int:
-    """Move the index behind ALIAS to another model, text or index type while it is in use.
+    """Move the index of ALIAS to another model, text or index type while it is in use.
 
     A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old one are
     copied too. Counts, documents and vectors are compared, then the alias (and every other alias of the old index) is
@@ -103,10 +103,10 @@ def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, 
     from es_sbert.index.text_template import parse_text_options
 
     if rollback + drop + list_kept > 1:
-        raise UsageError("--rollback, --list and --drop cannot be combined", "Give one of them.")
+        raise UsageError("--rollback, --list and --drop cannot be combined", "Use one of them.")
     replace_index = options["replace_index"]
     if replace_index and not options["block_writes"]:
-        reason = "--replace-index deletes the old index in the swap, so late writes could not be copied any more"
+        reason = "--replace-index deletes the old index in the swap, so it cannot be combined with --no-block-writes"
         raise UsageError(reason, "Leave --no-block-writes out.")
     text = parse_text_options(options["text_fields"], options["text_template"])
     if (drop or replace_index) and not yes:
@@ -146,8 +146,8 @@ def _list_kept(engine: Engine, alias: str, *, as_json: bool) -> None:
         return
     for index in kept:
         model = f", {index.model}" if index.model else ""
-        writes = "takes no writes" if index.blocked else "takes writes"
-        back = "; --rollback goes back to it" if index.is_previous else ""
+        writes = "accepts no writes" if index.blocked else "accepts writes"
+        back = "; --rollback returns to it" if index.is_previous else ""
         click.echo(f"{index.name}: {pluralize(index.documents, 'document')}{model}, {writes}{back}")
     if not kept:
         print_message(f"no migration of {alias} has kept an index")
@@ -179,11 +179,11 @@ def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], Non
     target = find_rollback(engine, alias, options["vector_field"])
     if target is None:
         gone = roll_back(engine, alias)
-        say(f"deleted {gone}, which was never in use" if gone else f"no migration of {alias} is under way")
+        say(f"deleted {gone}, which was never in use" if gone else f"no migration of {alias} is in progress")
         _print_deleted([gone] if gone else [], options)
         return 0
     if not target.fields:
-        # Only results of analyses had been removed from the index.
+        # No model is needed: only results of analyses had been removed from the index.
         return run_and_print(engine, None, _read_request(options), LoadControl(), options, say, quiet=quiet)
     if options["vector_field"] not in target.fields:
         options["vector_field"] = target.fields[0]
@@ -196,7 +196,7 @@ def _run_migration(
     """Run a migration or a rollback.
 
     Args:
-        index: The index whose model embeds unless the options name one: that of the alias, or the one to return to.
+        index: The index whose model is used unless the options name one: that of the alias, or the one to return to.
     """
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
@@ -209,10 +209,10 @@ def _run_migration(
     policy = RetryPolicy(options["retry_seconds"])
     retrying = make_retrier(policy, lambda reason: say(f"waiting for the engine: {reason}"), control.stop_retrying)
     with migration_lock(engine.info.url, request.alias):
-        # Before a model is loaded: writers have waited since the run that blocked them was killed.
+        # Remove the block before a model is loaded: writers have waited since the run that blocked them was killed.
         lifted = retrying(lambda: remove_leftover_block(engine, request.alias))
     if lifted is not None:
-        say(f"{lifted} accepts writes again, which an earlier run had blocked")
+        say(f"{lifted} accepts writes again; an earlier run had blocked them")
     field = retrying(lambda: read_vector_field(engine, index, request.vector_field))
     meta = field.meta
     named = shared.encoder_arguments(options)
@@ -237,7 +237,7 @@ def run_and_print(
     *,
     quiet: bool,
 ) -> int:
-    """Run a migration or a rollback until it ends or is interrupted, and print the result; returns the exit code.
+    """Run a migration or a rollback until it ends or is interrupted, and print the result. Returns the exit code.
 
     Args:
         encoder: None if the new index has no vectors.

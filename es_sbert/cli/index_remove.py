@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     click.option("--name", "new_name", help="With --reindex: name of the new index.  [default: NAME-plain]"),
     replace_index_option,
     max_hold_option,
-    click.option("--yes", is_flag=True, help="Do not ask."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
     shared.retry_seconds_option,
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
 )
@@ -40,7 +40,7 @@ def remove(name: str, yes: bool, **options: Any) -> int:
     """Remove everything that es-sbert has added to the index NAME: vectors, their metadata, `_meta` and settings.
 
     Fields that `duplicates` and `cluster` have written are removed too. Documents are written again without these
-    fields. A document that another program has written since it was read is read again first. All other fields are
+    fields. If another program has changed a document since it was read, it is read again first. All other fields are
     kept. Searches, loads and the gateway see no vector field from the start. Run the same command again to resume a
     killed run. The result says what cannot be removed, such as the fields in the mapping.
 
@@ -61,13 +61,13 @@ def remove(name: str, yes: bool, **options: Any) -> int:
     has_max_hold = click.get_current_context().get_parameter_source("max_hold") is ParameterSource.COMMANDLINE
     if not options["reindex"] and (options["new_name"] or options["replace_index"] or has_max_hold):
         raise UsageError(
-            "--name, --replace-index and --max-hold apply to a copy only", "Add --reindex, or leave them out."
+            "--name, --replace-index and --max-hold require --reindex", "Add --reindex, or leave them out."
         )
     if not yes:
         require_terminal("vectors would be removed")
     with shared.open_engine(options) as engine:
         index = require_index(engine, name)
-        fields = ", ".join(removable_fields(index)) or "the notes in its mapping"
+        fields = ", ".join(removable_fields(index)) or "the metadata in its mapping"
         deleted = f" and delete {index.name} after that" if options["replace_index"] else ""
         copy_question = f"Copy {index.name} to an index without {fields}{deleted}?"
         question = copy_question if options["reindex"] else f"Remove {fields} from {index.name}?"

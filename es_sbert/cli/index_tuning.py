@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from es_sbert.vectors import Vectors
 
 _SHARE = shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True)
-_PLOT_REMEDY = "Give --plot a file in a folder that you can write to."
+_PLOT_REMEDY = "Set --plot to a file in a folder that you can write to."
 
 
 @cloup.command()
@@ -35,7 +35,7 @@ _PLOT_REMEDY = "Give --plot a file in a folder that you can write to."
         "--sample",
         type=click.IntRange(min=1, max=10_000),
         default=200,
-        help="Documents of the index that serve as queries.",
+        help="Documents of the index to use as queries.",
     ),
     shared.seed_option,
     click.option(
@@ -120,7 +120,9 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
         type=_SHARE,
         help="Instead of --keep: recommend the lowest value that at most this share of unrelated documents reaches.",
     ),
-    click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Hits of a search."),
+    click.option(
+        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Number of hits of a search."
+    ),
     click.option(
         "--save",
         is_flag=True,
@@ -147,8 +149,8 @@ def calibrate(
     A semantic query without min_cosine returns the k nearest documents, however distant they are. Which cosine is too
     low depends on the model and the texts. This command compares queries with documents that are relevant to them and
     with a random sample of other documents, and shows the effect of each minimum: recall is the share of relevant
-    documents that it keeps, unrelated the share of other documents that pass, hits how many of the k nearest documents
-    pass, and precision how many of those hits are labeled as relevant.
+    documents that it keeps, unrelated the share of other documents that pass, hits the number of the k nearest
+    documents that pass, and precision the share of those hits that are labeled as relevant.
 
     Labeled queries are best. Without them, a query is made of each sampled document and compared with the rest
     of it: the first sentence with the other sentences; of a text of one sentence, the first field with the other
@@ -177,7 +179,7 @@ def calibrate(
     from es_sbert.index.vector_field import save_min_cosine
 
     if keep is not None and max_unrelated is not None:
-        raise UsageError("both --keep and --max-unrelated are given", "Give one of the two.")
+        raise UsageError("--keep and --max-unrelated cannot be combined", "Use one of the two.")
     labeled = None if queries is None else read_labeled_queries(queries)
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
@@ -186,8 +188,8 @@ def calibrate(
         with _open_encoder(index.field, options) as encoder:
             if save and encoder.info.query_fingerprint:
                 raise UsageError(
-                    f"{encoder.info.model} is a pair, and a value in the mapping is for queries by the model that "
-                    "embeds the documents",
+                    f"--save does not support the pair {encoder.info.model}: a value in the mapping is for queries "
+                    "that the model of the documents embeds",
                     "Leave --save out, and start the gateway with the value: es-sbert serve --min-cosine VALUE.",
                 )
             sample_options = shared.select_options(options, ("sample", "seed", "k"))
@@ -207,7 +209,7 @@ def calibrate(
 
 
 def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
-    """The model of a field's vectors, whose warnings are printed."""
+    """Open the model of a field's vectors, and print its warnings."""
     from es_sbert.encoder.encoder import Encoder, report_warnings
 
     meta = field.meta
@@ -218,7 +220,7 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
 
 
 def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -> Vectors:
-    """The vectors of the texts of a file. *Shape:* ``(queries, dimensions)``."""
+    """Embed the queries in a file. *Shape:* ``(queries, dimensions)``."""
     from es_sbert.diagnostics.recall import read_queries
     from es_sbert.index.vector_field import check_field_model
 
@@ -242,7 +244,7 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
         type=click.IntRange(min=20, max=1_000),
         default=300,
         metavar="N",
-        help="Further documents that serve as queries; at most a fifth of all.",
+        help="Further documents to use as queries; at most a fifth of all.",
     ),
     click.option(
         "--queries",
@@ -284,14 +286,14 @@ def _embed_queries(file: Path, field: VectorField, options: Mapping[str, Any]) -
 def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool, **options: Any) -> None:
     """Recommend dimensions, element type and index type for the vectors of the index NAME.
 
-    Documents are sampled, and for each layout their stored vectors, cut to their first values, are written to a
-    temporary index on the same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents
-    by whole vectors that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all
-    vectors of the index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is
-    recommended, with the command that changes the index to it. NAME itself is only read.
+    Documents are sampled. For each layout, their stored vectors are truncated and written to a temporary index on the
+    same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents by full-length vectors
+    that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all vectors of the
+    index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is recommended,
+    with the command that changes the index to it. NAME itself is only read.
 
     Recall in the whole index is lower than in the sample, because more documents compete: check it with `es-sbert index
-    recall` afterwards. Shortened vectors lose little if the model supports it (Matryoshka, or `es-sbert model rotate`).
+    recall` afterwards. Truncated vectors lose little if the model supports it (Matryoshka, or `es-sbert model rotate`).
 
     Names of temporary indices begin with es-sbert-advise-.
 
@@ -338,7 +340,7 @@ def _interrupt_on_sigterm() -> Iterator[None]:
 @option_group(
     "Options",
     click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
-    click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
+    click.option("--dimensions", type=click.IntRange(min=1), help="Dimensions of a vector.  [default: that of NAME]"),
     click.option(
         "--element-type", help="Type of the numbers: float, bfloat16 or byte.  [default: that of NAME, or float]"
     ),
@@ -351,7 +353,7 @@ def _interrupt_on_sigterm() -> Iterator[None]:
 def estimate(name: str | None, as_json: bool, vector_field: str, **options: Any) -> None:
     """Estimate memory and disk usage of vectors for each index type of the engine.
 
-    Give the number of --documents and --dimensions, or the index NAME to compare the estimate with the real size
+    Pass --documents and --dimensions, or the index NAME to compare the estimate with the real size
     of its vectors on disk. For fast searches, the memory shown should be available to the file system cache,
     outside the engine's heap. Merging temporarily takes up to twice the disk space.
 

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Embed documents and load them into an index.
 
-    FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document per line
-    (.txt), each also compressed (.gz, .zst), Parquet (.parquet), Arrow (.arrow, .feather) or an Excel workbook (.xlsx):
-    a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. --sql loads the
-    rows of a query. With neither, the documents of the index that lack a current vector are embedded; their other
-    fields are not changed.
+    FILE is a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. Its
+    format is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header) or plain text with one document per
+    line (.txt), each also compressed (.gz, .zst), or Parquet (.parquet), Arrow (.arrow, .feather) or an Excel workbook
+    (.xlsx). --sql loads the rows of a query. Without FILE and --sql, the documents of the index that lack a current
+    vector are embedded; their other fields are not changed.
 
     Documents are embedded again only if their text changed. The first documents are checked before anything is
     written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text
@@ -85,14 +85,14 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
             "Add --yes.",
         )
     if ray is not None and (settings.watch_seconds is not None or settings.retry is not None):
-        raise UsageError("--ray is for files and for whole indices", "Leave out --ray, --watch or --retry.")
+        raise UsageError("--ray cannot be combined with --watch or --retry", "Leave out --ray, --watch or --retry.")
     if quiet:
         log_errors_only()
     control = LoadControl()
     with ExitStack() as stack:
         metrics = options["metrics"]
         observer = stack.enter_context(_serve_metrics(metrics)) if metrics is not None else None
-        # Before waiting for the engine, so that a misspelled file name is reported at once.
+        # Find the sources before waiting for the engine, so that a misspelled file name is reported at once.
         sources = resolve_sources(settings)
         # Until the load begins, Ctrl-C ends these waits like any other command.
         wait = partial(wait_for_engine, seconds=settings.retry_seconds)
@@ -139,7 +139,7 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
         plan = plan_load(engine, settings, sources)
         with _load_encoder(plan, encoder) as opened:
             result = dry_run(engine, opened, plan, settings.dry_run)
-    # Only the problems are sentences of the library; the texts are those of the documents.
+    # Show options only in the problems, which are sentences of the library; the texts are those of the documents.
     shown = [
         each if each.problem is None else each.model_copy(update={"problem": as_options(each.problem)})
         for each in result.documents
@@ -150,11 +150,11 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
 
 
 def _confirm_replace(engine: Engine, plan: LoadPlan) -> bool:
-    """Whether to replace the vectors of another text; True if there are none."""
+    """Ask whether to replace vectors that were made from another text; True if there are none."""
     from es_sbert.index.mapping import has_vector_query
     from es_sbert.messages import escape_unprintable
 
-    assert plan.state is not None, "--replace-text-template is for documents of an index"
+    assert plan.state is not None, "--replace-text-template requires an index"
     for field in plan.fields:
         new = field.template.template
         if field.stored is None or field.stored.text in (None, new):
@@ -163,7 +163,7 @@ def _confirm_replace(engine: Engine, plan: LoadPlan) -> bool:
         question = (
             f"The vectors of {pluralize(count, 'document')} in {plan.state.name}.{field.field} were made "
             "from the text "
-            f"{escape_unprintable(repr(field.stored.text))}. Replace them by vectors of "
+            f"{escape_unprintable(repr(field.stored.text))}. Replace them with vectors of "
             f"{escape_unprintable(repr(new))}? Until the "
             "command has ended, searches see vectors of both; `es-sbert index migrate` replaces all at once."
         )
@@ -173,7 +173,7 @@ def _confirm_replace(engine: Engine, plan: LoadPlan) -> bool:
 
 
 def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
-    """The encoder that the user has named, else that of the index, else the default one."""
+    """Open the model that the user named, or that of the index, or the default one."""
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.messages import log_message
 
@@ -188,10 +188,10 @@ def _load_encoder(plan: LoadPlan, encoder: dict[str, Any]) -> Encoder:
 def _ray_runner(
     address: str, plan: LoadPlan, engine: EngineSettings, *, model: str | None, **options: Any
 ) -> AbstractContextManager[RayRunner]:
-    """A runner on a Ray cluster.
+    """Open a runner on a Ray cluster.
 
     Raises:
-        UsageError: the extra is not installed.
+        UsageError: the extra `ray` is not installed.
         ModelNotFound: the model of the index is not on this machine.
     """
     from es_sbert.bundle.model_lookup import find_index_model
@@ -203,17 +203,17 @@ def _ray_runner(
     stored = plan.stored
     if model is None and stored is not None:
         found = find_index_model(plan.settings.index, stored.model, stored.fingerprint)
-        # The folders of packages and of the hub's cache differ between machines.
+        # Pass public models by name: the folders of packages and of the hub's cache differ between machines.
         model = found.name if found.is_public else str(found.folder)
     return open_ray_runner(address, DEFAULT_MODEL if model is None else model, engine, **options)
 
 
 @contextmanager
 def _serve_metrics(address: str) -> Iterator[LoadObserver]:
-    """Metrics, served until the load ends.
+    """Serve metrics until the load ends.
 
     Raises:
-        UsageError: the extra is not installed, or the address is in use or invalid.
+        UsageError: the extra `metrics` is not installed, or the address is in use or invalid.
     """
     from es_sbert.errors import require_extra
     from es_sbert.messages import log_event
@@ -228,7 +228,7 @@ def _serve_metrics(address: str) -> Iterator[LoadObserver]:
 
 
 def _confirm_prune(gone: PruneCandidates) -> bool:
-    """Whether the user wants these documents removed."""
+    """Ask whether to remove these documents."""
     from es_sbert.messages import escape_unprintable
 
     shown = escape_unprintable(", ".join(gone.sample)) + (", …" if gone.count > len(gone.sample) else "")

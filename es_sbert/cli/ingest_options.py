@@ -89,13 +89,13 @@ _document_options = option_group(
         metavar="URL",
         help="The database, as an SQLAlchemy URL.",
     ),
-    click.option("--database-file", type=shared.FILE_TYPE, help="File that holds the URL, for one with a password."),
+    click.option("--database-file", type=shared.FILE_TYPE, help="File that holds the URL, if it contains a password."),
     click.option(
         "--max-document-bytes",
         type=click.IntRange(min=1024),
         metavar="BYTES",
         default=16 << 20,
-        help="Longer documents are not loaded.",
+        help="Maximum size of a document; larger ones are not loaded.",
     ),
 )
 _vector_options = option_group(
@@ -126,7 +126,7 @@ _load_options = option_group(
     click.option(
         "--prune",
         is_flag=True,
-        help="At the end, remove documents of earlier loads that the source no longer has; asks first.",
+        help="At the end, remove documents of earlier loads if the source no longer contains them; asks first.",
     ),
     click.option("--yes", is_flag=True, help="Do not ask before --prune or --replace-text-template."),
     click.option(
@@ -157,14 +157,14 @@ _load_options = option_group(
         "--batch-window",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Texts that are sorted by length and embedded together.  [default: 2048, or 32768 on CUDA]",
+        help="Number of texts that are sorted by length and embedded together.  [default: 2048, or 32768 on CUDA]",
     ),
     click.option(
         "--bulk-bytes",
         type=click.IntRange(min=1024),
         metavar="BYTES",
         default=5 << 20,
-        help="Largest body of a bulk request.",
+        help="Maximum size of a bulk request body.",
     ),
     shared.retry_seconds_option,
 )
@@ -211,10 +211,10 @@ ingest_options = shared.combine_options(
 
 
 def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> IngestSettings:
-    """The settings of a load; most options have the names of the settings.
+    """Convert options to the settings of a load; most options have the names of the settings.
 
     Raises:
-        UsageError: the file with the database's address cannot be read, or an option cannot.
+        UsageError: the file with the database URL cannot be read, or an option is invalid.
     """
     from es_sbert.config import read_secret_file
     from es_sbert.errors import UsageError
@@ -223,14 +223,14 @@ def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inges
 
     settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
     if settings["dry_run"] is not None:
-        # The argument after the bare option is taken for its value, and may be the first FILE.
+        # click takes the argument after a bare --dry-run for its value, but it may be the first FILE.
         value = settings["dry_run"]
         if value.isascii() and value.isdigit():
             settings["dry_run"] = int(value)
         else:
             settings |= {"dry_run": DRY_RUN_DOCUMENTS, "files": (value, *files)}
         if settings["dry_run"] < 1:
-            raise UsageError("--dry-run shows at least one document", "Give --dry-run 1 or more.")
+            raise UsageError("--dry-run must be at least 1", "Use --dry-run 1 or more.")
     if options["database_file"]:
         settings["database"] = read_secret_file(options["database_file"], "database's address")
     if settings["max_errors"] is not None:

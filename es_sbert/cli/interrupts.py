@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Seconds that the last line may take: another thread may hold the lock, or the pipe may be full.
 _LAST_MESSAGE_SECONDS = 1.0
 _STOP_MESSAGE = (
-    "Stopping: vectors that are finished are sent, the rest is left for the next run. Interrupt again to end at once."
+    "Stopping: finished vectors are sent, the rest is left for the next run. Interrupt again to end at once."
 )
 EXIT_INTERRUPTED = 130  # exit code of a command that the user stopped
 
@@ -33,7 +33,7 @@ def handle_signals(
 
     Args:
         say: Shows a line.
-        exit_warning: Gives a sentence to print if the process ends at once; empty for nothing.
+        exit_warning: Returns a sentence to print if the process ends at once; empty for nothing.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

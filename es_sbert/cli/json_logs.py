@@ -13,7 +13,10 @@ from es_sbert.messages import logger
 
 
 class JsonLinesFormatter(JsonFormatter):
-    """`{"time": …, "level": …, "event": …, "message": …, …}`; other libraries' records have the event `log`."""
+    """Format records as `{"time": …, "level": …, "event": …, "message": …, …}`.
+
+    Records of other libraries have the event `log`.
+    """
 
     def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
         log_data["time"] = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -30,7 +33,7 @@ class JsonLinesFormatter(JsonFormatter):
 
 
 def _escape_surrogates(value: Any) -> Any:
-    """Strings without lone surrogates, which JSON cannot represent."""
+    """Escape lone surrogates in strings: JSON cannot represent them."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

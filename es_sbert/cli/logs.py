@@ -32,7 +32,7 @@ class _StderrHandler(logging.StreamHandler[Any]):
 class _TextHandler(_StderrHandler):
     """Prints the texts of events, warnings of es-sbert, and errors of other libraries.
 
-    Warnings of the engines' clients are about failed requests, which es-sbert retries or reports itself.
+    Warnings of the engines' clients are omitted: they are about failed requests, which es-sbert retries or reports.
 
     Records without a separate text are one line each, because callers of the gateway choose the names in their
     requests, which must not look like log lines of es-sbert. Tracebacks are indented. Those of other libraries are
@@ -92,7 +92,7 @@ def log_errors_only() -> None:
 
 
 def log_error(error: EsSbertError) -> None:
-    """An error that ends the command."""
+    """Log an error that ends the command."""
     said = error.with_notes()
     text = f"Error: {said}\n  {error.remedy}"
     log_event("failed", said, logging.ERROR, text=text, error=type(error).__name__, remedy=error.remedy)

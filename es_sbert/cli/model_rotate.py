@@ -1,4 +1,4 @@
-"""`es-sbert model rotate`: a model whose vectors lose less when they are cut to fewer dimensions."""
+"""`es-sbert model rotate`: rotate the vectors of a model, so that truncation to fewer dimensions loses less."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         type=click.IntRange(min=1),
         multiple=True,
         metavar="N",
-        help="Measure vectors cut to N dimensions. Repeatable.  [default: 32, 64, 96, 128, 192, 256, …]",
+        help="Measure vectors truncated to N dimensions. Repeatable.  [default: 32, 64, 96, 128, 192, 256, …]",
     ),
     shared.json_option,
     shared.text_field_option("Field of the text", "text"),
@@ -50,15 +50,16 @@ if TYPE_CHECKING:
 )
 @option_group("Model", shared.device_options)
 def rotate(model: str, files: tuple[str, ...], output: Path, as_json: bool, **options: Any) -> None:
-    """Write a copy of MODEL that loses less when its vectors are cut to fewer dimensions.
+    """Write a copy of MODEL whose vectors can be truncated to fewer dimensions with less loss.
 
     The vectors of the texts in FILES are analyzed (principal component analysis), and a rotation is appended to the
-    model, so that its first dimensions hold the most information. Cosines of whole vectors stay the same. Cut the
-    vectors with --dimensions, or by the name FOLDER@N. This needs no labels and no training, only texts like those that
-    will be searched: ten thousand are enough.
+    model, so that the first dimensions hold the most information. Cosines of full-length vectors do not change. To
+    truncate the vectors, use --dimensions or the model name FOLDER@N. This needs no labels and no training, only texts
+    like those that you will search; ten thousand are enough.
 
-    The table shows what cut vectors keep, without a rotation and with one computed from three quarters of the texts.
-    For each text of the last quarter, it is the share of its ten nearest texts that the cut vectors find too.
+    The table shows the recall of truncated vectors with and without the rotation: the share of a text's ten nearest
+    neighbors that they still find. For the table, the rotation is computed from three quarters of the texts and
+    measured on the last quarter.
 
     \b
     Examples:
@@ -86,7 +87,7 @@ def rotate(model: str, files: tuple[str, ...], output: Path, as_json: bool, **op
 
 
 def _sample_texts(files: tuple[str, ...], options: dict[str, Any]) -> list[str]:
-    """Distinct texts, at most --sample."""
+    """Read distinct texts, a random sample if there are more than --sample."""
     import numpy as np
 
     from es_sbert.analysis.text_collection import read_file_texts
@@ -102,7 +103,7 @@ def _sample_texts(files: tuple[str, ...], options: dict[str, Any]) -> list[str]:
 
 
 def _embed(texts: list[str], encoder: Encoder) -> Vectors:
-    """*Shape:* ``(texts with tokens, dimensions)``."""
+    """Embed texts. *Shape:* ``(texts with tokens, dimensions)``."""
     import numpy as np
 
     vectors, done = np.empty((len(texts), encoder.info.dimensions), np.float32), 0
@@ -111,18 +112,17 @@ def _embed(texts: list[str], encoder: Encoder) -> Vectors:
             begin, done = done, done + len(part.vectors)
             vectors[begin:done] = part.vectors
             show(done, len(texts))
-    # The vector of a text without tokens is zero.
+    # Drop texts without tokens, whose vectors are zero.
     return vectors[vectors.any(axis=1)]
 
 
 def _report_lines(name: str, output: Path, fingerprint: str, found: Rotation) -> list[str]:
-    rows = [("dimensions", "recall@10 cut", "rotated and cut")]
+    rows = [("dimensions", "recall@10 truncated", "rotated and truncated")]
     rows += [(str(one.dimensions), f"{one.recall:.4f}", f"{one.rotated_recall:.4f}") for one in found.quality]
     return [
         escape_unprintable(f"{name} → {output} (fingerprint {fingerprint})"),
-        f"axes of {pluralize(found.texts, 'text')}; the figures are of axes without {found.held_out:,} of "
-        "them, which they are "
-        "measured on",
+        f"rotation computed from {pluralize(found.texts, 'text')}; for the table, it is computed without "
+        f"{found.held_out:,} of them and measured on those",
         *align_columns(rows),
-        escape_unprintable(f"Cut its vectors: --model {output}@N"),
+        escape_unprintable(f"To truncate its vectors: --model {output}@N"),
     ]

@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FiniteFloatRange(click.FloatRange):
-    """A range of finite numbers: refuses `nan`, which passes any limit, and infinity."""
+    """A range of finite numbers. It refuses infinity, and `nan`, which passes any limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -58,7 +58,7 @@ def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def engine_url_option(flag: str) -> Callable[[F], F]:
-    """The option for the engine's address, as the setting `url`."""
+    """Return the option for the engine's address, stored as `url`."""
     return click.option(
         flag,
         "url",
@@ -73,32 +73,32 @@ def engine_url_option(flag: str) -> Callable[[F], F]:
 
 
 def environment_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """An option that may also be in the environment variable of its name: --kibana-url is ES_SBERT_KIBANA_URL."""
+    """Return an option that can also be set by the environment variable of its name, such as ES_SBERT_KIBANA_URL."""
     variable = f"ES_SBERT_{flag.removeprefix('--').replace('-', '_').upper()}"
     return click.option(flag, envvar=variable, help=help, **settings)
 
 
 def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """An option that may also be in a profile or in the environment."""
+    """Return an option that can also be set in a profile or in the environment."""
     return environment_option(flag, help, cls=ProfileOption, **settings)
 
 
 FILE_TYPE = click.Path(path_type=Path)
 OUTPUT_FILE_TYPE = click.Path(path_type=Path, dir_okay=False)
-# Credentials for the engine. Secrets are not options themselves: a command line is public.
+# Credentials for the engine. Options never hold the secrets themselves, because a command line is public.
 credential_options = combine_options(
-    _profile_option("--username", "User name; give its password in ES_SBERT_PASSWORD or a file."),
+    _profile_option("--username", "User name; set its password in ES_SBERT_PASSWORD or a file."),
     _profile_option("--password-file", "File that holds the password.", type=FILE_TYPE),
     _profile_option("--api-key-file", "File that holds an API key.", type=FILE_TYPE),
     _profile_option("--token-file", "File that holds a bearer token.", type=FILE_TYPE),
     _profile_option(
-        "--keyring", "Service of the system's keyring that holds the password or API key.", metavar="SERVICE"
+        "--keyring", "Name of the service in the system keyring that holds the password or API key.", metavar="SERVICE"
     ),
     _profile_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
     _profile_option("--fingerprint", "SHA-256 of the server's certificate, instead of a CA."),
     _profile_option(
         "--timeout",
-        "How long to wait for one request.",
+        "Timeout of one request.",
         default=60.0,
         type=FiniteFloatRange(0, MAX_TIMEOUT, min_open=True),
         metavar="SECONDS",
@@ -107,34 +107,34 @@ credential_options = combine_options(
 
 
 def reject_password_in_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a password on the command line, which any user of the machine can read; the environment may hold one."""
+    """Refuse a password on the command line, which any user of the machine can read. The environment may hold one."""
     name = parameter.name or "url"
     is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     if is_typed and any("@" in url.partition("://")[2].partition("/")[0] for url in split_addresses(value)):
         # Kibana's credentials have other names.
         option, variable = ("--kibana-", "ES_SBERT_KIBANA_") if name == "kibana_url" else ("--", "ES_SBERT_")
         raise UsageError(
-            f"the {parameter.opts[0]} holds a user name or a password, and a command line is public",
-            f"Put the address into {variable}URL, or give {option}username with the password in {variable}PASSWORD or "
-            f"a {option}password-file. Whoever could read this command line may know the password now.",
+            f"{parameter.opts[0]} contains a user name or a password, and a command line is public",
+            f"Set {variable}URL instead, or use {option}username with the password in {variable}PASSWORD or a "
+            f"{option}password-file. Anyone who could read this command line may know the password now.",
         )
     return value
 
 
 def select_options(options: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
-    """The options of a command that have one of these names, e.g. the names of a settings class's fields."""
+    """Select the options of a command that have one of these names, e.g. the fields of a settings class."""
     return {name: value for name, value in options.items() if name in names}
 
 
-# elastic_transport imports each of these if it is installed. A command line uses none of its nodes for them.
+# elastic_transport imports each of these if it is installed, but the command line does not use the nodes for them.
 _UNUSED_HTTP_LIBRARIES = ("aiohttp", "httpx", "requests")
 
 
 def import_engine_transport() -> None:
     """Import `elastic_transport` without the HTTP libraries that it would import for its own nodes.
 
-    They take more time than all other imports of a search. Only for a process that opens no asynchronous client of
-    elasticsearch-py: such a client would then believe that aiohttp and httpx are missing.
+    These imports take more time than all others of a search. Do not call this in a process that opens an asynchronous
+    client of elasticsearch-py: to such a client, aiohttp and httpx would seem to be missing.
     """
     if "elastic_transport" in sys.modules:
         return
@@ -148,13 +148,13 @@ def import_engine_transport() -> None:
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
-    """The connection options of a command as settings; secrets come from the environment, files or the keyring.
+    """Convert the connection options of a command to settings. Secrets come from the environment, files or the keyring.
 
     Args:
         options: All options of the command.
 
     Raises:
-        UsageError: contradictory credentials, a secret that cannot be read, or an address without a scheme.
+        UsageError: credentials conflict, a secret cannot be read, or an address has no scheme.
     """
     import_engine_transport()
     settings = select_options(options, EngineSettings.model_fields)
@@ -163,7 +163,7 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
 
 @contextmanager
 def open_engine(options: Mapping[str, Any]) -> Iterator[Engine]:
-    """A client for the engine that a command's connection options name.
+    """Open a client for the engine that a command's connection options name.
 
     Args:
         options: All options of the command.
@@ -178,7 +178,7 @@ def open_engine(options: Mapping[str, Any]) -> Iterator[Engine]:
 
 
 def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that `encoder_options` defines, as arguments of `Encoder`."""
+    """Select the options that `encoder_options` defines, as arguments of `Encoder`."""
     return select_options(options, ("model", "device", "precision", "runtime", "threads"))
 
 
@@ -186,7 +186,7 @@ _DIMENSIONS, _IS_DEFAULT_MODEL = "es_sbert.dimensions", "es_sbert.is_default_mod
 
 
 def cut_model(context: click.Context, parameter: click.Parameter, model: str | None) -> str | None:
-    """The name of the model with --dimensions; click calls it before or after `_keep_dimensions`."""
+    """Add --dimensions to the name of the model. click may call this before or after `_keep_dimensions`."""
     dimensions: int | None = context.meta.get(_DIMENSIONS)
     if dimensions is None:
         return model
@@ -197,11 +197,11 @@ def cut_model(context: click.Context, parameter: click.Parameter, model: str | N
 
 
 def cut_index_model(model: str | None, index_model: str) -> str | None:
-    """The model that --model and --dimensions name for an index: --dimensions alone cuts the model of the index.
+    """Return the model that --model and --dimensions name; --dimensions alone shortens the index's model.
 
     Args:
-        model: As `cut_model` made it.
-        index_model: Name of the model in the mapping, which may be cut itself.
+        model: Result of `cut_model`.
+        index_model: Name of the model in the mapping, whose vectors may be truncated already.
     """
     context = click.get_current_context()
     if not context.meta.get(_IS_DEFAULT_MODEL, False):
@@ -223,7 +223,7 @@ dimensions_option = click.option(
     metavar="N",
     callback=_keep_dimensions,
     expose_value=False,
-    help="Cut vectors to their first N values: the same as the model MODEL@N.",
+    help="Truncate vectors to their first N dimensions: the same as the model MODEL@N.",
 )
 model_option = combine_options(
     click.option(
@@ -232,8 +232,8 @@ model_option = combine_options(
         envvar="ES_SBERT_MODEL",
         show_envvar=True,
         callback=cut_model,
-        help=f"Model folder, bundle, hub id, installed or registered name.  [default: {DEFAULT_MODEL}, or the model of "
-        "the index]",
+        help=f"Model folder, bundle, hub id, or installed or registered name.  [default: {DEFAULT_MODEL}, or the model "
+        "of the index]",
     ),
     dimensions_option,
 )
@@ -248,7 +248,7 @@ threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
     metavar="N",
-    help="CPU threads; on CUDA, parallel batches.  [default: cores; 2]",
+    help="CPU threads; on CUDA, parallel batches.  [default: number of cores; 2 on CUDA]",
 )
 
 
@@ -276,7 +276,7 @@ format_option = click.option(
     "--format",
     type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow", "xlsx"]),
     default="auto",
-    help="File format inside the compression; auto: by each file's name.",
+    help="Format of the files after decompression; auto: by each file's name.",
 )
 encoding_option = click.option(
     "--encoding",
@@ -288,7 +288,7 @@ file_options = combine_options(
     click.option(
         "--delimiter",
         metavar="CHARACTER",
-        help="Delimiter of CSV files, or tab.  [default: by each file's first rows: comma, semicolon, tab or |]",
+        help="Delimiter of CSV files, or tab.  [default: comma, semicolon, tab or |, by each file's first rows]",
     ),
     encoding_option,
     click.option("--sheet", metavar="NAME", help="Sheet of Excel workbooks.  [default: the only visible one]"),
@@ -302,7 +302,7 @@ def text_field_option(what: str, default: str) -> Callable[[F], F]:
     Args:
         what, default: For the help: the purpose of the field, and the default.
     """
-    rule = "dotted if nested; several, and the values of a list, are joined by line feeds."
+    rule = "dotted if nested; may be repeated. Several fields, and the values of a list, are joined by line feeds."
     return click.option("--text-field", "text_fields", multiple=True, help=f"{what}, {rule}  [default: {default}]")
 
 
@@ -314,7 +314,7 @@ def element_type_option(default: str) -> Callable[[F], F]:
     """
     return click.option(
         "--element-type",
-        help="How a new vector field stores each number: float (4 bytes), bfloat16 (2 bytes; Elasticsearch from 9.3) "
+        help="Type of the numbers of a new vector field: float (4 bytes), bfloat16 (2 bytes; Elasticsearch from 9.3) "
         f"or byte (with the index types hnsw and flat).  [default: {default}]",
     )
 
@@ -331,15 +331,15 @@ retry_seconds_option = click.option(
     type=FiniteFloatRange(min=0),
     metavar="SECONDS",
     default=300.0,
-    help="How long to retry while the engine is overloaded or does not answer.",
+    help="Maximum time to retry while the engine is overloaded or does not respond.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 seed_option = click.option("--seed", type=int, default=0, help="Seed of the random sample.")
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress and no summary; errors are still shown.")
 url_option = engine_url_option("--url")
 
 connection_help = (
-    "Each option can be an environment variable, such as ES_SBERT_USERNAME; secrets can be ES_SBERT_PASSWORD, "
+    "Each option can also be set as an environment variable, such as ES_SBERT_USERNAME; secrets as ES_SBERT_PASSWORD, "
     "ES_SBERT_API_KEY or ES_SBERT_TOKEN."
 )
 sniff_option = _profile_option(

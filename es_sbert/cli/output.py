@@ -53,16 +53,16 @@ def print_report(report: Json, lines: Iterable[str], *, as_json: bool) -> None:
 
 
 def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """A table, one line for each row."""
+    """Format rows as a table, one line each."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def check_output_file(path: Path, remedy: str) -> None:
-    """Make sure that a file can be written, before hours of work.
+    """Check that a file can be written, before hours of work.
 
     Raises:
-        OutputError: its folder is missing, or not accessible to this user.
+        OutputError: the path is a folder, its folder is missing, or this user may not write to its folder.
     """
     folder = path.resolve().parent
     if is_stream(path) or (folder.is_dir() and os.access(folder, os.W_OK) and not path.is_dir()):
@@ -78,7 +78,7 @@ def write_output_file(path: Path, parts: Iterable[bytes], remedy: str) -> None:
     """Write a file.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     try:
         with open_output(path) as target:
@@ -115,7 +115,7 @@ def _wrap_line(line: str, width: int) -> str:
 
 
 def _terminal_width(stream: TextIO) -> int | None:
-    """Columns of a terminal; None for anything else, and where its width is not known."""
+    """Number of columns of a terminal; None for other streams, or if the width is not known."""
     try:
         columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):

@@ -92,13 +92,13 @@ def pairs(
     sources = [bool(files), index is not None, between is not None]
     if sum(sources) != 1:
         raise UsageError(
-            "texts come from FILES, from --index or from --between, but "
+            "exactly one of FILES, --index and --between is required, but "
             f"{'none of them is' if not any(sources) else 'more than one of them is'} given",
-            "Name one of them, e.g. `es-sbert pairs sentences.txt`.",
+            "Use one of them, e.g. `es-sbert pairs sentences.txt`.",
         )
     limits = {name: options[name] for name in ("min_margin", "neighbors") if options[name] is not None}
     if between is None and limits:
-        raise UsageError("a margin is measured between two collections", "Add --between FILE FILE.")
+        raise UsageError("--min-margin and --neighbors require --between", "Add --between FILE FILE.")
     analysis_output.check_output_files(options)
     inputs = [files] if between is None else [[file] for file in between]
     collections = analysis_input.read_text_collections(inputs, options)
@@ -112,7 +112,7 @@ def pairs(
     else:
         for name, collection in zip(between, collections, strict=True):
             if not len(collection):
-                raise SourceError(f"{escape_unprintable(name)} holds no text", "Give two files with texts.")
+                raise SourceError(f"{escape_unprintable(name)} contains no text", "Both files must contain text.")
         aligned = margin_pairs(first.vectors, second.vectors, k, min_cosine=min_cosine, **limits)
         found = [_ScoredPair(pair.first, pair.second, pair.cosine, pair.margin) for pair in aligned]
         compared = f"{len(first):,} and {pluralize(len(second), 'text')}"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     click.option(
         "--allow-partial",
         is_flag=True,
-        help="Show the hits of the shards that respond if others fail, with a warning.  [default: fail]",
+        help="If some shards fail, show the hits of the others, with a warning.  [default: fail]",
     ),
     click.option("--like", metavar="ID", help="Search for documents similar to this one instead of a text."),
     shared.vector_field_option,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     click.option(
         "--fusion",
         type=click.Choice(["rrf", "weighted", "normalized"]),
-        help="How the two rankings are combined; normalized needs OpenSearch.  [default: rrf]",
+        help="Method to combine the two rankings; normalized requires OpenSearch.  [default: rrf]",
     ),
     click.option(
         "--weights",
@@ -82,12 +82,12 @@ if TYPE_CHECKING:
         "--rerank",
         "reranker_name",
         metavar="MODEL",
-        help="Sort the hits by this cross-encoder: a folder that es-sbert export wrote.",
+        help="Rerank the hits with this cross-encoder: a folder that es-sbert export wrote.",
     ),
     click.option(
         "--rerank-window",
         type=int,
-        help="Hits from which the cross-encoder chooses k.  [default: 50, or k if that is more]",
+        help="Number of hits to rerank; the best k are shown.  [default: 50, or k if that is more]",
     ),
 )
 @option_group(
@@ -134,7 +134,7 @@ def search(
 
     fields = _parse_fields(options["fields"])
     if full and as_json:
-        raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
+        raise UsageError("--full cannot be combined with --json, which prints whole documents", "Leave --full out.")
     search_options = shared.select_options(
         options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial")
     )
@@ -142,17 +142,17 @@ def search(
     search_options |= _fusion_options(hybrid, options["fusion"], options["weights"], options["rank_constant"])
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
-        raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
+        raise UsageError("exactly one of TEXT and --like is required", "Pass a text, or --like ID.")
     if like is not None and hybrid:
         raise UsageError(
-            "--hybrid searches by words, which a document given by --like does not have",
-            "Leave --hybrid out, or give TEXT.",
+            "--hybrid needs a query text, but --like searches with the vector of a document",
+            "Leave --hybrid out, or pass TEXT instead of --like.",
         )
     reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
     if rerank_window is not None and reranker_name is None:
-        raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
+        raise UsageError("--rerank-window requires --rerank", "Add --rerank MODEL, a cross-encoder.")
     if reranker_name is not None and text is None:
-        raise UsageError("--rerank compares each hit with TEXT, and --like has none", "Leave one of them out.")
+        raise UsageError("--rerank requires a query text and cannot be combined with --like", "Leave one of them out.")
     settings = shared.engine_settings(options)
     encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:
@@ -165,7 +165,7 @@ def search(
         searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
         semantic = opened.enter_context(searched)
         if fields:
-            # The cross-encoder reads the embedded text.
+            # Also fetch the fields of the embedded text, which the cross-encoder reads.
             embedded = semantic.field.meta.text
             read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
             search_options["source"] = [*fields, *read]
@@ -188,15 +188,15 @@ def search(
             result = semantic.search(query, k, rerank=reranker, window=rerank_window, **search_options)
         for warning in reranker.warnings if reranker else ():
             print_message(f"Warning: {warning}")
-        # A search by a document loads no model.
+        # A search with --like loads no model that could have warnings.
         for warning in semantic.encoder.info.warnings if like is None else ():
             print_message(f"Warning: {warning}")
         if result.partial is not None:
             print_message(f"Warning: the result is partial: {result.partial}")
         if hybrid and search_options["min_cosine"] is None and semantic.field.meta.min_cosine is None and not as_json:
             print_message(
-                "No minimum cosine is stored for this index, so a text that fits no document also has hits. To measure "
-                f"and store one: `es-sbert index calibrate {shlex.quote(index)} --save`"
+                "No minimum cosine is stored for this index, so a query has hits even if no document fits it. To "
+                f"measure and store one: `es-sbert index calibrate {shlex.quote(index)} --save`"
             )
         if as_json:
             mark = {} if result.partial is None else {"partial": True}
@@ -209,7 +209,7 @@ def search(
 def _print_message(message: str) -> None:
     from es_sbert.runtime.device import NO_GPU_FOUND
 
-    # Only one text is embedded: a message that the CPU does it would be noise.
+    # Do not report that there is no GPU: only one text is embedded.
     if message != NO_GPU_FOUND:
         print_message(message)
 
@@ -218,9 +218,11 @@ def _fusion_options(hybrid: bool, fusion: str | None, weights: str | None, rank_
     fusion_options = {"fusion": fusion, "weights": weights, "rank_constant": rank_constant}
     options: dict[str, Any] = {name: value for name, value in fusion_options.items() if value is not None}
     if options and not hybrid:
-        raise UsageError("--fusion, --weights and --rank-constant are for --hybrid", "Add --hybrid, or leave them out.")
+        raise UsageError("--fusion, --weights and --rank-constant require --hybrid", "Add --hybrid, or leave them out.")
     if rank_constant is not None and fusion not in (None, "rrf"):
-        raise UsageError(f"--rank-constant is given with --fusion {fusion}", "Leave it out, or use --fusion rrf.")
+        raise UsageError(
+            f"--rank-constant cannot be combined with --fusion {fusion}", "Use --fusion rrf, or leave it out."
+        )
     return options if weights is None else options | {"weights": _parse_weights(weights)}
 
 
@@ -230,7 +232,7 @@ def _parse_weights(text: str) -> tuple[float, float]:
         return float(meaning), float(words)
     except ValueError:
         raise UsageError(
-            f"--weights {text!r} are not two numbers", "Write them as SEMANTIC:KEYWORD, for example 2:1."
+            f"--weights must be two numbers, not {text!r}", "Write them as SEMANTIC:KEYWORD, for example 2:1."
         ) from None
 
 

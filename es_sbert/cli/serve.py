@@ -27,10 +27,12 @@ _listen_options = option_group(
     click.option(
         "--host",
         default="127.0.0.1",
-        help="Address to listen on. Any other than the default opens the gateway to other machines.",
+        help="Address to listen on. An address other than the default opens the gateway to other machines.",
     ),
     click.option("--port", type=click.IntRange(0, 65_535), default=9280, help="TCP port."),
-    click.option("--tls-certificate", "certificate", type=shared.FILE_TYPE, help="PEM file, to serve https."),
+    click.option(
+        "--tls-certificate", "certificate", type=shared.FILE_TYPE, help="PEM file of the certificate, for HTTPS."
+    ),
     click.option("--tls-key", "key", type=shared.FILE_TYPE, help="PEM file of the certificate's key."),
     click.option(
         "--own-prefix",
@@ -38,8 +40,8 @@ _listen_options = option_group(
         default="",
         show_default=False,
         metavar="PATH",
-        help="Path prefix of the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), if an index "
-        "has such a name.",
+        help="Path prefix of the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), for clusters with an "
+        "index of such a name.",
     ),
     click.option(
         "--cors-origin",
@@ -53,7 +55,7 @@ _listen_options = option_group(
         "allowed_hosts",
         multiple=True,
         metavar="HOST",
-        help="Accept only requests to this host name (421 for others), against DNS rebinding. May be given several "
+        help="Accept only requests to this host name (421 for others), to prevent DNS rebinding. May be given several "
         "times.  [default: any]",
     ),
     click.option(
@@ -73,7 +75,7 @@ _semantic_options = option_group(
         help='Name of the field that semantic queries search: semantic: "how do plants make energy".',
     ),
     click.option(
-        "-k", "k", type=click.IntRange(1, 10_000), default=100, help="Documents that a semantic query returns."
+        "-k", "k", type=click.IntRange(1, 10_000), default=100, help="Number of documents per semantic query."
     ),
     click.option(
         "--min-cosine",
@@ -91,7 +93,7 @@ _semantic_options = option_group(
     click.option(
         "--semantic-weight",
         type=shared.FiniteFloatRange(0, min_open=True),
-        help="What a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]",
+        help="Score that a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]",
     ),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
     click.option(
@@ -105,14 +107,14 @@ _semantic_options = option_group(
         "--hide-vectors",
         type=click.Choice(["auto", "always", "never"]),
         default="auto",
-        help="Leave vectors and their metadata out of the hits of searches that do not ask for them. auto: only if "
-        "a document that is written back without them gets them again.",
+        help="Leave vectors and their metadata out of hits, unless the search asks for them. auto: only if a document "
+        "that is written back without them gets them again.",
     ),
 )
 
 
 class _MebibyteRange(click.IntRange):
-    """A positive number of mebibytes, as bytes."""
+    """A positive number of mebibytes, converted to bytes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         return int(super().convert(value, param, ctx)) << 20
@@ -131,44 +133,46 @@ def _limit_option(
     type: click.ParamType[Any] = _POSITIVE,
     metavar: str | None = None,
 ) -> Callable[[shared.F], shared.F]:
-    """An option for a field of `Limits`."""
+    """Return an option for a field of `Limits`."""
     return click.option(flag, field, type=type, default=default, metavar=metavar, help=help)
 
 
 _limit_options = option_group(
     "Limits",
-    _limit_option("--max-body", "body_bytes", "Largest body of a request.", 100, _MEBIBYTES, "MIB"),
+    _limit_option("--max-body", "body_bytes", "Maximum size of a request body.", 100, _MEBIBYTES, "MIB"),
     _limit_option(
         "--max-search",
         "search_bytes",
-        "Largest search request that is read for semantic queries.",
+        "Maximum size of a search request that is read for semantic queries.",
         10,
         _MEBIBYTES,
         "MIB",
     ),
     _limit_option(
-        "--max-bulk-actions", "bulk_actions", "Actions of one bulk request; more are refused (413).", 250_000
+        "--max-bulk-actions", "bulk_actions", "Maximum actions of one bulk request; more are refused (413).", 250_000
     ),
-    _limit_option("--max-semantic-queries", "semantic_queries", "Semantic queries of one request.", 256),
+    _limit_option("--max-semantic-queries", "semantic_queries", "Maximum semantic queries of one request.", 256),
     _limit_option(
-        "--max-semantic-texts", "semantic_texts", "Different texts that one search request has embedded.", 256
+        "--max-semantic-texts", "semantic_texts", "Maximum distinct texts to embed for one search request.", 256
     ),
-    _limit_option("--max-semantic-bytes", "semantic_text_bytes", "Bytes of the texts of one search request.", 262_144),
+    _limit_option(
+        "--max-semantic-bytes", "semantic_text_bytes", "Maximum bytes of these texts of one search request.", 262_144
+    ),
     _limit_option(
         "--max-requests",
         "concurrency",
-        "Concurrent requests; more are refused (429). A request counts once its body is complete.",
+        "Maximum concurrent requests; more are refused (429). A request counts once its body is complete.",
         512,
     ),
     _limit_option(
         "--max-connections",
         "connections",
-        "Open connections; more are refused (429).  [default: what the limit of open files allows, at most 10000]",
+        "Maximum open connections; more are refused (429).  [default: what the open file limit allows, at most 10000]",
     ),
     _limit_option(
         "--max-connections-per-client",
         "client_connections",
-        "Open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
+        "Maximum open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
         "whose address all callers share.",
         1024,
     ),
@@ -183,7 +187,7 @@ _limit_options = option_group(
     _limit_option(
         "--body-timeout",
         "body_seconds",
-        "How long the gateway waits for the body of a request (408).",
+        "Maximum time to wait for the body of a request (408).",
         600.0,
         _SECONDS,
         "SECONDS",
@@ -196,12 +200,12 @@ _limit_options = option_group(
         metavar="BYTES",
     ),
     _limit_option(
-        "--answer-timeout", "answer_seconds", "How long the engine may take to answer.", 3600.0, _SECONDS, "SECONDS"
+        "--answer-timeout", "answer_seconds", "Maximum time for the engine to respond.", 3600.0, _SECONDS, "SECONDS"
     ),
     _limit_option(
         "--health-timeout",
         "health_seconds",
-        "How long a node may take to answer a health request. Two are sent if a request is unanswered for 5 seconds; a "
+        "Maximum time for a node to answer a health request. Two are sent if a request is unanswered for 5 seconds; a "
         "node that answers neither counts as stopped.",
         3.0,
         _SECONDS,
@@ -232,14 +236,14 @@ _model_options = option_group(
         "in_memory",
         type=click.IntRange(1),
         default=2,
-        help="Models kept loaded; the least recently used is dropped.",
+        help="Maximum models kept in memory; the least recently used one is unloaded.",
     ),
     click.option(
         "--download-models",
         "download",
         is_flag=True,
-        help="Download models that only an index names from the hub. Anyone who may write an index then chooses "
-        "what is downloaded.",
+        help="Download models from the hub even if only an index names them. Anyone who may write an index then "
+        "chooses what is downloaded.",
     ),
 )
 _key_and_log_options = option_group(
@@ -262,8 +266,8 @@ _key_and_log_options = option_group(
     click.option(
         "--search-log-key-file",
         type=shared.FILE_TYPE,
-        help="With --search-log: file with the key of the hashes of query texts, 16 to 64 bytes. Give all gateways the "
-        "same, so that equal queries are counted together.  [default: a new key at every start]",
+        help="With --search-log: file with the key for hashing query texts, 16 to 64 bytes. Use the same key for all "
+        "gateways, so that equal queries are counted together.  [default: a new key at every start]",
     ),
     click.option(
         "--log-queries", is_flag=True, help="With --search-log: also log the query texts, not only their keyed hashes."
@@ -300,10 +304,10 @@ _SEARCH_LOG_FLAGS = {
 
 
 def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
-    """The options of one call as settings; most have the names of the settings' fields.
+    """Convert the options of one call to settings; most have the names of the settings' fields.
 
     Raises:
-        UsageError: options that contradict each other, or a secret that cannot be read.
+        UsageError: options conflict, or a secret cannot be read.
     """
     from pydantic import SecretStr
 
@@ -330,7 +334,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
             policy, gateway=gateway, index=options["search_log"], clicks=options["log_clicks"]
         )
     elif flag := next((flag for name, flag in _SEARCH_LOG_FLAGS.items() if options[name]), None):
-        raise UsageError(f"{flag} configures the search log, but there is none", "Give --search-log NAME too.")
+        raise UsageError(f"{flag} requires --search-log", "Add --search-log NAME.")
     return settings.GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,
@@ -344,16 +348,18 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
 
 
 def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
-    """NAME=MODEL → name → model.
+    """Convert pairs of the form NAME=MODEL to a dictionary: name → model.
 
     Raises:
-        UsageError: not of that form, or a name given twice.
+        UsageError: a pair is not of that form, or a name is used twice.
     """
     aliases: dict[str, str] = {}
     for pair in pairs:
         name, _, model = pair.partition("=")
         if not name or not model:
-            raise UsageError(f"--model-alias {pair!r} is not NAME=MODEL", "Write text-embedding-3-small=my-model.")
+            raise UsageError(
+                f"--model-alias must be NAME=MODEL, not {pair!r}", "Example: text-embedding-3-small=my-model."
+            )
         if name in aliases:
             raise UsageError(f"--model-alias {name} is given twice", "Leave one of the two out.")
         aliases[name] = model
@@ -361,7 +367,7 @@ def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def serving_modes(settings: GatewaySettings) -> dict[str, str]:
-    """Name → mode of the gateway or address of one of its pages, for the lines printed at the start."""
+    """Return the lines to print at the start: name → mode of the gateway, or address of one of its pages."""
     listen, semantic, log, prefix = settings.listen, settings.semantic, settings.search_log, settings.listen.path_prefix
     field, models = semantic.virtual_field, ", ".join(settings.models.public_names)
     key = " (with a key)"
@@ -404,7 +410,7 @@ def serve(**options: Any) -> int:
     raise_open_file_limit()
     tune_interpreter()
     settings = gateway_settings(options)
-    # An engine that does not answer yet may start later.
+    # Accept an engine that does not answer yet: it may start later.
     wait = settings.limits.connect_seconds
     refuse_old_engine([replace(address, timeout=wait) for address in parse_addresses(settings.upstream)])
 

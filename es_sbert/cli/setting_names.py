@@ -13,7 +13,7 @@ from typing import Any
 
 from es_sbert.messages import escape_unprintable
 
-# Settings that messages name and whose option is `--` and the name with dashes.
+# Settings that messages name and whose option is `--` followed by the name with dashes.
 _SAME_NAME = frozenset({
     "accept_disagreement", "backend", "baseline", "block_writes", "ca_certs", "card", "columns", "data", "database",
     "database_file", "date_field", "dead_letters", "decimal", "delimiter", "device", "dimensions", "documents",
@@ -52,7 +52,7 @@ _OTHER_NAME = {
 # Settings with several values whose option takes them in one value, separated by commas.
 _IN_ONE_VALUE = frozenset({"types", "variants"})
 
-# Settings of a yes or no whose option has a form with --no-.
+# Boolean settings whose option has a form with --no-.
 _WITH_NO = frozenset({"block_writes"})
 
 # A setting alone or with a value; a quoted value may hold backticks.
@@ -60,14 +60,14 @@ _SETTING = re.compile(r"""`([a-z][a-z0-9_]*)(?:=("(?:[^"\\]|\\.)*"|[^`"]*|[\[{][
 
 
 def option_of(setting: str) -> str | None:
-    """`--device` for `device`; None if the name is not a setting with an option."""
+    """Return the option of a setting, such as `--device` for `device`; None if it has no option."""
     if setting in _SAME_NAME:
         return f"--{setting.replace('_', '-')}"
     return _OTHER_NAME.get(setting)
 
 
 def known_settings() -> list[str]:
-    """All settings that have an option here."""
+    """Return the names of all settings that have a command-line option."""
     return sorted(_SAME_NAME | _OTHER_NAME.keys())
 
 
@@ -82,7 +82,7 @@ _SENTENCES = frozenset({"message", "notes", "problem", "reason", "remedy", "stop
 
 
 def with_options(report: Any) -> Any:
-    """A value that can be turned into JSON, with `as_options` applied to the library's sentences in it."""
+    """Apply `as_options` to the library's sentences in a value that can be converted to JSON."""
     if isinstance(report, dict):
         return {
             key: _sentences_with_options(value) if key in _SENTENCES else with_options(value)

@@ -117,7 +117,7 @@ def train(recipe: str, output: Path | None, check: bool, as_json: bool, **option
             )
         return
     if output is None:
-        raise UsageError("no output folder was given", "Name a folder for the trained model: -o FOLDER")
+        raise UsageError("an output folder is required", "Set a folder for the trained model: -o FOLDER")
     began = time.monotonic()
     run_options = select_options(options, ("device", "resume", "keep_checkpoints"))
     trained = training.train(settings, output, data_folder=folder, report=print_message, engine=engine, **run_options)
@@ -141,7 +141,7 @@ def _train_result_json(trained: TrainingResult) -> dict[str, Any]:
 
 
 def train_summary(trained: TrainingResult, seconds: float) -> str:
-    """Human-readable summary of a run: one line for each stage, the test scores, the folder."""
+    """Format a summary of a run: one line for each stage, the test scores, the folder."""
     lines = []
     for stage in trained.stages:
         best = ""
@@ -158,7 +158,7 @@ def train_summary(trained: TrainingResult, seconds: float) -> str:
 
 
 def _score_gain(name: str, start: float | None, trained: float) -> str:
-    """`dev accuracy × 100: 81.20 → 86.10 (+4.90)`."""
+    """Format a score and its gain: `dev accuracy × 100: 81.20 → 86.10 (+4.90)`."""
     from es_sbert.evaluation.significance import shown_difference
 
     if start is None:

@@ -39,10 +39,10 @@ def load_dashboard_objects(
     time_field: str | None = None,
     listed: Sequence[Json] | None = None,
 ) -> list[SavedObject]:
-    """The views, the saved search and the dashboard of an index. The first object is the view to search in.
+    """Build the views, the saved search and the dashboard of an index. The first object is the view to search in.
 
     Args:
-        fields: Its vector fields, at least one.
+        fields: Vector fields of the index, at least one.
         reports: The view of the loads' reports; None if there are no reports.
         alias_target: The index that `index` points to if it is an alias, because loads may have used either name.
         time_field: Date field of the view to search in; None shows documents of any time.
@@ -78,7 +78,7 @@ def load_dashboard_objects(
 
 
 def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
-    """The fields that are embedded, then the metadata of their vectors."""
+    """List the fields that are embedded, then the metadata of their vectors."""
     texts = [name for meta in fields.values() if meta.text for name in TextTemplate.parse(meta.text).fields]
     members = ("tokens", "truncated", "embedded_at", "fingerprint")
     metadata = [f"{document_meta_field(field)}.{member}" for field in fields for member in members]
@@ -86,7 +86,7 @@ def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
 
 
 def reports_view(product: DashboardProduct, name: str, listed: Sequence[Json] | None = None) -> SavedObject:
-    """The view of the reports that `es-sbert ingest --report-index NAME` writes.
+    """Build the view of the reports that `es-sbert ingest --report-index NAME` writes.
 
     Args:
         listed: See `load_dashboard_objects`.
@@ -99,7 +99,7 @@ def reports_view(product: DashboardProduct, name: str, listed: Sequence[Json] | 
 def search_dashboard_objects(
     product: DashboardProduct, pattern: str, listed: Sequence[Json] | None = None
 ) -> list[SavedObject]:
-    """The view of a gateway's log and the dashboard over it.
+    """Build the view of a gateway's log, and the dashboard of its searches.
 
     Args:
         pattern: Index pattern of all months of the log.
@@ -122,7 +122,7 @@ class SavedObjectSet:
     Attributes:
         product: The product.
         objects: The objects, each after those that it needs.
-        notes: What was left out, and how to get it.
+        notes: Parts that were left out, and how to get them.
         view: The data view of the index, in which users search.
         uncalibrated: Vector fields without a minimum cosine.
     """
@@ -146,8 +146,8 @@ def build_saved_objects(
         time_field: Date field of the data view to search in; None for a view without one.
 
     Raises:
-        IndexMissing: no such index.
-        IndexMismatch: the index has no vector field that es-sbert fills, or no date field of that name.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the index has no vector field that es-sbert fills, or no date field named `time_field`.
         UsageError: a name is invalid.
         EngineError: the engine failed.
     """
@@ -165,7 +165,7 @@ def build_saved_objects(
         )
 
     def listed(pattern: str) -> list[Json] | None:
-        # Kibana requests the fields itself and does not keep them.
+        # List the fields only for OpenSearch Dashboards: Kibana requests them itself and does not keep them.
         return view_fields(engine.field_capabilities(pattern)) if product is DashboardProduct.DASHBOARDS else None
 
     months = monthly_index_pattern(check_index_name(searches))
@@ -192,7 +192,7 @@ def build_saved_objects(
 
 
 def _missing_reason(engine: Engine, pattern: str) -> str:
-    """Why an index of such a name is missing; empty if there is one."""
+    """Return the reason why no index matches a pattern; empty if one does."""
     try:
         found = engine.request_api(f"/_resolve/index/{pattern}")
     except AccessDenied:

@@ -37,10 +37,10 @@ class KibanaSettings(EngineSettings):
 
     @classmethod
     def with_engine_credentials(cls, engine: EngineSettings, **given: object) -> KibanaSettings:
-        """Settings with the engine's credentials if there are no others.
+        """Create settings; without credentials of their own, they have those of the engine.
 
         Raises:
-            UsageError: contradictory credentials, or an address without a scheme.
+            UsageError: the credentials contradict each other, or the address has no scheme.
         """
         own = cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         if any(getattr(own, name) is not None for name in _CREDENTIAL_SETTINGS):
@@ -50,15 +50,15 @@ class KibanaSettings(EngineSettings):
 
 
 def kibana_address(settings: KibanaSettings) -> Address:
-    """The address with everything that a client needs.
+    """Convert settings to an address with everything that a client needs.
 
     Raises:
-        UsageError: the URL is missing, there are two kinds of credentials, the CA file cannot be read, or a fingerprint
-            is given.
+        UsageError: the URL is missing, there are two kinds of credentials, the CA file cannot be read, or a certificate
+            fingerprint is set.
     """
     if settings.fingerprint is not None:
-        reason = "a fingerprint cannot replace the certificate authority of Kibana or OpenSearch Dashboards"
-        raise UsageError(reason, "Set `kibana_ca_certs` to the authority that signed its certificate.")
+        reason = "a certificate fingerprint is not supported for Kibana or OpenSearch Dashboards"
+        raise UsageError(reason, "Set `kibana_ca_certs` to the file of the CA that signed its certificate.")
     return parse_address(settings)
 
 
@@ -83,7 +83,7 @@ _OBJECT_REMEDIES = {
 
 
 def import_error(status: int, body: Any, *, product: DashboardProduct, url: str) -> EsSbertError:
-    """The error for a response other than 200.
+    """Make the error for a response other than 200.
 
     Args:
         body: The response, parsed if it was JSON.
@@ -104,13 +104,13 @@ def import_error(status: int, body: Any, *, product: DashboardProduct, url: str)
         )
         return AccessDenied(f"{product.label} at {url} does not allow the import: {reason}", f"Give the user {rights}.")
     remedy = _STATUS_REMEDIES.get(status, "The message above comes from the server; its log has details.")
-    return RequestFailed(f"{product.label} at {url} answered the import with {status}: {reason}", remedy, status)
+    return RequestFailed(f"{product.label} at {url} responded to the import with {status}: {reason}", remedy, status)
 
 
 def object_import_error(
     body: Json, objects: Sequence[SavedObject], *, product: DashboardProduct, url: str
 ) -> RequestFailed:
-    """The error for an import that failed completely or in part.
+    """Make the error for an import that failed completely or in part.
 
     Args:
         body: The response: `success` is false and `errors` names each object with its error.
@@ -148,7 +148,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class IfExists(StrEnum):
-    """What to do with objects that already exist."""
+    """Handling of objects that already exist."""
 
     REPLACE = "replace"
     FAIL = "fail"
@@ -204,12 +204,12 @@ def import_saved_objects(
         place: The server.
         product: The product that the objects were made for; the server must be of this product.
         objects: The objects, including all objects that they need.
-        if_there: What to do with existing objects that have the same ids.
+        if_there: Handling of existing objects that have the same ids.
         default_view: The data view to make the default if there is no default; None to leave it unset. Discover and the
-            list of data views open with it. If it cannot be set, the result has a note.
+            list of data views open with the default. If it cannot be set, the result has a note.
 
     Raises:
-        UsageError: a space or a tenant is given, but the product has none.
+        UsageError: a space or a tenant is set, but the product does not have them.
         EngineUnreachable: the server does not respond.
         AccessDenied: the server returns 401, 403 or a login page.
         UnsupportedEngine: the server is not of this product.
@@ -229,7 +229,7 @@ def import_saved_objects(
         if answer.status_code != 200:
             raise import_error(answer.status_code, body, product=product, url=place.url)
         if not isinstance(body, dict) or "success" not in body:
-            remedy = f"Check that {product.label} itself responds there, not a proxy."
+            remedy = f"Check that {product.label} itself responds at this address, not a proxy."
             raise UnsupportedEngine(f"{place.url} did not return the result of an import", remedy)
         if not body["success"]:
             raise object_import_error(body, objects, product=product, url=place.url)
@@ -259,7 +259,7 @@ _DEFAULT_VIEW_APIS = {
 def _set_default_view(
     client: httpx.Client, place: DashboardServer, product: DashboardProduct, title: str, identity: str
 ) -> list[str]:
-    """Make a data view the default one if there is no default; return notes about it."""
+    """Make a data view the default if there is none; return notes about it."""
     read_path, write_path, member = _DEFAULT_VIEW_APIS[product]
     try:
         answer = _send(client, place, "GET", read_path)
@@ -315,7 +315,7 @@ def _send(client: httpx.Client, place: DashboardServer, method: str, path: str, 
     if answer.status_code in _REDIRECTS:
         raise AccessDenied(
             f"{place.url} redirects {method} {path} to {answer.headers.get('location', 'another page')}",
-            "Give credentials, and the address with its base path (server.basePath), as a browser shows it after "
+            "Set credentials, and the address with its base path (server.basePath), as a browser shows it after "
             "signing in.",
         )
     if answer.status_code in (502, 504):
@@ -332,7 +332,7 @@ def _response_body(answer: httpx.Response) -> Any:
 
 
 def _dashboard_urls(place: DashboardServer, objects: Sequence[SavedObject], moved: Mapping[str, str]) -> dict[str, str]:
-    # Without it, the dashboard is looked up in the tenant that the user selected last.
+    # Name the tenant: otherwise, the dashboard is looked up in the tenant that the user selected last.
     tenant = "" if place.tenant is None else f"?security_tenant={quote(place.tenant, safe='')}"
     return {
         saved.title: f"{place.url}/app/dashboards{tenant}#/view/{moved.get(saved.id, saved.id)}"

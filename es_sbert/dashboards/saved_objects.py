@@ -40,7 +40,7 @@ class DashboardProduct(StrEnum):
 
     @classmethod
     def from_engine_type(cls, engine_type: EngineType) -> DashboardProduct:
-        """The product for an engine."""
+        """Return the product that belongs to an engine."""
         return cls.KIBANA if engine_type is EngineType.ELASTICSEARCH else cls.DASHBOARDS
 
     @property
@@ -70,11 +70,11 @@ class SavedObject:
         return str(self.attributes.get("name") or self.attributes["title"])
 
     def reference(self, name: str) -> Json:
-        """A reference to this object, for an object that calls it `name`."""
+        """Return a saved-object reference to this object, with the name that the referring object uses for it."""
         return {"name": name, "type": self.type, "id": self.id}
 
     def as_json(self, product: DashboardProduct) -> Json:
-        """The object as in a line of an export."""
+        """Convert the object to the content of a line of an export."""
         plain = {"type": self.type, "id": self.id, "attributes": self.attributes, "references": self.references}
         if product is DashboardProduct.KIBANA:
             of_type = _KIBANA_TYPE_VERSIONS[self.type]
@@ -84,28 +84,28 @@ class SavedObject:
 
 
 def stable_id(*names: str) -> str:
-    """An id derived from what the object shows, e.g. the index and `tokens`."""
+    """Derive an id from the names of what the object shows, e.g. the index and `tokens`."""
     return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
 
 
 def to_ndjson(objects: Iterable[SavedObject], product: DashboardProduct) -> bytes:
-    """The objects as a file to import, one per line."""
+    """Format the objects as a file to import, one per line."""
     return b"".join(orjson.dumps(saved.as_json(product)) + b"\n" for saved in objects)
 
 
 def json_string(value: object) -> str:
-    """A value as a JSON string, as saved objects keep their inner state."""
+    """Encode a value as a JSON string: saved objects keep their inner state in this form."""
     return orjson.dumps(value).decode()
 
 
 def read_template(name: str, **values: str) -> Any:
-    """The template `templates/NAME.json`, with each `$name` in it replaced by its value."""
+    """Read the template `templates/NAME.json`, and replace each `$name` in it by its value."""
     text = (resources.files(__package__) / "templates" / f"{name}.json").read_text(encoding="utf-8")
     return orjson.loads(Template(text).substitute({key: json_string(value)[1:-1] for key, value in values.items()}))
 
 
 def _search_source(query: str = "", **index: str) -> Json:
-    """`kibanaSavedObjectMeta` of an object; the query is in Lucene's syntax, which both products pass on unchanged."""
+    """Build `kibanaSavedObjectMeta` of an object; the query has Lucene's syntax, which both products pass on as is."""
     language = "lucene" if query else "kuery"
     source = {"query": {"query": query, "language": language}, "filter": []}
     return {"searchSourceJSON": json_string(source | index)}
@@ -126,17 +126,17 @@ def data_view(
     hidden: Sequence[str] = (),
     fields: Sequence[Json] | None = None,
 ) -> SavedObject:
-    """A data view.
+    """Create a data view.
 
     Args:
         pattern: Index, alias or pattern.
-        name: Its name in Kibana; OpenSearch Dashboards shows the pattern.
+        name: Name of the view in Kibana; OpenSearch Dashboards shows the pattern.
         time_field: Field of the time picker; None shows documents of any time.
         key: Part of the id of an additional view of the pattern; None for the view that users search in.
         formats: Field → format of its values.
         hidden: Fields that are neither fetched nor shown; `*` is allowed.
-        fields: Its fields, which only OpenSearch Dashboards keeps (`view_fields`); None lets it request and save them
-            when the view is opened.
+        fields: Fields of the view, which only OpenSearch Dashboards keeps (`view_fields`); None lets it request and
+            save them when the view is opened.
     """
     attributes: Json = {
         "title": pattern,
@@ -146,11 +146,11 @@ def data_view(
     if time_field is not None:
         attributes["timeFieldName"] = time_field
     if product is DashboardProduct.KIBANA:
-        # In Kibana, it is not an error if the index does not exist yet.
+        # Let Kibana open the view without an error if the index does not exist yet.
         attributes |= {"name": name, "allowNoIndex": True}
     else:
         if key is not None:
-            # Views have no names there, so the pattern must tell them apart. Its second part does not match any index.
+            # Views have no names there, so the pattern must distinguish them. Its second part does not match any index.
             attributes["title"] = f"{pattern},*_by_{time_field}" if time_field else f"{pattern},*_at_any_time"
         if fields is not None:
             attributes["fields"] = json_string(list(fields))
@@ -158,7 +158,7 @@ def data_view(
 
 
 def vector_patterns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
-    """Patterns that hide the vectors: the field, and the fields inside it if it holds passages."""
+    """Return patterns that hide the vectors: the field, and the fields inside it if it holds passages."""
     return [
         pattern
         for name, meta in fields.items()
@@ -167,7 +167,7 @@ def vector_patterns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
 
 
 def vector_formats(fields: Mapping[str, VectorFieldMeta]) -> dict[str, Json]:
-    """Field formats of the vectors' metadata: a model's name instead of its fingerprint."""
+    """Return field formats for the vectors' metadata: a model's name instead of its fingerprint."""
     formats: dict[str, Json] = {}
     for name, meta in fields.items():
         meta_field = document_meta_field(name)
@@ -181,12 +181,12 @@ def vector_formats(fields: Mapping[str, VectorFieldMeta]) -> dict[str, Json]:
 def saved_search(
     product: DashboardProduct, view: SavedObject, title: str, description: str, columns: Sequence[str]
 ) -> SavedObject:
-    """A saved search that shows documents as a table, the best hit first unless the user sorts it."""
+    """Create a saved search that shows documents as a table, the best hit first unless the user sorts it."""
     attributes: Json = {
         "title": title,
         "description": description,
         "columns": ["_score", *columns],
-        # In a view with a time field, both products would otherwise sort by that field.
+        # Sort by score: in a view with a time field, both products would otherwise sort by that field.
         "sort": [["_score", "desc"]],
         "kibanaSavedObjectMeta": _search_source(indexRefName=INDEX_REFERENCE),
     }
@@ -213,10 +213,10 @@ class DashboardPanel:
 
 
 def template_panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[DashboardPanel]:
-    """The panels of a template.
+    """Read the panels of a template.
 
     Args:
-        name: `NAME_panels.json` in the folder of templates.
+        name: Name of the template: the panels are in `NAME_panels.json` in the template folder.
         views: Name of a data view in the template → the view.
         values: Values that replace `$name` in the template.
     """
@@ -227,7 +227,7 @@ def template_panels(name: str, views: Mapping[str, SavedObject], **values: str) 
 
 
 def _visualization(view: SavedObject, panel: Json) -> SavedObject:
-    """A visualization built from aggregations, which both products support (unlike Lens)."""
+    """Create a visualization from aggregations, which both products support (unlike Lens)."""
     title, kind = panel["title"], panel["type"]
     # The first metric gets the id 1, by which `terms` are ordered.
     placed = [*({"schema": "metric"} | metric for metric in panel["metrics"]), *panel["buckets"]]
@@ -278,11 +278,11 @@ _PANEL_VERSIONS = {DashboardProduct.KIBANA: "8.9.0", DashboardProduct.DASHBOARDS
 def dashboard(
     product: DashboardProduct, title: str, description: str, panels: Sequence[DashboardPanel], *, key: str, since: str
 ) -> SavedObject:
-    """A dashboard with panels from left to right, row by row.
+    """Create a dashboard with panels from left to right, row by row.
 
     Args:
-        key: The name that its id is derived from.
-        since: Beginning of the time range that it shows at first, e.g. `now-7d`.
+        key: The name that the dashboard's id is derived from.
+        since: Beginning of the time range that the dashboard shows at first, e.g. `now-7d`.
     """
     placed, references, version = [], [], _PANEL_VERSIONS[product]
     for number, (panel, position) in enumerate(zip(panels, _grid_positions(panels), strict=True), 1):

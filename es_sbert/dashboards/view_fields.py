@@ -1,4 +1,4 @@
-"""The fields of a data view, as OpenSearch Dashboards keeps them in the saved object.
+"""Build the fields of a data view, as OpenSearch Dashboards keeps them in the saved object.
 
 Without them, each panel of a dashboard asks for the fields and saves them in the data view when it is opened. Saving
 fails for all but one of the panels (409), and for users who may only read. Kibana does not keep fields.
@@ -55,7 +55,7 @@ def is_date_field(capabilities: Mapping[str, Any], name: str) -> bool:
 
 
 def view_fields(capabilities: Mapping[str, Any]) -> list[Json]:
-    """The fields of a data view, sorted by name.
+    """Build the fields of a data view, sorted by name.
 
     Args:
         capabilities: Member `fields` of a `_field_caps` response.
@@ -76,7 +76,7 @@ def view_fields(capabilities: Mapping[str, Any]) -> list[Json]:
 
 
 def _field(name: str, by_type: Mapping[str, Any]) -> Json:
-    """A field with its type in OpenSearch Dashboards; `conflict` if its types in several indices differ."""
+    """Describe a field, with its type in OpenSearch Dashboards; `conflict` if its types differ between indices."""
     types = list(by_type)
     kinds = list(dict.fromkeys(_TYPE_BY_ENGINE_TYPE.get(each, "unknown") for each in types))
     searchable, aggregatable = (_has_capability(by_type, each) for each in ("searchable", "aggregatable"))
@@ -102,7 +102,7 @@ def _has_capability(by_type: Mapping[str, Any], name: str) -> bool:
 
 
 def _sub_type(name: str, fields: Mapping[str, Json]) -> Json:
-    """The `subType` of a field with a dot in its name: part of another field, of nested objects, or of both."""
+    """Return the `subType` of a field with a dot in its name: part of another field, of nested objects, or of both."""
     parts = name.split(".")
     parents = [fields.get(".".join(parts[:count])) for count in range(len(parts) - 1, 0, -1)]
     sub_type: Json = {}

@@ -1,6 +1,6 @@
-"""Choose a minimum cosine: how many relevant and unrelated documents each value keeps.
+"""Choose a minimum cosine, from the shares of relevant and unrelated documents that each value keeps.
 
-Pure functions from cosines to a table, a recommendation and a report. `index_calibration` reads the index.
+The functions here compute a table, a recommendation and a report from cosines; `index_calibration` reads the index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CalibrationReport:
     Attributes:
         index, field, model: The index and the field that are searched, and the model of the field.
         documents: Number of documents with a vector.
-        sample: Number of documents that are used as unrelated ones.
+        sample: Number of documents that serve as unrelated documents.
         queries: Number of queries.
         labelled: Whether the queries are labeled.
         kinds, left_out: See `CalibrationQueries`.
@@ -66,9 +66,9 @@ class CalibrationReport:
 
 Counts = NDArray[np.int64]
 
-# All values that are considered, in steps of 0.01, because cosines are not more accurate. *Shape:* (thresholds,).
+# Candidate thresholds, in steps of 0.01: a finer grid would not be meaningful. *Shape:* (thresholds,).
 COSINE_GRID: Doubles = np.arange(-100, 100) / 100
-# A value with a larger share of unrelated documents above it does not separate them from relevant ones.
+# If more than this share of unrelated documents reach a value, it does not separate them from relevant ones.
 MAX_UNRELATED_SHARE = 0.05
 # Cosines in memory at a time.
 _BLOCK_COSINES = 4_000_000
@@ -109,7 +109,7 @@ class CosineSample:
     nearest: Sequence[NearestHits]
 
     def of(self, queries: Sequence[int]) -> CosineSample:
-        """The cosines of some of the queries, by their positions."""
+        """Select the cosines of some queries, by their positions."""
         return CosineSample(
             [self.relevant[place] for place in queries],
             self.passed[list(queries)],
@@ -198,17 +198,17 @@ def calibrate(sample: CosineSample, keep: float, max_unrelated: float | None = N
 
 
 def _first_place(rows: Sequence[ThresholdRow], suits: Callable[[ThresholdRow], bool]) -> int:
-    """The position of the first row that meets the condition; the last position if none does."""
+    """Find the position of the first row that meets the condition; the last position if none does."""
     return next((place for place, row in enumerate(rows) if suits(row)), len(rows) - 1)
 
 
 def row_at(sample: CosineSample, min_cosine: float) -> ThresholdRow:
-    """The effect of one value of the grid."""
+    """Measure the effect of one value of the grid."""
     return _threshold_rows(sample)[round(100 * min_cosine) + 100]
 
 
 def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
-    """The effect of each value of the grid."""
+    """Measure the effect of each value of the grid."""
     kept = np.stack([_count_reaching(cosines) / len(cosines) for cosines in sample.relevant])  # (queries, thresholds)
     relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
     some = sample.compared > 0
@@ -230,10 +230,10 @@ def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
 
 
 def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
-    """Positions of the rows to show, `best` included.
+    """Choose the rows to show, `best` included; return their positions.
 
-    They range from the last value that half of the unrelated documents reach to the last one that any relevant document
-    reaches.
+    The rows range from the last value that half of the unrelated documents reach to the last one that any relevant
+    document reaches.
     """
     first = min(best, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
     last = max(place for place, row in enumerate(rows) if row.recall.mean > 0)
@@ -243,7 +243,7 @@ def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
 
 
 def _count_reaching(cosines: Doubles) -> Counts:
-    """Number of cosines that reach each value of the grid. *Shape:* ``(thresholds,)``."""
+    """Count the cosines that reach each value of the grid. *Shape:* ``(thresholds,)``."""
     below: Counts = np.searchsorted(np.sort(cosines), COSINE_GRID, side="left").astype(np.int64)
     return len(cosines) - below
 
@@ -272,7 +272,7 @@ def count_unrelated(
 
 
 def calibration_lines(report: CalibrationReport) -> list[str]:
-    """The report as lines: the measured data, a table of values, the recommendation, and commands that apply it."""
+    """Format the report as lines: the measured data, a table of values, the recommendation, commands that apply it."""
     recommended = report.calibration.recommended
     lines = [
         f"{report.index}.{report.field}: {pluralize(report.documents, 'document')} with vectors of "
@@ -326,7 +326,7 @@ def _format_row(row: ThresholdRow, labelled: bool) -> str:
 def _recommendation_line(report: CalibrationReport) -> str:
     recommended, row = report.calibration.recommended, report.calibration.recommended.row
     interval = (
-        f"at most {recommended.high:.2f}; for a lower end, give more queries"
+        f"at most {recommended.high:.2f}; for a lower end, use more queries"
         if recommended.low is None
         else f"{recommended.low:.2f}–{recommended.high:.2f}"
     )

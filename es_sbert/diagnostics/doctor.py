@@ -54,14 +54,14 @@ def check_encoder(
     """Open the model and embed a sentence with it.
 
     Args:
-        name: The model; None for that of the field, or the default model.
+        name: The model; None for the model of the field, or the default model.
         options: The options of the encoder.
         field: The field whose model to use, or None.
 
     Returns:
-        The encoder that ran, or None if none did, and the findings.
+        The description of the encoder, or None if it did not run, and the findings.
     """
-    forget_hashes()  # damage to a file that was not rewritten is only noticed if the file is read again
+    forget_hashes()  # read all files again, to notice damage to a file that was not rewritten
     try:
         if field is None:
             opened = Encoder(name, kind="query", **options)
@@ -78,7 +78,7 @@ def check_encoder(
 def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
     length = float(np.linalg.norm(vectors[0]))
     if abs(length - 1) > 1e-3:
-        message = f"{info.model} gives a vector of length {length:.4f}, not 1"
+        message = f"{info.model} returned a vector of length {length:.4f}, not 1"
         yield failure("model", message, "Export it again: `es-sbert export`.")
     else:
         read = f"{info.dimensions} dimensions, reads {info.max_tokens} tokens"
@@ -96,7 +96,7 @@ def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
 
 
 def _best_speeds(fingerprint: str) -> dict[str, float]:
-    """Texts per second of each variant of a model that was measured on this machine, the fastest first."""
+    """Read the texts per second of each variant of a model that was measured on this machine, the fastest first."""
     speeds: dict[str, float] = {}
     for measurement in sorted(read_tuning(fingerprint).measured, key=lambda one: -one.texts_per_second):
         speeds.setdefault(measurement.variant, measurement.texts_per_second)
@@ -110,9 +110,9 @@ class CudaState:
     Attributes:
         packages: Installed packages of onnxruntime.
         version: Version of the onnxruntime that is imported.
-        major: The CUDA major version that it was built for; None if it has no CUDA provider.
+        major: The CUDA major version that onnxruntime was built for; None if it has no CUDA provider.
         driver: The NVIDIA driver, or None.
-        problem: Why the CUDA provider does not load; None if it loads or was not tried.
+        problem: Reason why the CUDA provider does not load; None if it loads or was not tried.
     """
 
     packages: tuple[str, ...]
@@ -127,7 +127,7 @@ class CudaState:
 
 
 def check_runtime(device: str) -> list[Finding]:
-    """Findings about the installed build of onnxruntime, and about the parts of CUDA that are present or missing.
+    """Check the installed build of onnxruntime, and the parts of CUDA that are present or missing.
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user gave it.
@@ -140,12 +140,12 @@ def check_runtime(device: str) -> list[Finding]:
     collision = runtime_collision(state.cards)
     collisions = [] if collision is None else [warning("runtime", *collision)]
     if collisions and not device.startswith("cuda"):
-        return collisions  # it is a matter of chance which build is imported, so more findings would not help
+        return collisions  # more findings would not help, because it is a matter of chance which build is imported
     return [*collisions, *cuda_findings(state, libraries, device)]
 
 
 def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -> Iterator[Finding]:
-    """Findings about CUDA. If it is not requested, a CPU build or a machine without a GPU is only mentioned.
+    """Yield findings about CUDA. If it is not requested, a CPU build or a machine without a GPU is only mentioned.
 
     Args:
         state: The state of CUDA.
@@ -192,7 +192,7 @@ def _driver_findings(state: CudaState) -> Iterator[Finding]:
         return
     if not driver.cards:
         why = f" ({driver.problem})" if driver.problem else ""
-        yield failure("cuda", f"the NVIDIA driver offers no GPU{why}", "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES.")
+        yield failure("cuda", f"the NVIDIA driver reports no GPU{why}", "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES.")
     for number, card in enumerate(driver.cards):
         yield ok("cuda", f"cuda:{number} is {card}")
     if driver.cuda is not None and state.major is not None and driver.cuda[0] < state.major:
@@ -239,15 +239,15 @@ class NodeDisk:
 
 
 def check_addresses(settings: EngineSettings) -> Iterator[Finding]:
-    """Findings about addresses that do not answer, if there are several addresses."""
+    """Yield findings about addresses that do not respond, if there are several addresses."""
     addresses = parse_addresses(settings)
     if len(addresses) > 1:
         for address, failure in detect_cluster(addresses).failures.items():
-            yield warning("address", f"{address.url} does not answer: {failure.message}", failure.remedy)
+            yield warning("address", f"{address.url} does not respond: {failure.message}", failure.remedy)
 
 
 def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:
-    """Findings about the version, health, license and disks, and about the user's permissions on an index.
+    """Check the version, health, license and disks of an engine, and the user's permissions on an index.
 
     Args:
         engine: The engine.
@@ -261,7 +261,7 @@ def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:
         try:
             yield from findings
         except AccessDenied as error:
-            yield warning(about, f"this user is not allowed to read it: {error.message}", error.remedy)
+            yield warning(about, f"this user may not read this information: {error.message}", error.remedy)
         except EsSbertError as error:
             yield Finding.from_error(about, error)
 
@@ -307,7 +307,7 @@ def _check_disks(engine: Engine) -> Iterator[Finding]:
 
 
 def disk_findings(disks: list[NodeDisk], settings: Json) -> Iterator[Finding]:
-    """The finding about the fullest disk and the highest watermark that it exceeds.
+    """Yield the finding about the fullest disk and the highest watermark that it exceeds.
 
     Args:
         disks: The disks of all nodes.
@@ -353,7 +353,7 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
     needed = {name for task in INDEX_TASKS for name in task.privileges}
     has: Mapping[str, bool] | None = dict.fromkeys(needed, True)
     for name in index.split(","):
-        # An exclusion needs no privileges.
+        # A name with a minus excludes an index, which needs no privileges.
         granted = {} if name.startswith("-") else granted_privileges(engine, name, needed)
         has = None if granted is None or has is None else {key: has[key] and granted.get(key, True) for key in has}
     if has is None:
@@ -422,7 +422,7 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
 
 
 def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Sequence[VectorField]) -> Iterator[Finding]:
-    """Findings about searches and loads with a name of several indices."""
+    """Yield findings about searches and loads with a name of several indices."""
     count = f"{name} names {pluralize(len(states), 'index', 'indices')}, which are searched together"
     is_alias = not is_index_expression(name)
     try:
@@ -430,7 +430,11 @@ def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Seque
     except IndexMismatch as error:
         yield warning("index", f"{count}, and none of them is its write index", error.remedy)
     else:
-        loads = "a load needs the name of one" if target is None else f"documents are written to {target.name}"
+        loads = (
+            "a load requires the name of a single index"
+            if target is None
+            else f"documents are written to {target.name}"
+        )
         yield ok("index", f"{count}; {loads}")
     for field_name in dict.fromkeys(field.name for field in fields):
         same = [field for field in fields if field.name == field_name]
@@ -442,7 +446,7 @@ def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Seque
 
 
 def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Sequence[VectorField]) -> Iterator[Finding]:
-    """Findings about indices without a field that others have, such as the newest one after a rollover.
+    """Yield findings about indices without a field that others have, such as the newest index after a rollover.
 
     Args:
         name: The name of the indices.
@@ -454,7 +458,7 @@ def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Seque
     lacking = [state for state in others if not has_vector_field(state, field.name)]
     unfit = [state.name for state in others if has_vector_field(state, field.name)]
     if unfit:
-        remedy = f"Repair it, or search the other indices: {', '.join(each.index for each in same[:5])}."
+        remedy = f"Repair the field, or search the other indices: {', '.join(each.index for each in same[:5])}."
         message = f"the field in {', '.join(unfit[:5])} cannot be searched, so {name} cannot be searched either"
         yield failure(f"field {field.name}", message, remedy)
     if lacking:
@@ -484,7 +488,9 @@ def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], f
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
     plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
     if not plain:
-        return warning("index", f"{state.name} has no vector field", f"`es-sbert ingest --index {state.name}` adds it.")
+        return warning(
+            "index", f"{state.name} has no vector field", f"To add one: `es-sbert ingest --index {state.name}`."
+        )
     return warning(
         "index",
         f"{state.name} has no vector field of es-sbert, but {', '.join(plain)} of another program",
@@ -496,7 +502,7 @@ def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
 def check_index(
     engine: Engine, state: IndexState, fields: Sequence[VectorField], models: Mapping[str, EncoderInfo | None]
 ) -> Iterator[Finding]:
-    """Findings about blocks, about settings that a load did not restore, and about vectors of other models.
+    """Check an index for blocks, for settings that a load did not restore, and for vectors of other models.
 
     Args:
         engine: The engine.
@@ -519,7 +525,7 @@ def check_index(
 
 
 def settings_findings(state: IndexState) -> Iterator[Finding]:
-    """Findings about blocks, and about settings that a killed load did not restore."""
+    """Yield findings about blocks, and about settings that a killed load did not restore."""
     for block in ("read_only", "read_only_allow_delete", "write", "read", "metadata"):
         if state.settings.get(f"index.blocks.{block}") == "true":
             remedy = f"Set it to null: `PUT {state.name}/_settings`."
@@ -533,13 +539,13 @@ def settings_findings(state: IndexState) -> Iterator[Finding]:
 
 
 def field_findings(index: str, field: FieldSummary, documents: int, model: EncoderInfo | None) -> Iterator[Finding]:
-    """Findings about the documents without a vector, the model of the vectors, and truncated texts."""
+    """Yield findings about documents without a vector, the model of the vectors, and truncated texts."""
     about = f"field {field.name}"
     if model is not None and field.meta.fingerprint != model.fingerprint and field.meta.model == model.model:
         yield failure(
             about,
-            f"the index was embedded with another version of {field.meta.model} ({field.meta.fingerprint[:12]}) than "
-            f"the one installed ({model.fingerprint[:12]})",
+            f"the index was embedded with a different version of {field.meta.model} ({field.meta.fingerprint[:12]}) "
+            f"than the installed one ({model.fingerprint[:12]})",
             "Register the folder of the earlier version (`es-sbert model add FOLDER`), or embed with the installed one "
             "into another `vector_field`.",
         )
@@ -547,10 +553,10 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         yield warning(
             about,
             f"holds vectors of {field.meta.model} ({field.meta.fingerprint[:12]}), not of {model.model}",
-            "Leave `model` out to search the field with its own model, or name another `vector_field`.",
+            "Leave `model` out to search the field with its own model, or use another `vector_field`.",
         )
     if field.current < field.vectors:
-        named = f"{index} --vector-field {field.name}"  # of a command
+        named = f"{index} --vector-field {field.name}"  # arguments of the commands
         yield failure(
             about,
             f"{field.vectors - field.current:,} of {field.vectors:,} vectors may not come from the field's model",

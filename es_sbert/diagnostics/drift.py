@@ -1,6 +1,6 @@
 """Detect drift: compare new documents with earlier ones by the distribution and the distances of their embeddings.
 
-Pure functions from vectors to a report. `index_drift` reads the index.
+The functions here compute a report from vectors; `index_drift` reads the index.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from es_sbert.vectors import Vectors
 Doubles = NDArray[np.float64]
 
 PERMUTATIONS = 999
-# A weekly check should give a false alarm less than once a year.
+# Level of the test: a weekly check should raise a false alarm less than once a year.
 SIGNIFICANCE = 0.01
 MIN_DOCUMENTS = 20
 # A document counts as unlike the baseline if it is farther from it than this share of the baseline's own documents.
@@ -80,7 +80,7 @@ def energy_test(first: Vectors, second: Vectors, *, seed: int = 0, permutations:
 
 
 def _pairwise_distances(vectors: Doubles) -> Doubles:
-    """Euclidean distances. *Shape:* ``(vectors, vectors)``."""
+    """Compute Euclidean distances. *Shape:* ``(vectors, vectors)``."""
     squares = np.einsum("ij,ij->i", vectors, vectors)
     result: Doubles = np.sqrt(np.maximum(squares[:, None] + squares - 2 * vectors @ vectors.T, 0.0))
     np.fill_diagonal(result, 0.0)
@@ -88,7 +88,7 @@ def _pairwise_distances(vectors: Doubles) -> Doubles:
 
 
 def _energy_distances(distances: Doubles, members: Doubles) -> Doubles:
-    """Energy distance of each split. *Shape:* ``(splits,)``.
+    """Compute the energy distance of each split. *Shape:* ``(splits,)``.
 
     Args:
         distances: Distances between all vectors. *Shape:* ``(total, total)``.
@@ -155,7 +155,7 @@ class DriftReport:
         unlike: Share of the new documents that are farther from the baseline than 95 % of its own documents; about 0.05
             without drift.
         far: The new documents farthest from the baseline: id, cosine to the nearest document, text.
-        tokens: Token counts of the baseline and of the new documents; None if they are not known.
+        tokens: Token counts of the baseline and of the new documents; None if not known.
     """
 
     index: str
@@ -199,8 +199,8 @@ def compare_samples(
     Args:
         index, field, model: For the report.
         new: Documents in random order.
-        baseline: Documents in random order. New documents are compared with one half; the other half shows how near
-            documents of the same kind are to it.
+        baseline: Documents in random order. New documents are compared with one half. The other half is compared with
+            it too, to show how near documents of the same kind are.
         tokens: See `DriftReport`.
         examples: Number of the most distant documents to show.
         seed: Seed of the test.
@@ -237,13 +237,13 @@ def compare_samples(
 
 
 def _nearest_cosines(vectors: Vectors, reference: Vectors) -> Doubles:
-    """Cosine of each vector with the nearest vector of the reference. *Shape:* ``(vectors,)``."""
+    """Compute the cosine of each vector with the nearest vector of the reference. *Shape:* ``(vectors,)``."""
     cosines: Doubles = (vectors @ reference.T).max(axis=1).astype(np.float64)
     return cosines
 
 
 def drift_lines(report: DriftReport) -> Iterator[str]:
-    """The report as lines: the samples, a table, the test, examples, and the result with a recommendation."""
+    """Format the report as lines: the samples, a table, the test, examples, and the result with a recommendation."""
     yield (
         f"{report.index}.{report.field}: {report.new:,} of {pluralize(report.new_total, 'new document')}, "
         f"{report.baseline:,} of "

@@ -23,7 +23,7 @@ class Finding:
         level: The severity.
         about: The checked part: `model`, `device`, `cuda`, `engine`, `license`, `permissions`, `disk`, `index`, ….
         message: The result of the check.
-        remedy: What to do; empty if nothing has to be done.
+        remedy: The remedy; empty if nothing has to be done.
     """
 
     level: Severity
@@ -33,7 +33,7 @@ class Finding:
 
     @classmethod
     def from_error(cls, about: str, error: EsSbertError) -> Finding:
-        """An error as a finding."""
+        """Convert an error to a finding."""
         return cls(Severity.ERROR, about, error.with_notes(), error.remedy)
 
     def as_json(self) -> Json:

@@ -1,8 +1,8 @@
 """Measure recall, size and latency of several vector layouts on a sample of an index, and recommend one.
 
 A layout is a number of dimensions, an element type and an index type. Documents are sampled at random. For each layout,
-a temporary index of one shard and one segment is built from their stored vectors, cut to their first dimensions. Recall
-is measured against the exact ranking by the whole vectors.
+a temporary index of one shard and one segment is built from their stored vectors, truncated to the first dimensions.
+Recall is measured against the exact ranking by the whole vectors.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from es_sbert.search.vector_query import VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
 K = 10
-# With fewer documents the results are useless, because every search finds nearly all of them.
+# Minimum number of documents: with fewer, the results are useless, because every search finds nearly all of them.
 _MIN_DOCUMENTS = 200
-_QUERY_SHARE = 5  # at most one in so many sampled documents is a query
+_QUERY_SHARE = 5  # at most one of this many sampled documents is a query
 _PAGE = 250
 _SHORTER_LENGTHS = (512, 256, 128, 64)
-# A search without a graph reads all vectors. With more than this, it is many times slower than with a graph.
+# A search without a graph reads all vectors. If there are more than this, it is many times slower than with a graph.
 FLAT_MOST_VECTORS = 50_000
 # Minimum bytes of a node and its neighbors in a graph. An index without room for them has no graph.
 _LEAST_GRAPH_BYTES = 8
@@ -68,7 +68,7 @@ _FIELD = "vector"
 
 @dataclass(frozen=True, order=True)
 class VectorLayout:
-    """The way in which vectors are stored.
+    """A layout of stored vectors.
 
     Attributes:
         dimensions: Length of a vector.
@@ -91,7 +91,7 @@ class VectorSample:
     Attributes:
         vectors: Vectors of all documents, one after another. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each document's first vector.
-        spans: First character of each vector's text, and the one after the last.
+        spans: Position of the first character of each vector's text, and of the one after the last.
         queries: Vectors to search for, not those of the sampled documents. *Shape:* ``(queries, dimensions)``.
     """
 
@@ -173,8 +173,8 @@ class IndexAdvice:
         from_file: Whether the queries are texts of a file; otherwise they are documents of the index.
         min_recall: The recall to keep.
         rows: Layouts for which an index was built, the least memory first.
-        skipped: Layouts for which no index was built, because even exact search by their cut vectors misses the recall.
-        cut_recall: Dimensions → recall of exact search by cut vectors in a quarter of the sample, and in all of it.
+        skipped: Layouts for which no index was built, because even exact search by truncated vectors misses the recall.
+        cut_recall: Dimensions → recall of exact search by truncated vectors in a quarter and in all of the sample.
         recommended: The layout with the least memory whose interval is not below `min_recall`; None if there is none.
         stored: Share of the index itself that is stored in its index type.
     """
@@ -198,8 +198,8 @@ class IndexAdvice:
     def expected_recall(self) -> float | None:
         """Extrapolated recall of the recommended layout in the whole index; None without a recommendation.
 
-        Assumes that every further quadrupling of the documents costs as much recall as the one from a quarter of the
-        sample to all of it.
+        Assumes that every further quadrupling of the documents loses as much recall as that from a quarter of the
+        sample to the whole sample.
         """
         if self.recommended is None:
             return None
@@ -246,7 +246,7 @@ class AdviceRequest:
 
 
 def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: AdviceRequest) -> list[VectorLayout]:
-    """All requested layouts that the engine supports.
+    """List all requested layouts that the engine supports.
 
     Args:
         info: The engine.
@@ -255,11 +255,11 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
         request: The measurement to make.
 
     Raises:
-        UsageError: more dimensions than the index has, or a type that the engine lacks.
+        UsageError: more dimensions than those of the index are requested, or a type that the engine lacks.
     """
     too_long = [length for length in request.dimensions if length > whole]
     if too_long:
-        raise UsageError(f"the vectors have {whole} dimensions, not {too_long[0]}", f"Give at most {whole}.")
+        raise UsageError(f"the vectors have {whole} dimensions, not {too_long[0]}", f"Use at most {whole}.")
     lengths = request.dimensions or (whole, *(length for length in _SHORTER_LENGTHS if length < whole))
     elements = [parse_element_type(name, info) for name in request.element_types] or supported_element_types(info)
     types = [parse_index_type(name, info, whole) for name in request.index_types] or [
@@ -274,21 +274,24 @@ def layouts_to_measure(info: EngineInfo, whole: int, vectors: int, request: Advi
     ]
     if not layouts:
         raise UsageError(
-            f"{info.label} has none of these layouts: vectors of byte take the index types {' and '.join(BYTE_TYPES)}, "
-            "those of int4 an even number of dimensions, and those of bbq at least 64",
-            "Leave `dimensions`, `element_type` or `index_type` out.",
+            f"{info.label} supports none of these layouts: byte vectors require one of the index types "
+            f"{' and '.join(BYTE_TYPES)}, int4 an even number of dimensions, and bbq at least 64 dimensions",
+            "Leave out `dimensions`, `element_type` or `index_type`.",
         )
     return layouts
 
 
 def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, queries: Vectors | None) -> VectorSample:
-    """Read random documents, and queries.
+    """Read the vectors of random documents, and choose the query vectors.
 
     Args:
         engine: The engine.
         field: The vector field.
-        request: The measurement to make.
-        queries: Vectors to search for; None takes further random documents. *Shape:* ``(queries, dimensions)``.
+        request: Sizes and seed of the sample.
+        queries: Query vectors; None to use the vectors of further random documents. *Shape:* ``(queries, dimensions)``.
+
+    Returns:
+        The sample; no query is the vector of a sampled document, unless it was passed.
 
     Raises:
         IndexMismatch: the index holds too few documents with a vector.
@@ -307,7 +310,7 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
     hits = engine.search(field.index, body)["hits"]["hits"]
     found = list(_stored_vectors(engine, field, [hit["_id"] for hit in hits]))
     if queries is None:
-        # The first chunk of a document is the query.
+        # Use the first chunk of a document as the query.
         queries = np.stack([stored[0][2] for stored in found[:held_out]])
     documents = found[held_out:]
     starts = [0, *itertools.accumulate(len(stored) for stored in documents[:-1])]
@@ -316,20 +319,20 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
 
 
 def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> Iterator[list[tuple[int, int, Vectors]]]:
-    """The vectors of documents, in the order of their ids. If an id has several routing values, one document counts."""
+    """Read documents' vectors, in the order of their ids. If an id has several routing values, one document counts."""
     source = engine.info.source_with_vectors([field.name, vector_path(field.name, field.meta)])
     for first in range(0, len(ids), _PAGE):
         page = ids[first : first + _PAGE]
-        # A multi-get by id would miss documents with a routing value.
+        # Search by id: a multi-get would miss documents with a routing value.
         body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, "_source": source}
         hits = {hit["_id"]: hit["_source"] for hit in engine.search(field.index, body)["hits"]["hits"]}
         for document_id in page:
-            if field.name in hits.get(document_id, {}):  # unless it was deleted since
+            if field.name in hits.get(document_id, {}):  # unless it has been deleted since
                 yield read_stored_vectors(hits[document_id][field.name], 0, field.meta.element_type)
 
 
 def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Doubles:
-    """Cosine of each query with each document by the first `dimensions` values of their vectors; None uses all.
+    """Compute the cosine of each query with each document by the first `dimensions` values; None uses all values.
 
     Returns:
         *Shape:* ``(queries, documents)``.
@@ -338,7 +341,7 @@ def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Double
 
 
 def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) -> list[float]:
-    """Share of each query's k nearest documents that were found. Tied documents count equally.
+    """Compute the share of each query's k nearest documents that were found. Tied documents count equally.
 
     Args:
         cosines: Exact cosines of whole vectors. *Shape:* ``(queries, documents)``.
@@ -353,10 +356,10 @@ def query_recalls(cosines: Doubles, found: Sequence[Sequence[int]], k: int = K) 
 
 
 def exact_recalls(whole: Doubles, cut: Doubles, documents: int | None = None) -> list[float]:
-    """Recall of exact search by cut vectors for each query.
+    """Compute the recall of exact search by truncated vectors for each query.
 
     Args:
-        whole, cut: Cosines of whole and of cut vectors. *Shape:* ``(queries, documents)``.
+        whole, cut: Cosines of whole and of truncated vectors. *Shape:* ``(queries, documents)``.
         documents: Search only this number of documents, the first ones; None searches all.
     """
     whole, cut = whole[:, :documents], cut[:, :documents]
@@ -387,7 +390,7 @@ def advise(
     Raises:
         AccessDenied: the user may not create temporary indices.
         IndexMismatch: the index has too few vectors.
-        UsageError: a layout that the engine does not have.
+        UsageError: the engine supports none of the layouts, or lacks a requested type.
         EngineError: the engine failed.
     """
     info, meta = engine.info, field.meta
@@ -459,7 +462,7 @@ def advise(
 
 
 def recommend_layout(rows: Sequence[LayoutMeasurement], min_recall: float) -> LayoutMeasurement | None:
-    """The layout with the least memory, then disk, whose interval is not below the recall; None if there is none.
+    """Choose the layout with the least memory, then disk, whose interval is not below the recall; None without one.
 
     Args:
         rows: The measurements, in the order of memory and disk.
@@ -469,7 +472,7 @@ def recommend_layout(rows: Sequence[LayoutMeasurement], min_recall: float) -> La
 
 
 def change_command(info: EngineInfo, name: str, field: VectorField, layout: VectorLayout) -> str | None:
-    """The command that gives an index this layout; None if the index has it already.
+    """Return the command that changes an index to this layout; None if the index has it already.
 
     Args:
         info: The engine.
@@ -513,7 +516,7 @@ def _measure_layout(
     whole: Doubles,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Recall, latency and size of one layout, in a temporary index."""
+    """Measure recall, latency and size of one layout in a temporary index."""
     meta = VectorFieldMeta(
         fingerprint=stored.fingerprint,
         model=stored.model,
@@ -534,7 +537,7 @@ def _measure_layout(
 
 
 def _cut_documents(info: EngineInfo, meta: VectorFieldMeta, sample: VectorSample) -> Iterator[Json]:
-    """The sampled documents with their vectors only, of unit length or as bytes."""
+    """Yield the sampled documents, with only their vectors, of unit length or as bytes."""
     cut = sample.vectors[:, : meta.dimensions]
     unit = np.asarray(cut / np.linalg.norm(cut, axis=1, keepdims=True), np.float32)
     stored = to_element_type(unit, meta.element_type)
@@ -572,7 +575,7 @@ def _search(engine: Engine, name: str, meta: VectorFieldMeta, queries: Vectors) 
 
 
 def advice_lines(advice: IndexAdvice) -> list[str]:
-    """The report as lines of text."""
+    """Format the report as lines of text."""
     what = "queries of the file" if advice.from_file else "of its documents as queries"
     lines = [
         f"{advice.index}.{advice.field} ({advice.engine}): {advice.current}, {pluralize(advice.vectors, 'vector')}",
@@ -596,8 +599,9 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
     if advice.skipped:
         lengths = ", ".join(str(row.layout.dimensions) for row in advice.skipped)
         lines.append(
-            f"(exact): even exact search by vectors cut to {lengths} dimensions misses {advice.min_recall:g}, so no "
-            "index was built. `dimensions=N` measures it anyway. `es-sbert model rotate` makes a model that loses less."
+            f"(exact): even exact search by vectors truncated to {lengths} dimensions misses {advice.min_recall:g}, so "
+            "no index was built. `dimensions=N` measures it anyway. `es-sbert model rotate` makes a model that loses "
+            "less."
         )
     without_graph = sorted({str(row.layout.index_type) for row in advice.rows if row.lacks_graph})
     if without_graph:
@@ -625,7 +629,7 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
         )
         lines.append(
             f"Extrapolated to {pluralize(advice.vectors, 'vector')}, its recall is about {expected:.3f}, "
-            "because cut vectors confuse more documents in a "
+            "because truncated vectors confuse more documents in a "
             f"larger index.{low}"
         )
     if best.layout.element_type is ElementType.BYTE and advice.current.element_type is not ElementType.BYTE:

@@ -60,7 +60,7 @@ class LabeledQuery:
 
 
 _JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-_LABELLED_REMEDY = 'Write one object a line: {"query": "a text", "ids": ["id of a relevant document", …]}.'
+_LABELLED_REMEDY = 'Write one object per line: {"query": "a text", "ids": ["id of a relevant document", …]}.'
 
 
 def read_labeled_queries(path: Path) -> list[LabeledQuery]:
@@ -88,7 +88,7 @@ def read_labeled_queries(path: Path) -> list[LabeledQuery]:
 
 
 def _ids_problem(ids: object) -> str | None:
-    """The problem with the ids of a query, or None. Numbers are accepted, because engines turn them into strings."""
+    """Describe the problem with the ids of a query, or return None. Numbers are valid: engines make them strings."""
     if ids is None:
         return "ids is missing"
     if not isinstance(ids, list):
@@ -137,8 +137,8 @@ class PseudoQuery:
 def make_pseudo_query(template: TextTemplate, document: Mapping[str, Any], text: str) -> PseudoQuery | None:
     """Make a query that should find the document.
 
-    It is the first sentence if the text has several. Otherwise it is the first field if the template has several, or
-    else the first half of the words.
+    The query is the first sentence if the text has several. Otherwise it is the first field if the template has
+    several, or else the first half of the words.
 
     Args:
         template: Template of the text.
@@ -161,7 +161,7 @@ def make_pseudo_query(template: TextTemplate, document: Mapping[str, Any], text:
 
 
 def first_sentence_end(text: str) -> int | None:
-    """Position after the first sentence of at least three words; None if no text follows it."""
+    """Find the position after the first sentence of at least three words; None if no text follows it."""
     for end in _SENTENCE_END.finditer(text):
         sentence = text[: end.end()].strip()
         if not any(map(str.isalnum, text[end.end() :])):
@@ -172,7 +172,7 @@ def first_sentence_end(text: str) -> int | None:
 
 
 def first_half(text: str) -> str | None:
-    """The first half of the words, rounded up, or of the characters in a script without spaces; None for one word."""
+    """Return the first half of the words, or of the characters in a script without spaces; None for one word."""
     words = text.split()
     if len(words) > 1:
         return " ".join(words[: (len(words) + 1) // 2])
@@ -185,7 +185,7 @@ def _is_unspaced(text: str) -> bool:
 
 
 _PAGE = 500
-# Searches in one request.
+# Number of searches in one request.
 _SEARCHES_PER_REQUEST = 50
 
 
@@ -234,7 +234,7 @@ class MeasuredCosines:
         queries: The queries.
         cosines: The cosines of the queries, in the same order.
         documents: Number of documents with a vector.
-        sample: Number of documents that are used as unrelated ones.
+        sample: Number of documents that serve as unrelated documents.
         k: Hits of a search.
         stored: Share of the index that was stored in its index type.
     """
@@ -325,7 +325,7 @@ class IndexCalibrator:
         if queries is None and self._template is None:
             raise IndexMismatch(
                 f"the text of {self.field.index}.{self.field.name} is not known, so queries cannot be made from it",
-                "Give labeled queries with `queries=FILE`, or set the text: `es-sbert index create "
+                "Pass labeled queries with `queries=FILE`, or set the text: `es-sbert index create "
                 f"{self._name} --text-field FIELD{format_vector_field_option(self.field.name)}`.",
             )
         self._engine.refresh(self.field.index)
@@ -346,14 +346,14 @@ class IndexCalibrator:
             wanted = self._labeled(queries, left_out)
         report(f"embedding {pluralize(len(wanted.queries), 'query', 'queries')}, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
-        # Searches of a byte field use rounded vectors.
+        # Round the vectors, because searches of a byte field use rounded ones.
         vectors = np.asarray(to_element_type(vectors, self.field.meta.element_type), np.float32)
         cosines = self._cosines(wanted, sampled, vectors, k)
         stored = read_index_type_share(self._engine, require_index(self._engine, self._name), self.field.name)
         return MeasuredCosines(wanted, cosines, documents, len(sampled), k, stored)
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
-        """Random documents; a seed gives the same ones as long as the index does not change."""
+        """Read random documents; a seed selects the same ones as long as the index does not change."""
         most = min(count, self._state.result_window)
         hits = random_hits(self._engine, self.field.index, self._has_vector, most, seed, source=self._source())
         return list(self._read(hits, left_out))
@@ -365,7 +365,7 @@ class IndexCalibrator:
         return self._engine.info.source_with_vectors([name, path, document_meta_field(name), *texts])
 
     def _read(self, hits: Iterable[Json], left_out: Counter[str]) -> Iterator[CalibrationDocument]:
-        """The documents of hits. Those without usable vectors of the field's model are counted in `left_out`."""
+        """Convert hits to documents; count those without usable vectors of the field's model in `left_out`."""
         name, meta = self.field.name, self.field.meta
         for hit in hits:
             found: Json = hit["_source"]
@@ -396,7 +396,7 @@ class IndexCalibrator:
             raise IndexMismatch(
                 f"queries cannot be made from the {pluralize(len(sampled), 'sampled document')} of {self._name}: "
                 + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
-                "Give labeled queries with `queries=FILE`.",
+                "Pass labeled queries with `queries=FILE`.",
             )
         queries = [LabeledQuery(query.text, (document.id,)) for document, query in made]
         kinds = dict(Counter(query.kind.value for _, query in made))
@@ -405,7 +405,7 @@ class IndexCalibrator:
     def _vectors_without_query(
         self, encoder: Encoder, made: Sequence[tuple[CalibrationDocument, PseudoQuery]]
     ) -> list[list[Vectors]]:
-        """The vectors that each document would have without its query."""
+        """Compute the vectors that each document would have without its query."""
         rests: dict[int, str] = {}
         kept: list[Vectors] = []
         for number, (document, query) in enumerate(made):
@@ -425,7 +425,7 @@ class IndexCalibrator:
         return [[vectors] for vectors in kept]
 
     def _pseudo_query(self, document: CalibrationDocument) -> PseudoQuery | str:
-        """A query made from a document's text, or the reason why it cannot be made."""
+        """Make a query from a document's text, or return the reason why none can be made."""
         assert self._template is not None
         if not document.text or document.text.isspace():
             return "documents without a text"
@@ -437,7 +437,7 @@ class IndexCalibrator:
 
     def _labeled(self, queries: Sequence[LabeledQuery], left_out: Counter[str]) -> CalibrationQueries:
         ids = list(dict.fromkeys(id for query in queries for id in query.ids))
-        size = max(1, min(_PAGE, self._state.result_window) // 2)  # documents of several routings may share an id
+        size = max(1, min(_PAGE, self._state.result_window) // 2)  # documents with different routings may share an id
         bodies: Iterator[Json] = (
             {
                 "query": and_query({"ids": {"values": part}}, self._has_vector),
@@ -474,7 +474,7 @@ class IndexCalibrator:
         return CosineSample(relevant, passed, compared, self._nearest(wanted.queries, vectors, k))
 
     def _nearest(self, queries: Sequence[LabeledQuery], vectors: Vectors, k: int) -> list[NearestHits]:
-        """The hits of the index's own search for each query, without a minimum cosine."""
+        """Search the index for each query without a minimum cosine, and return the hits."""
         info, field = self._engine.info, self.field
         searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})
         params = SearchParams.from_options(k, {"source": False})
@@ -492,6 +492,6 @@ class IndexCalibrator:
 
 
 def _stack_vectors(documents: Sequence[Vectors]) -> tuple[Vectors, Counts]:
-    """The vectors of all documents, and the row of each document's first vector."""
+    """Join the vectors of all documents; return them and the row of each document's first vector."""
     starts = np.cumsum([0, *(len(vectors) for vectors in documents[:-1])]).astype(np.int64)
     return np.concatenate(documents), starts

@@ -19,12 +19,12 @@ from es_sbert.index.text_template import TextTemplate, find_field
 from es_sbert.index.vector_field import VectorField, read_vector_field
 from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 
-# Hits per request; with vectors of 384 numbers they take 2 MB.
+# Hits per request: with vectors of 384 dimensions, they take 2 MB.
 _PAGE = 250
 
 
 def since_query(field: str, since: str) -> Json:
-    """A query for documents whose date field is not before a date.
+    """Build a query for documents whose date field is not before a date.
 
     Args:
         field: The date field.
@@ -74,7 +74,7 @@ def measure_drift(
 
 
 def _draw(engine: Engine, field: VectorField, index: str, query: Json, count: int, seed: int) -> DriftSample:
-    """Documents with a vector, in random order."""
+    """Read documents with a vector, in random order."""
     matching = and_query(has_vector_query(field.name, field.meta), query)
     template = None if field.meta.text is None else TextTemplate.parse(field.meta.text)
     fields = [field.name, vector_path(field.name, field.meta), *(() if template is None else template.fields)]
@@ -94,7 +94,7 @@ def _draw(engine: Engine, field: VectorField, index: str, query: Json, count: in
 def _count_tokens(
     field: VectorField, samples: tuple[Sequence[str], Sequence[str]], report: Callable[[str], None]
 ) -> tuple[TokenCounts, TokenCounts] | None:
-    """Token counts of both samples; None if the texts are not known, or the model is not on this machine."""
+    """Count the tokens of both samples; None if the texts are not known, or the model is not on this machine."""
     if not any(map(any, samples)):
         return None
     try:

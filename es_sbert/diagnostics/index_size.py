@@ -1,4 +1,4 @@
-"""Estimated memory and disk of a vector field for every index type, and the measured size of an index.
+"""Estimate memory and disk of a vector field for every index type, and measure the size of an index.
 
 Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's own formats:
 
@@ -94,7 +94,7 @@ def estimate_size(
     m: int = DEFAULT_M,
     element_type: ElementType = ElementType.FLOAT,
 ) -> VectorIndexSize:
-    """Size of `count` vectors in one copy (replicas not counted), merged.
+    """Estimate the size of `count` vectors in one copy (replicas not counted), merged.
 
     Args:
         info: The engine. Engines and versions have different formats.
@@ -113,7 +113,7 @@ def estimate_size(
 
 
 def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
-    """Bytes of one quantized vector."""
+    """Compute the bytes of one quantized vector."""
     is_optimized = info.engine_type is EngineType.ELASTICSEARCH and info.version >= _OPTIMIZED_FORMAT_SINCE
     correction = 16 if is_optimized else 4
     sizes = {
@@ -125,7 +125,7 @@ def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -
 
 
 def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int, element_type: ElementType) -> float:
-    """Bytes of one vector inside `_source`, as numbers in JSON text.
+    """Estimate the bytes of one vector inside `_source`, as numbers in JSON text.
 
     Elasticsearch 9.2+ does not store vectors there, nor does OpenSearch 3 in an index with graphs (`index.knn`).
     """
@@ -219,16 +219,16 @@ def size_report(
         element_type: Element type of the whole vectors; None for that of the index, or float.
 
     Raises:
-        UsageError: neither an index nor both numbers are given, `dimensions` differs from the index, or the engine
-            does not have the element type.
+        UsageError: neither `index` nor both of `documents` and `dimensions` are set, `dimensions` is not that of the
+            index, or the engine does not support the element type.
         IndexMissing, IndexMismatch: the index or the field does not exist.
         EngineError: the engine failed.
     """
     real, stored_type = None, ElementType.FLOAT
     if index is None:
         if documents is None or dimensions is None:
-            remedy = "Name an index, or give `documents` and `dimensions`."
-            raise UsageError("neither an index nor the numbers to calculate with are given", remedy)
+            remedy = "Name an index, or set `documents` and `dimensions`."
+            raise UsageError("an index, or the number and the dimensions of the vectors, is required", remedy)
     else:
         field = read_vector_field(engine, index, vector_field)
         stored_type = field.meta.element_type
@@ -276,7 +276,7 @@ def is_unsupported(index_type: IndexType, dimensions: int, element_type: Element
 
 
 def size_lines(report: SizeReport) -> list[str]:
-    """The report as lines of text."""
+    """Format the report as lines of text."""
     times = f", {report.copies} copies" if report.copies > 1 else ""
     lines = [
         f"{report.engine}: {pluralize(report.documents, 'vector')} of {report.dimensions} dimensions{times}",

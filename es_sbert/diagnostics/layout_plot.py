@@ -1,4 +1,4 @@
-"""A plot for `es-sbert index advise` as SVG: the recall of every layout against its memory."""
+"""Draw the plot of `es-sbert index advise` as SVG: the recall of every layout against its memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLORS = {
 
 
 def layout_plot(advice: IndexAdvice) -> str:
-    """The plot as the text of an SVG file.
+    """Draw the plot as the text of an SVG file.
 
     Circles are float, squares bfloat16 and triangles byte. A label shows the number of dimensions, a bar the 95 %
     interval, and a ring the recommended layout. Memory has a logarithmic scale.
@@ -91,7 +91,7 @@ def _axes(low: float, high: float, bottom: float, x: Scale, y: Scale) -> Iterato
 
 
 def _round_sizes(low: float, high: float) -> list[float]:
-    """Values of ticks within a range: 1, 2 and 5 times the powers of ten, or only the powers if the range is wide."""
+    """Choose ticks within a range: 1, 2 and 5 times the powers of ten, or only the powers if the range is wide."""
     powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     factors = (1, 2, 5) if high / low < 10_000 else (1,)
     return [size for power in powers for size in (factor * power for factor in factors) if low <= size <= high]

@@ -1,4 +1,4 @@
-"""Recall@k of approximate search against exact search, for several values of num_candidates and oversample.
+"""Measure recall@k of approximate against exact search, for several values of num_candidates and oversample.
 
 The exact neighbors of all queries come from one pass over the vectors of the index. The pass works on every engine,
 without scripting and in bounded memory.
@@ -31,7 +31,7 @@ from es_sbert.vectors import Vectors
 
 Doubles = NDArray[np.float64]
 
-# Cosines that differ by less are ties, because engines store normalized float32 vectors.
+# Cosines that differ by less than this are ties, because engines store normalized float32 vectors.
 TIE_TOLERANCE = 1e-6
 
 
@@ -53,7 +53,7 @@ class ExactNeighbors:
     documents: int
 
     def hits(self, query: int, ids: Iterable[str]) -> int:
-        """Number of these documents that are among a query's k nearest. Tied documents count equally."""
+        """Count the documents that are among a query's k nearest. Tied documents count equally."""
         nearest = float(self.kth_cosine[query]) - TIE_TOLERANCE
         cosines = self.cosines[query]
         right = sum(cosines.get(document_id, -2.0) >= nearest for document_id in ids)
@@ -71,7 +71,7 @@ def find_exact_neighbors(
 
     Args:
         queries: Vectors of the queries. *Shape:* ``(queries, dimensions)``.
-        own: Id of the document that a query was made from, which does not count as its neighbor; None for texts.
+        own: Id of the document that each query was made from, which does not count as a neighbor; None for texts.
         wanted: For each query, the documents whose exact cosine to keep.
         k: Number of neighbors.
         pages: Ids of documents, the first row of each, and their vectors, ``(vectors, dimensions)``. The nearest
@@ -98,7 +98,7 @@ def find_exact_neighbors(
 
 
 def document_cosines(queries: Vectors, vectors: Vectors, starts: Sequence[int] | NDArray[np.int64]) -> Doubles:
-    """Cosine of each query with each document. If a document has several vectors, the nearest one counts.
+    """Compute the cosine of each query with each document. If a document has several vectors, the nearest one counts.
 
     Args:
         queries: Vectors of the queries. *Shape:* ``(queries, dimensions)``.
@@ -113,7 +113,7 @@ def document_cosines(queries: Vectors, vectors: Vectors, starts: Sequence[int] |
 
 
 def _normalize(vectors: Vectors) -> Doubles:
-    """Vectors of length 1 in float64. *Shape:* as given."""
+    """Scale vectors to length 1, in float64. *Shape:* as `vectors`."""
     wide = np.asarray(vectors, dtype=np.float64)
     unit: Doubles = wide / np.linalg.norm(wide, axis=1, keepdims=True)
     return unit
@@ -206,7 +206,7 @@ class RecallReport:
 def recall_settings(
     index_type: IndexType, k: int, candidates: Sequence[int], oversamples: Sequence[float]
 ) -> list[SearchSetting]:
-    """The settings to measure, least effort first. Empty sequences mean the default values.
+    """List the settings to measure, least effort first. Empty sequences mean the default values.
 
     Raises:
         UsageError: the index type is not quantized but `oversamples` is given, or a value is out of range.
@@ -216,10 +216,10 @@ def recall_settings(
             f"{index_type} compares float32 vectors, so there is nothing to oversample", "Leave `oversample` out."
         )
     if any(value < k or value > MAX_K for value in candidates):
-        raise UsageError(f"`num_candidates` must be between k ({k}) and {MAX_K:,}", "Give other values.")
+        raise UsageError(f"`num_candidates` must be between k ({k}) and {MAX_K:,}", "Use other values.")
     if any(not 1.0 <= value <= MAX_OVERSAMPLE for value in oversamples):
-        raise UsageError(f"`oversample` must be between 1 and {MAX_OVERSAMPLE:g}", "Give other values.")
-    # The graph is searched for k times oversample vectors, so it needs at least as many candidates.
+        raise UsageError(f"`oversample` must be between 1 and {MAX_OVERSAMPLE:g}", "Use other values.")
+    # Raise smaller numbers of candidates: the graph is searched for k times oversample vectors and needs as many.
     usual = [max(k, value) for value in DEFAULT_CANDIDATES if max(k, value) <= MAX_K]
     factors: Sequence[float | None] = (oversamples or DEFAULT_OVERSAMPLES) if index_type in OVERSAMPLE else (None,)
     found = {
@@ -259,7 +259,7 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
     # The vectors come with the hits, because a multi-get by id would miss documents with a routing value.
     source = engine.info.source_with_vectors(_vector_paths(field))
     hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]
-    # The first chunk of a document is the query.
+    # Use the first chunk of a document as the query.
     vectors = {hit["_id"]: _read_vectors(field, hit)[0] for hit in hits}
     if not vectors:
         remedy = "Embed its documents first: `es-sbert ingest`."
@@ -313,7 +313,7 @@ def measure_recall(
 
 
 def recommend_setting(rows: Sequence[RecallMeasurement], target: float) -> SearchSetting | None:
-    """The setting of the first row whose interval is not below the target; None if there is none."""
+    """Choose the setting of the first row whose interval is not below the target; None if there is none."""
     return next((row.setting for row in rows if row.recall.low >= target), None)
 
 
@@ -323,7 +323,7 @@ def _search_all(
     """Search for all queries with one setting, one at a time.
 
     Returns:
-        The ids of each query's hits, without the document it was made from, and the seconds of each search.
+        The ids of each query's hits, without the document that the query was made from, and the seconds of each search.
     """
     found: list[list[str]] = []
     seconds: list[float] = []
@@ -353,13 +353,13 @@ def _vector_paths(field: VectorField) -> list[str]:
 
 
 def _read_vectors(field: VectorField, hit: Json) -> list[Vectors]:
-    """The vectors of a hit, each *shape* ``(dimensions,)``."""
+    """Read the vectors of a hit, each *shape* ``(dimensions,)``."""
     stored = read_stored_vectors(hit["_source"][field.name], 0, field.meta.element_type)
     return [vector for _, _, vector in stored]
 
 
 def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
-    """Pages with the ids, first rows and vectors of all documents that have a vector."""
+    """Read pages with the ids, first rows and vectors of all documents that have a vector."""
     query = has_vector_query(field.name, field.meta)
     paths = _vector_paths(field)
     for _, page, _ in scan_index(engine, field.index, query=query, source_includes=paths, page=_PAGE, vectors=True):
@@ -369,7 +369,7 @@ def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[lis
 
 
 def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
-    """A table of all settings and the recommendation, line by line."""
+    """Format a table of all settings and the recommendation as lines."""
     quantized = report.rows[0].setting.oversample is not None
     name = "ef_search" if engine_type is EngineType.OPENSEARCH else "num_candidates"
     head = f"{name:>14}" + (f"{'oversample':>12}" if quantized else "")

@@ -1,4 +1,4 @@
-"""Temporary indices for measurements: created, filled, merged into one segment, and deleted even after an error."""
+"""Create temporary indices for measurements, fill and merge them into one segment, and delete them after any error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BULK_BYTES = 5 << 20
 
 
 def leftover_indices(engine: Engine) -> list[str]:
-    """Names of existing temporary indices, of a command that was killed or is still running.
+    """List existing temporary indices, left by a command that was killed or in use by one that is still running.
 
     Raises:
         EngineError: the engine failed.
@@ -58,7 +58,7 @@ def temporary_index(engine: Engine, body: Json, report: Callable[[str], None]) -
 
 
 def fill_index(engine: Engine, name: str, documents: Iterable[Json]) -> None:
-    """Write documents under the ids 0, 1, 2, …, and merge them into one segment; returns when the graph is built.
+    """Write documents under the ids 0, 1, 2, …, and merge them into one segment; return when the graph is built.
 
     Args:
         engine: The engine.

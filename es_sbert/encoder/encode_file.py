@@ -27,11 +27,11 @@ from es_sbert.vectors import Vectors
 
 VECTOR_FIELD = "embedding"
 _CHUNK = 1 << 16
-# A text is held in memory whole in any case.
+# Practically unlimited, because a text is held in memory whole in any case.
 _MAX_LINE = 1 << 40
 
 
-# Returns the text in a field of an object; None if there is none.
+# Returns the text in a field of an object; None if the field holds no text.
 TextReader = Callable[[Mapping[str, Any], str], str | None]
 # A text, and the JSON object to which its vector will be added.
 _TextRecord = tuple[str, bytes]
@@ -44,8 +44,8 @@ class EncodeSummary:
     Attributes:
         texts: Texts read, each of which has a vector in the output.
         truncated: Texts longer than the model reads.
-        lost_tokens: Tokens cut from them.
-        max_tokens: Tokens that the model reads of a text.
+        lost_tokens: Tokens of these texts that were not read.
+        max_tokens: Maximum tokens that the model reads of a text.
         seconds: Wall time.
     """
 
@@ -56,7 +56,7 @@ class EncodeSummary:
     seconds: float = 0.0
 
     def describe(self, info: EncoderInfo) -> str:
-        """The summary as lines of text."""
+        """Format the summary as lines of text."""
         rate = self.texts / self.seconds if self.seconds else 0.0
         lines = [
             f"{pluralize(self.texts, 'text')} in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
@@ -65,7 +65,7 @@ class EncodeSummary:
         if self.truncated:
             lines.append(
                 f"{pluralize(self.truncated, 'text')} {be(self.truncated, past=True)} longer than "
-                f"{self.max_tokens} tokens and {be(self.truncated, past=True)} cut "
+                f"{self.max_tokens} tokens and {be(self.truncated, past=True)} truncated "
                 f"({pluralize(self.lost_tokens, 'token')} lost)"
             )
         return "\n".join([*lines, *(f"Warning: {warning}" for warning in info.warnings)])
@@ -87,21 +87,22 @@ def encode_file(
     Args:
         source: Lines, each a text (`lines`) or a JSON object with `text_field` (`jsonl`); may be compressed by gzip or
             zstd.
-        text_of: Reads the text of an object; None reads the string under its key `text_field`.
+        text_of: Reads the text of an object; None to read the string under its key `text_field`.
         encoding: Encoding of the lines; None for UTF-8, or UTF-16 with a byte order mark.
-        target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
-            appears under its name only when it is complete; a pipe or a device is written to directly.
+        target: A path (with the suffix .npy, an array is written, otherwise JSONL), or a stream, to which JSONL is
+            written. A file appears under its name only when it is complete; a pipe or a device is written to directly.
 
     Raises:
-        SourceError: the input is not a text, or a line cannot be decoded, is not JSON, or has no text. Nothing is left
-            out silently: the output has one vector per line or there is no output file.
-        OutputError: the output cannot be written: no such folder, a full disk.
+        SourceError: the input is not text, or a line cannot be decoded, is not JSON, or has no text. Nothing is left
+            out silently: the output has one vector per line, or there is no output file.
+        OutputError: the output cannot be written (no such folder, a full disk).
         UsageError: the text field is the vector field, or an array cannot be written to a pipe.
         BrokenPipeError: the reader has closed the stream.
     """
     if text_field.partition(".")[0] == VECTOR_FIELD:
         raise UsageError(
-            f"the text field is {text_field!r}, and the vector is written to {VECTOR_FIELD!r}", "Rename the text field."
+            f"the text field {text_field!r} conflicts with {VECTOR_FIELD!r}, where the vector is written",
+            "Rename the text field.",
         )
     started = time.perf_counter()
     summary = EncodeSummary(max_tokens=encoder.input_limit(kind))
@@ -128,10 +129,10 @@ def encode_file(
 
 
 def read_texts(source: BinaryIO) -> list[str]:
-    """The texts of a file with one per line, compressed or not; empty lines are left out.
+    """Read the texts of a file, one per line. The file may be compressed; empty lines are left out.
 
     Raises:
-        SourceError: it cannot be read, or a line is not UTF-8.
+        SourceError: the file cannot be read, or a line is not UTF-8.
     """
     records = _read_records(_read_lines(source, "lines", None), "lines", "text", _top_level, None)
     return [text for text, _ in records if text.strip()]
@@ -140,7 +141,7 @@ def read_texts(source: BinaryIO) -> list[str]:
 def _encode_records(
     encoder: Encoder, records: Iterator[_TextRecord], kind: PromptKind | None, summary: EncodeSummary
 ) -> Iterator[tuple[list[bytes], Vectors]]:
-    """Windows of records with their vectors, *shape* ``(records, dimensions)``; counted in the summary."""
+    """Yield windows of records with their vectors, *shape* ``(records, dimensions)``, and count them in `summary`."""
     pending: deque[bytes] = deque()
 
     def texts() -> Iterator[str]:
@@ -164,7 +165,7 @@ def _top_level(record: Mapping[str, Any], field: str) -> str | None:
 def _read_records(
     lines: Iterable[bytes], form: str, text_field: str, text_of: TextReader, encoding: str | None
 ) -> Iterator[_TextRecord]:
-    """The text of each line, and its JSON object."""
+    """Yield the text of each line, and its JSON object."""
     for number, line in enumerate(lines, 1):
         try:
             text = line.decode().rstrip("\r")
@@ -176,15 +177,16 @@ def _read_records(
             raise SourceError(f"line {number} is not {encoding or 'UTF-8'}: {error.reason}", remedy) from error
         except orjson.JSONDecodeError as error:
             raise SourceError(
-                f"line {number} is not JSON: {error}", 'Give one JSON object per line, or `form="lines"`.'
+                f"line {number} is not JSON: {error}", 'Write one JSON object per line, or set `form="lines"`.'
             ) from error
         found = text if form == "lines" else text_of(record, text_field) if isinstance(record, dict) else None
         if found is None:
             raise SourceError(
-                f"line {number} has no string under {text_field!r}", "Name the field that holds it with `text_field`."
+                f"line {number} has no string under {text_field!r}",
+                "Set `text_field` to the field that holds the text.",
             )
         if form == "jsonl" and VECTOR_FIELD not in record:
-            # Keeps numbers that orjson cannot represent, and the spelling of others.
+            # The line is copied, so that numbers that orjson cannot represent, and the spelling of others, are kept.
             yield found, text.strip().encode()
         else:
             old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
@@ -192,7 +194,7 @@ def _read_records(
 
 
 def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[bytes]:
-    # Data is processed as soon as it arrives: a pipe may deliver its lines one by one.
+    # `read1` returns data as soon as it arrives: a pipe may deliver its lines one by one.
     read = getattr(source, "read1", source.read)
     text = text_chunks(iter(partial(read, _CHUNK), b""), FileFormat(form), encoding)
     try:
@@ -200,7 +202,7 @@ def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[b
     except OSError as error:
         raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
     except WrongFormat as wrong:
-        remedy = "Load such a file with `es-sbert ingest`, or give its texts one per line."
+        remedy = "Load such a file with `es-sbert ingest`, or write its texts to a file, one per line."
         raise SourceError(f"the input cannot be read: {wrong}", remedy) from wrong
     except CorruptStream as broken:
         raise SourceError(f"the input cannot be read: {broken}", "Fix the file, or write it again.") from broken
@@ -225,7 +227,7 @@ def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[bytes], Vectors]], dim
 
 
 def npy_header(rows: int, dimensions: int) -> bytes:
-    """Header of a .npy file of `(rows, dimensions)` little-endian float32.
+    """Return the header of a .npy file of `(rows, dimensions)` little-endian float32.
 
     NumPy reserves space for a longer first axis, so the header has the same length for any number of rows.
     Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html

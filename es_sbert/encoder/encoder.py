@@ -43,7 +43,7 @@ class EncodeResult:
 
     Attributes:
         vectors: *Shape:* ``(texts, dimensions)`` float32.
-        tokens: *Shape:* ``(texts,)`` int64, tokens before any cut, as in `TokenizedTexts`.
+        tokens: *Shape:* ``(texts,)`` int64, tokens before truncation, as in `TokenizedTexts`.
         truncated: *Shape:* ``(texts,)`` bool.
     """
 
@@ -59,12 +59,12 @@ class EncoderInfo:
     Attributes:
         model, fingerprint, dimensions, max_tokens: Properties of the model.
         variant: ONNX variant that was loaded (`int8`, `fp16`, …).
-        precision: Its number format.
+        precision: Number format of the variant.
         provider: onnxruntime's execution provider as the session reports it, or OpenVINO with its release.
-        device: `cpu` or `cuda:N`, with the device's name if it is known.
+        device: `cpu` or `cuda:N`.
         threads: CPU threads, 0 on CUDA.
-        warnings: Repeated in every summary (a variant exported below its parity threshold, …).
-        runtime: The library that runs it: `onnxruntime` or `openvino`.
+        warnings: Warnings to repeat in every summary (a variant exported below its parity threshold, …).
+        runtime: The library that runs the variant: `onnxruntime` or `openvino`.
         query_fingerprint: Fingerprint of the model for queries if the model is a pair (`es-sbert model pair`); else
             empty.
 
@@ -149,7 +149,7 @@ class Encoder:
     Raises:
         ModelError: the model was not found, is broken or has an unknown architecture; the cache cannot be written.
         DeviceError: the requested device cannot be used.
-        UsageError: there is no such variant for the device.
+        UsageError: the device, precision or runtime is invalid, or they cannot be combined.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Encoder:
         return self._model.route_number(kind) in self._routes
 
     def _route(self, number: int) -> EncoderRoute:
-        """A route; it is opened at the first call."""
+        """Return a route; the first call opens it."""
         found = self._routes.get(number)
         if found is None:
             with self._lock:
@@ -252,7 +252,7 @@ class Encoder:
                     if self._closed:
                         raise model_closed()
                     found = self._open_route(number)
-                    # Warnings of the first route are read in `info`.
+                    # Warnings of the first route are not reported here: callers read them in `info`.
                     for warning in found.selected.warnings if self._routes else ():
                         self._report(f"Warning: {warning}")
                     self._routes[number] = found
@@ -276,7 +276,7 @@ class Encoder:
     @property
     def info(self) -> EncoderInfo:
         """The model, variant and device that run. With a Router, a route is loaded if none is loaded yet."""
-        _ = self._first_route  # opened, if none is
+        _ = self._first_route  # opens one if none is open
         opened, described = list(self._routes.values()), self._described
         if described is None or described[0] != len(opened):
             described = self._described = len(opened), self._describe(opened)
@@ -297,7 +297,7 @@ class Encoder:
 
     @property
     def window(self) -> int:
-        """How many texts to sort by length and embed together."""
+        """Number of texts that are sorted by length and embedded together."""
         return self._first_route.pool.model.window
 
     def close(self) -> None:
@@ -325,10 +325,10 @@ class Encoder:
         kind: PromptKind | None = None,
         **options: Unpack[LoadOptions],
     ) -> Encoder:
-        """Load the model that made an index's vectors from this machine or the hub (see `find_index_model`).
+        """Load the model of an index's vectors, from this machine or the hub (see `find_index_model`).
 
-        The caller compares `info.fingerprint` with the mapping: a package or the hub may have another model of that
-        name.
+        The caller compares `info.fingerprint` with the mapping: a package or the hub may have a different model of
+        that name.
 
         Args:
             index: Name of the index, for messages.
@@ -338,7 +338,7 @@ class Encoder:
             kind, options: As for `Encoder`.
 
         Raises:
-            ModelError, DeviceError, UsageError: as `Encoder`.
+            ModelError, DeviceError, UsageError: as for `Encoder`.
         """
         if model is not None:
             return cls(model, kind=kind, **options)
@@ -367,7 +367,7 @@ class Encoder:
         """Embed texts as `encode` does, and return token counts and truncation too.
 
         Raises:
-            UsageError: a single string, or a text that is not valid Unicode.
+            UsageError: `texts` is a single string, or a text is not valid Unicode.
         """
         if isinstance(texts, str):
             # A string is an iterable of strings: each letter would be embedded.
@@ -380,22 +380,22 @@ class Encoder:
         return EncodeResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text, with the model's document prompt, as `es-sbert ingest` embeds it.
+        """Embed texts with the model's document prompt, as `es-sbert ingest` does.
 
         Raises:
-            UsageError: a single string, or a text that is not valid Unicode.
+            UsageError: `texts` is a single string, or a text is not valid Unicode.
         """
         vectors: list[list[float]] = self.encode_details(texts, "document").vectors.tolist()
         return vectors
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of a search text, with the model's query prompt, as `es-sbert search` embeds it.
+        """Embed a search text with the model's query prompt, as `es-sbert search` does.
 
         Raises:
-            UsageError: not a string, or not valid Unicode.
+            UsageError: the text is not a string, or not valid Unicode.
         """
         if not isinstance(text, str):
-            raise UsageError(f"the query is a {type(text).__name__}, not a string", "Give one string to embed_query.")
+            raise UsageError(f"the query must be a str, not {type(text).__name__}", "Pass one str to embed_query.")
         vector: list[float] = self.encode(text, "query").tolist()
         return vector
 
@@ -408,7 +408,7 @@ class Encoder:
         return await asyncio.to_thread(self.embed_query, text)
 
     def tokenize(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
-        """The first half of `encode`, for pipelines that overlap the two.
+        """Tokenize texts: the first half of `encode`, for pipelines that overlap tokenization and inference.
 
         Raises:
             UsageError: a text is not valid Unicode.
@@ -418,13 +418,13 @@ class Encoder:
 
     @property
     def batch_tokens(self) -> int:
-        """Maximum tokens of a batch; with padding on a CPU."""
+        """Maximum tokens of a batch; on a CPU, padding counts too."""
         limits = self._first_route.limits
         return limits.tokens or limits.padded
 
     @property
     def parallel_batches(self) -> int:
-        """How many batches run concurrently."""
+        """Number of batches that run concurrently."""
         return self._first_route.pool.count
 
     def prompt(self, kind: PromptKind | None = None) -> str:
@@ -432,11 +432,11 @@ class Encoder:
         return self._model.prompt(kind)
 
     def input_limit(self, kind: PromptKind | None = None) -> int:
-        """Longest input of this kind in tokens, special tokens and prompt included; longer ones are cut."""
+        """Maximum tokens of a text of this kind, with special tokens and prompt; longer texts are truncated."""
         return self._model.input_limit(kind)
 
     def make_chunker(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
-        """A chunker for texts that are longer than the model reads.
+        """Create a chunker for texts that are longer than the model's maximum.
 
         Args:
             tokens: Maximum tokens of a chunk, including special tokens and the prompt of `kind`.
@@ -464,15 +464,15 @@ class Encoder:
         stop: threading.Event | None = None,
         progress: Callable[[float], None] = lambda part: None,
     ) -> tuple[Vectors, NDArray[np.bool_]]:
-        """Like `embed`, until `stop` is set: running batches are then finished, and no other is started.
+        """Like `embed`, but stops once `stop` is set: running batches are finished, and no other is started.
 
         Args:
-            progress: Called after each batch, in the thread that ran it, with its part of all tokens; all parts sum
-                to 1.
+            progress: Called after each batch, in the thread that ran it, with the batch's share of all tokens; all
+                shares sum to 1.
 
         Returns:
-            Vectors of *shape* ``(texts, dimensions)`` float32, and which of them were computed, of *shape*
-            ``(texts,)`` bool; the other rows hold no vector.
+            Vectors of *shape* ``(texts, dimensions)`` float32, and a mask of those that were computed, of *shape*
+            ``(texts,)`` bool; the other rows are undefined.
 
         Raises:
             ModelError: a vector is not finite.
@@ -500,7 +500,7 @@ class Encoder:
     def tokenize_ahead(
         self, windows: Iterable[Sequence[str]], kind: PromptKind | None = None
     ) -> Iterator[TokenizedTexts]:
-        """Tokenize windows of texts; each while the one before it is embedded.
+        """Tokenize windows of texts, each while the caller embeds the one before it.
 
         Raises:
             UsageError: a text is not valid Unicode.
@@ -518,7 +518,7 @@ class Encoder:
 
 
 def _describe_route(route: EncoderRoute) -> dict[str, Any]:
-    """The attributes of `EncoderInfo` that a route has."""
+    """Return the attributes of `EncoderInfo` that describe a route."""
     selected, pool = route.selected, route.pool
     graph = selected.bundle.manifest.variants[selected.variant]
     return {
@@ -534,7 +534,7 @@ def _describe_route(route: EncoderRoute) -> dict[str, Any]:
 
 
 def _join_values(values: Sequence[Any]) -> Any:
-    """One value for several routes; see `EncoderInfo`."""
+    """Join the values of several routes into one; see `EncoderInfo`."""
     distinct = list(dict.fromkeys(values))
     if len(distinct) == 1:
         return distinct[0]
@@ -552,6 +552,6 @@ def _pair_warnings(model: SentenceModel) -> tuple[str, ...]:
 
 
 def report_warnings(encoder: Encoder, report: Callable[[str], None]) -> None:
-    """Report an encoder's warnings, for commands without a summary that holds them."""
+    """Report an encoder's warnings, for commands whose summary does not include them."""
     for warning in encoder.info.warnings:
         report(f"Warning: {warning}")

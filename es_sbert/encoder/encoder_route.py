@@ -27,7 +27,7 @@ from es_sbert.vectors import Vectors
 # Poolings that give the zero vector for a text without tokens.
 _POOLINGS_WITHOUT_TOKENS = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
 
-# Tokens per batch of a static model. A token costs one row of a table, far less than the call for a batch.
+# Tokens per batch of a static model. It is large because looking up a token costs far less than a session call.
 _STATIC_BATCH_TOKENS = 16_384
 
 
@@ -53,7 +53,8 @@ class EncoderRoute:
             padded_length = partial(pool.model.padded_length, most=model.longest_input)
             self._inputs = InputBuilder(session.input_names, session.properties, padded_length)
         self.tokenizer = SentenceTokenizer(model)
-        # A text without tokens has no first vector and no largest value.
+        # Zeros are written for a text without tokens (`run_batch`) if the graph takes packed texts, or if the pooling
+        # needs a first vector or a largest value, which such a text lacks.
         self._tokenless_is_zero = self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
         tokens = budget or selected.batch_tokens
         if tokens is None and model.architecture == "static":
@@ -73,7 +74,7 @@ class _BatchRun:
     """The batches of one call of `EncoderRoute.embed`, and their vectors.
 
     Attributes:
-        batches: For each batch, the numbers of its texts among the distinct texts.
+        batches: For each batch, the indices of its texts among the distinct texts.
     """
 
     def __init__(self, route: EncoderRoute, tokenized: TokenizedTexts, progress: Callable[[float], None]) -> None:
@@ -84,14 +85,14 @@ class _BatchRun:
         self._lengths = np.fromiter(map(len, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
         self._total_tokens = max(1, int(self._lengths.sum()))
         self.batches = plan_batches(self._lengths, route.limits)
-        # In the order of the batches, so that each batch is written without a copy.
+        # Rows are in the order of the batches, so that each batch is written without a copy.
         dimensions = self._selected.bundle.model.dimensions
         self._vectors = np.empty((len(unique), dimensions), dtype=np.float32)  # (distinct texts, dimensions)
         self._computed = np.zeros(len(unique), dtype=np.bool_)  # (distinct texts,)
         self._ends = np.cumsum([len(batch) for batch in self.batches])  # (batches,)
 
     def is_short(self, number: int) -> bool:
-        """Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens; the first is the longest."""
+        """Whether texts are packed and none in a batch has more than `SHORT_TEXT_TOKENS` tokens."""
         return self._inputs.packed and int(self._lengths[self.batches[number][0]]) <= SHORT_TEXT_TOKENS
 
     def run_batch(self, session: Session, number: int) -> None:
@@ -100,7 +101,7 @@ class _BatchRun:
         output = slice(self._ends[number] - len(batch), self._ends[number])
         rows, vectors = [self._rows[row] for row in batch], self._vectors[output]
         if self._tokenless_is_zero and not len(rows[-1]):
-            # The empty text is the shortest one, and texts are distinct.
+            # Only the last row can be empty: rows are sorted by length, longest first, and texts are distinct.
             rows, vectors = rows[:-1], vectors[:-1]
             self._vectors[output][-1] = 0
         if rows:
@@ -110,13 +111,13 @@ class _BatchRun:
             name, variant = self._selected.bundle.model.name, self._selected.variant
             raise ModelError(
                 f"{name} gave a vector with infinite or undefined numbers (variant {variant})",
-                'Numbers of fp16 end at 65,504: use `precision="fp32"`, and report the model.',
+                'The largest fp16 number is 65,504: use `precision="fp32"`, and report the model.',
             )
         self._computed[output] = True
         self._progress(int(self._lengths[batch].sum()) / self._total_tokens)
 
     def in_input_order(self) -> tuple[Vectors, NDArray[np.bool_]]:
-        """The vectors of all texts, and which of them were computed."""
+        """Return the vectors of all texts in input order, and a mask of those that were computed."""
         positions = np.empty(len(self._rows), dtype=np.int64)  # (distinct texts,), rows in the order of the batches
         positions[np.concatenate(self.batches)] = np.arange(len(self._rows))
         order = positions[self._unique_index]  # (texts,)

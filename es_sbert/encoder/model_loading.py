@@ -48,7 +48,7 @@ class SelectedVariant(Generic[BundleT]):
         bundle: The opened bundle.
         variant: Name of the variant.
         device: Device on which it runs.
-        warnings: Repeated in every summary.
+        warnings: Warnings to repeat in every summary.
         threads: Number of concurrent batches that was measured to be the fastest; None for the usual number.
         batch_tokens: Tokens of a batch that were measured to be the fastest; None for the runtime's own number.
         alternatives: Variants to run if this one cannot be opened, best first.
@@ -63,14 +63,14 @@ class SelectedVariant(Generic[BundleT]):
     alternatives: tuple[str, ...] = ()
 
     def open(self, threads: int | None = None) -> InferencePool:
-        """Open its sessions.
+        """Open the sessions of the variant.
 
         Args:
-            threads: How many batches run concurrently; by default as measured, otherwise one for each physical core, or
+            threads: Number of concurrent batches; by default the measured number, else one for each physical core, or
                 two on CUDA.
 
         Raises:
-            DeviceError: the session would run on another device, or the runtime lacks something.
+            DeviceError: the session would run on a different device, or the runtime does not support the model on it.
             BundleInvalid: the variant's file is broken.
         """
         threads = threads or self.threads
@@ -90,7 +90,7 @@ def open_variant(
 
     Raises:
         DeviceError: the requested device cannot be used.
-        UsageError: an invalid device.
+        UsageError: the device is invalid.
     """
     device = choose_device(requested, available_providers(), cuda_devices())
     if device.kind == "cpu":
@@ -101,7 +101,7 @@ def open_variant(
     except DeviceError as error:
         if requested != "auto":
             raise
-        # There is a GPU, but its libraries do not work.
+        # `auto` chose CUDA because there is a GPU, but its libraries do not work: use the CPU.
         warning = f"CUDA does not work here: {error.message}. {error.remedy}"
     on_cpu, pool = _open_first(select(Device("cpu")), threads)
     return replace(on_cpu, warnings=(warning, *on_cpu.warnings)), pool
@@ -125,10 +125,10 @@ def _open_first(
 
 
 def runtime_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
-    """Warnings about the installed onnxruntime: several builds of it that have overwritten each other's files.
+    """Return a warning if several builds of onnxruntime have overwritten each other's files.
 
-    With `auto`, the build for CUDA reports once per process that there is no GPU. The build for CPUs reports nothing
-    about GPUs, since the user has chosen it.
+    If `auto` is requested and the build for CUDA is installed, this also reports, once per process, that there is no
+    GPU. With the build for CPUs, nothing is reported about GPUs, since the user has chosen it.
     """
     gpus = cuda_devices()
     if (
@@ -148,7 +148,7 @@ class EncoderSource:
     """A sentence encoder on this machine: a bundle, or a model whose variants are exported to the cache.
 
     Attributes:
-        model: The settings in its folder.
+        model: The model's settings, read from its folder.
         bundle: The bundle; None for a folder without ONNX files.
     """
 
@@ -156,7 +156,7 @@ class EncoderSource:
     bundle: EncoderBundle | None = None
 
     def route(self, number: int) -> EncoderSource:
-        """One model of a model with a Router, by its number; the source itself without a Router."""
+        """Return one route of a model with a Router, by its number; without a Router, the whole model."""
         bundle = None if self.bundle is None else route_bundle(self.bundle, number)
         return EncoderSource(self.model.route(number), bundle)
 
@@ -195,8 +195,8 @@ def select_encoder_variant(
         report: Called before slow steps.
 
     Raises:
-        ModelError: the model cannot be exported, or has no such variant.
-        UsageError: there is no such variant for the device.
+        ModelError: the model cannot be exported, or its bundle has no variant for these settings.
+        UsageError: the precision or runtime is invalid, or does not run on the device.
         DeviceError: the requested runtime or precision cannot run here.
     """
     order = variant_order(device, runtime, precision)
@@ -229,16 +229,16 @@ def select_encoder_variant(
 def open_or_export(
     source: EncoderSource, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
 ) -> tuple[EncoderBundle, dict[Variant, str]]:
-    """The bundle of a model; a model without ONNX files is exported to the cache.
+    """Return the bundle of a model; a model without ONNX files is first exported to the cache.
 
     Args:
         source: The model, or one route of a model with a Router.
         variants: Variants that an export must have; an existing bundle may lack them.
-        may_fall_back: Leave out variants that cannot be exported; if there is none at all, fp32 takes their place.
+        may_fall_back: Leave out variants that cannot be exported; if none can be, export fp32 instead.
         report: Called before slow steps.
 
     Returns:
-        The bundle, and why variants could not be exported.
+        The bundle, and for each variant that could not be exported the reason.
 
     Raises:
         ModelError: the model cannot be exported, or the cache cannot be written.
@@ -253,7 +253,7 @@ def open_or_export(
 def _select_fastest(
     bundle: EncoderBundle, variants: Sequence[Variant], device: Device, report: StatusCallback
 ) -> SelectedVariant[EncoderBundle]:
-    """The fastest of some variants, in order of preference."""
+    """Select the fastest of some variants, which are in order of preference."""
     chosen, threads, batch_tokens = variants[0], None, None
     if len(variants) > 1:
         # Imported here: a single variant needs no measuring.
@@ -288,8 +288,8 @@ def select_reranker_variant(
             fastest on this kind of processor.
 
     Raises:
-        ModelError: the model was not found, is broken, was not exported or has no such variant.
-        UsageError: there is no such variant for the device.
+        ModelError: the model was not found, is broken, was not exported or has no variant for these settings.
+        UsageError: the precision or runtime is invalid, or does not run on the device.
         DeviceError: the requested runtime or precision cannot run here.
     """
     return choose_reranker_variant(open_reranker_bundle(_find_folder(model)), device, precision, runtime)
@@ -298,7 +298,7 @@ def select_reranker_variant(
 def choose_reranker_variant(
     bundle: RerankerBundle, device: Device, precision: str = "auto", runtime: str = "auto"
 ) -> SelectedVariant[RerankerBundle]:
-    """The best variant of an opened reranker; see `select_reranker_variant`."""
+    """Choose the best variant of an opened reranker; see `select_reranker_variant`."""
     order = variant_order(device, runtime, precision)
     for variant in order:
         if variant in bundle.manifest.variants:
@@ -324,14 +324,14 @@ def _missing_variant(bundle: EncoderBundle | RerankerBundle, device: Device, var
 def _open_cached_bundle(
     model: SentenceModel, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
 ) -> tuple[EncoderBundle, dict[Variant, str]]:
-    """A model's bundle in the cache, with variants that are exported if they are not there; see `open_or_export`."""
+    """Open a model's bundle in the cache; missing variants are exported first. See `open_or_export`."""
     folder = cached_bundle_path(model.fingerprint)
     present: Collection[str] = ()
     if is_encoder_bundle(folder):
         try:
             bundle = open_encoder_bundle(folder)
         except BundleInvalid as error:
-            raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
+            raise BundleInvalid(error.message, f"It is in es-sbert's cache: remove {folder} and run again.") from error
         present = bundle.manifest.variants
         if all(variant in present for variant in variants):
             return bundle, {}
@@ -354,7 +354,7 @@ def _refused_path(folder: Path) -> Path:
 
 
 def _read_refused(folder: Path) -> dict[Variant, str]:
-    """Reason for each variant of a cached bundle that cannot be exported with these releases, to avoid retries."""
+    """Read why variants of a cached bundle cannot be exported on this machine, so that they are not tried again."""
     try:
         kept = json.loads(_refused_path(folder).read_text(encoding="utf-8"))
         if kept["machine"] != describe_machine():
@@ -376,7 +376,7 @@ def _write_refused(folder: Path, refused: Mapping[Variant, str], report: StatusC
 def _export_to_cache(
     model: SentenceModel, folder: Path, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
 ) -> dict[Variant, str]:
-    """Export variants to the cache; returns why some cannot be exported, if the bundle may lack them."""
+    """Export variants to the cache; with `may_fall_back`, return the reason for each that cannot be exported."""
     # Imported here: the exporter imports onnx, which a bundle does not need.
     from es_sbert.exporters.export_bundle import export_bundle
 

@@ -23,8 +23,8 @@ from es_sbert.runtime.tokenizer import PairTokenizer, TokenizedPairs, check_pair
 
 Scores = NDArray[np.float32]
 
-# Maximum padded tokens of one batch, fewer than for a sentence encoder on CUDA: a traced graph holds a mask for every
-# two tokens of a pair and, if its attention is not fused, a score for each head as well.
+# Maximum padded tokens of one batch. On CUDA, a sentence encoder takes more: a traced graph holds an attention mask of
+# tokens × tokens for each pair and, if its attention is not fused, one score matrix per head as well.
 _MAX_BATCH_TOKENS = 32_768
 
 
@@ -32,8 +32,8 @@ class RankedText(TypedDict):
     """A text in the result of `Reranker.rank`.
 
     Attributes:
-        corpus_id: Its position in the given list.
-        score: Its score.
+        corpus_id: Position of the text in the given list.
+        score: Score of the text for the query.
     """
 
     corpus_id: int
@@ -62,7 +62,7 @@ def _softmax(x: Scores) -> Scores:
 
 _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
     ScoreActivation.IDENTITY: lambda x: x,
-    # With tanh, which does not overflow as exp(-x) would.
+    # Computed with tanh, which does not overflow as exp(-x) would.
     ScoreActivation.SIGMOID: lambda x: np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x)),
     ScoreActivation.SOFTMAX: _softmax,
     ScoreActivation.TANH: np.tanh,
@@ -93,14 +93,14 @@ class Reranker:
         budget: Padded tokens of one batch; by default the best for the device.
 
     Attributes:
-        name: Names of model and variant, for tables.
+        name: Name of the model, with the variant, for tables.
         labels: Names of the outputs.
-        warnings: Repeated in every summary.
+        warnings: Warnings to repeat in every summary.
 
     Raises:
         ModelError: the model was not found, is broken, was not exported, or lacks the precision.
         DeviceError: the requested device cannot be used.
-        UsageError: there is no such variant for the device.
+        UsageError: the device, precision or runtime is invalid, or they cannot be combined.
     """
 
     def __init__(
@@ -173,38 +173,38 @@ class Reranker:
         self.close()
 
     def predict(self, query: str, texts: Sequence[str]) -> Scores:
-        """Scores of texts for a query, *shape* ``(texts,)``; a higher score means a better match.
+        """Score texts for a query: *shape* ``(texts,)``; a higher score means a better match.
 
         Raises:
-            UsageError, ModelError: as `score`.
+            UsageError, ModelError: as for `score`.
         """
         return self.score([query] * len(texts), texts)
 
     def rank(self, query: str, texts: Sequence[str], top_k: int | None = None) -> list[RankedText]:
-        """Texts sorted by their score for a query, as sentence-transformers' `CrossEncoder.rank` returns them.
+        """Sort texts by their score for a query, best first, as sentence-transformers' `CrossEncoder.rank` does.
 
         Args:
-            top_k: How many to return; all by default.
+            top_k: Number of texts to return; all by default.
 
         Raises:
-            UsageError, ModelError: as `score`.
+            UsageError, ModelError: as for `score`.
         """
         scores = self.predict(query, texts)
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [{"corpus_id": int(number), "score": float(scores[number])} for number in order]
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> Scores:
-        """Scores of pairs, *shape* ``(pairs,)``, as sentence-transformers' CrossEncoder gives them.
+        """Score pairs as sentence-transformers' CrossEncoder does: *shape* ``(pairs,)``.
 
         Raises:
-            UsageError: the sides differ in length, a side is a single string, a text is not valid Unicode, or the
-                model has several labels (`outputs` gives them all).
+            UsageError: `first` and `second` differ in length, one of them is a single string, a text is not valid
+                Unicode, or the model has several labels (see `outputs`).
             ModelError: a score is not finite.
         """
         return self.score_pairs(first, second).scores
 
     def score_pairs(self, first: Sequence[str], second: Sequence[str]) -> PairScores:
-        """Like `score`, and whether each pair was truncated."""
+        """Score pairs like `score`, and report which of them were truncated."""
         if len(self.labels) != 1:
             raise UsageError(
                 f"{self.name} has {len(self.labels)} outputs ({', '.join(self.labels)}); a reranker needs exactly one",
@@ -214,15 +214,15 @@ class Reranker:
         return PairScores(outputs[:, 0], truncated)
 
     def outputs(self, first: Sequence[str], second: Sequence[str]) -> Scores:
-        """All outputs after the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
+        """Compute all outputs, after the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
 
         Raises:
-            UsageError, ModelError: as in `score`, except for the labels.
+            UsageError, ModelError: as for `score`, but the model may have several labels.
         """
         return self._outputs(first, second)[0]
 
     def _outputs(self, first: Sequence[str], second: Sequence[str]) -> tuple[Scores, NDArray[np.bool_]]:
-        """Outputs, *shape* ``(pairs, labels)``, and which pairs were truncated, *shape* ``(pairs,)``."""
+        """Compute the outputs, *shape* ``(pairs, labels)``, and a mask of truncated pairs, *shape* ``(pairs,)``."""
         if isinstance(first, str) or isinstance(second, str):
             raise UsageError(
                 "one of the two columns is a single string", "Pass two sequences of texts: score([a], [b])."
@@ -245,6 +245,6 @@ class Reranker:
         if not np.isfinite(outputs).all():
             raise ModelError(
                 f"{self.name} gave a score that is infinite or undefined",
-                'Numbers of fp16 end at 65,504: use `precision="fp32"`, and report the model.',
+                'The largest fp16 number is 65,504: use `precision="fp32"`, and report the model.',
             )
         scores[batch] = outputs

@@ -34,19 +34,19 @@ SIF_COEFFICIENT = 1e-4
 # Entries of a vocabulary that are free for later use: [unused7] of BERT, <unused7> of Gemma.
 _PLACEHOLDER = re.compile(r"[\[<]unused_?\d+[\]>]")
 
-# Version of the method. With another version, models in the cache are made again.
+# Version of the method. After a change, models in the cache are made again.
 _VERSION = 2
 
 
 def token_probabilities(tokenizer: Tokenizer) -> NDArray[np.float64]:
-    """Probabilities of the tokens of a vocabulary that is sorted by frequency, by Zipf's law.
+    """Estimate token probabilities by Zipf's law, for a vocabulary sorted by frequency.
 
     Args:
         tokenizer: The tokenizer with the vocabulary.
 
     Returns:
-        *Shape:* ``(vocabulary,)``; their sum is 1. The probabilities of tokens of words are proportional to 1 / (rank +
-        1); special tokens and placeholders have probability 0 and no rank.
+        *Shape:* ``(vocabulary,)``, with the sum 1. The probability of a token is proportional to 1 / (rank + 1).
+        Special tokens and placeholders are not ranked and have probability 0.
     """
     vocabulary = tokenizer.get_vocab()
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
@@ -60,7 +60,7 @@ def token_probabilities(tokenizer: Tokenizer) -> NDArray[np.float64]:
 
 
 def sif_weights(probabilities: NDArray[np.float64], coefficient: float = SIF_COEFFICIENT) -> NDArray[np.float64]:
-    """Weights a / (a + p) of tokens.
+    """Return the SIF weights a / (a + p) of tokens.
 
     Args:
         probabilities: Probabilities p of the tokens. Tokens with probability 0 are not words and get the weight of the
@@ -78,10 +78,10 @@ def sif_weights(probabilities: NDArray[np.float64], coefficient: float = SIF_COE
 def static_model_folder(
     folder: Path, name: str | None = None, *, report: Callable[[str], None] = lambda message: None
 ) -> Path:
-    """The folder of the untrained static model of a sentence encoder, in the cache; it is written at the first call.
+    """Return the folder, in the cache, of the untrained static model of a sentence encoder. The first call writes it.
 
-    It reads as many tokens of a text as the encoder, without special tokens and prompts, and gives vectors of the same
-    length, normalized if the encoder's are.
+    The static model reads as many tokens of a text as the encoder, without special tokens and prompts. Its vectors have
+    the same length, and are normalized if the encoder's are.
 
     Args:
         folder: The folder of the encoder.
@@ -89,8 +89,8 @@ def static_model_folder(
         report: Called with progress messages.
 
     Raises:
-        UnsupportedArchitecture: it is a static model already, or has a Router.
-        ModelError: the folder is not a model, or cannot be run.
+        UnsupportedArchitecture: the encoder is a static model already, or has a Router.
+        ModelError: the folder is not a model, or the model cannot be run.
         OutputError: the cache cannot be written.
     """
     model = read_sentence_model(folder, name)
@@ -103,7 +103,7 @@ def check_static_source(model: SentenceModel) -> None:
     """Check that a static model can be made from a sentence encoder.
 
     Raises:
-        UnsupportedArchitecture: it is a static model already, or has a Router.
+        UnsupportedArchitecture: the encoder is a static model already, or has a Router.
     """
     if model.routes or model.route_name:
         raise UnsupportedArchitecture(
@@ -140,7 +140,7 @@ def _write_static_model(model: SentenceModel, report: Callable[[str], None], tar
 
 
 def token_vectors(encoder: Encoder, model: SentenceModel, tokenizer: Tokenizer) -> NDArray[np.float32]:
-    """The vectors of the tokens of a vocabulary, each embedded alone between the special tokens of a text.
+    """Embed each token of a vocabulary alone, between the special tokens of a text.
 
     Args:
         encoder: The encoder.
@@ -148,7 +148,7 @@ def token_vectors(encoder: Encoder, model: SentenceModel, tokenizer: Tokenizer) 
         tokenizer: Its tokenizer.
 
     Returns:
-        *Shape:* ``(vocabulary, dimensions)``; zero for tokens that the model has no vector for.
+        *Shape:* ``(vocabulary, dimensions)``; zero for tokens for which the model has no vector.
     """
     vocabulary = max(tokenizer.get_vocab().values()) + 1
     count = min(vocabulary, int(model.transformer_config.get("vocab_size") or vocabulary))

@@ -1,4 +1,4 @@
-"""Find the fastest variant of a model on this machine by measuring, and remember it in the cache."""
+"""Find the fastest variant of a model on this machine by measuring, and keep the result in the cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 _SECONDS = 2.0  # of measuring, for all settings of all variants together; one round is always measured
 _BUDGETS = (1, 0.5, 2)  # multiples of the runtime's tokens per batch, the usual number first
-# How much faster than an earlier setting a later one must be. Otherwise, the order of preference decides.
+# Speedup that a setting needs to replace an earlier one; below it, the earlier, preferred one wins.
 _MARGIN = 1.05
 _LOCK_SECONDS = 30.0  # another process needs a few seconds to measure
 
@@ -42,8 +42,8 @@ class Measurement(BaseModel, frozen=True):
     """The speed of a variant with one number of threads and one size of batches.
 
     Attributes:
-        variant: Its name.
-        threads: How many batches run concurrently.
+        variant: Name of the variant.
+        threads: Number of concurrent batches.
         batch_tokens: Tokens of a batch, with padding.
         texts_per_second: Speed of the fastest round, the one least disturbed by other programs, on texts of 16, 32 and
             64 tokens.
@@ -67,7 +67,7 @@ class Tuning(BaseModel, frozen=True):
     measured: tuple[Measurement, ...] = ()
 
     def fastest(self, variants: Sequence[Variant]) -> Measurement | None:
-        """The setting to run; None unless all of some variants were measured.
+        """Return the fastest setting of some variants; None unless all of these variants were measured.
 
         Args:
             variants: In order of preference.
@@ -87,7 +87,7 @@ def tuning_path(fingerprint: str) -> Path:
 
 
 def read_tuning(fingerprint: str) -> Tuning:
-    """The measurements of a model on this machine; empty if another processor or release was measured."""
+    """Read the measurements of a model on this machine; empty if they are of a different processor or release."""
     here = describe_machine()
     try:
         tuning = Tuning.model_validate_json(tuning_path(fingerprint).read_bytes())
@@ -99,9 +99,9 @@ def read_tuning(fingerprint: str) -> Tuning:
 def fastest_variant(
     bundle: EncoderBundle, variants: Sequence[Variant], report: Callable[[str], None]
 ) -> Measurement | None:
-    """The fastest of some variants on this CPU, measured if that is not known yet.
+    """Return the fastest of some variants on this CPU; they are measured if the cache has no result.
 
-    A process that finds another one measuring the same model waits for its result.
+    If another process is measuring the same model, this one waits for its result.
 
     Args:
         bundle: The model.
@@ -109,7 +109,7 @@ def fastest_variant(
         report: Called before measuring, and if the result cannot be kept.
 
     Returns:
-        The setting to run; None if it is unknown and cannot be measured. The first variant is usually the fastest.
+        The setting to run; None if it is unknown and cannot be measured: the first variant is usually the fastest.
     """
     stored = read_tuning(bundle.manifest.fingerprint).fastest(variants)
     if stored is not None:
@@ -132,10 +132,10 @@ def tune(
     """Measure variants on this CPU and keep the result.
 
     Args:
-        again: Measure even if another process has just done so.
+        again: Measure even if the cache has a result for these variants.
 
     Raises:
-        TimeoutError: another process has been measuring the same model for long.
+        TimeoutError: another process has been measuring the same model for too long.
         OSError: the cache cannot be written.
         UsageError: there is no folder for a cache.
     """
@@ -154,7 +154,7 @@ def tune(
 
 
 def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list[Measurement]:
-    """The speed of each variant with several numbers of threads and sizes of batches, in turn.
+    """Measure the speed of each variant with several numbers of threads and sizes of batches, in turn.
 
     Variants that do not run here are left out.
     """
@@ -211,7 +211,7 @@ class _Setting(NamedTuple):
 
 
 def _texts_per_second(pool: InferencePool, rows: Sequence[NDArray[np.int64]], budget: int, dimensions: int) -> float:
-    """The speed on full batches of texts of each length, as many for each thread."""
+    """Measure the speed on full batches, one for each length of texts and each thread."""
     with pool.session() as session:
         inputs = InputBuilder(session.input_names, session.properties)
     batches = [[row] * max(1, budget // len(row)) for row in rows for _ in range(pool.count)]

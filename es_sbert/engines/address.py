@@ -33,7 +33,7 @@ class Address:
         path: Prefix of all paths (`/engine` on a reverse proxy), without a slash at the end; often empty.
         authorization: Value of the Authorization header, or None.
         ssl_context: Set if the scheme is https.
-        fingerprint: SHA-256 of the server's certificate in hex digits; None checks the certificate itself.
+        fingerprint: SHA-256 of the server's certificate in hex digits; None to check the certificate itself.
         timeout: Seconds for one request.
     """
 
@@ -57,7 +57,7 @@ class Address:
         return {} if self.authorization is None else {"authorization": self.authorization}
 
     def node_config(self) -> NodeConfig:
-        """The address for elastic-transport.
+        """Return the address as a node configuration of elastic-transport.
 
         Requests are not compressed: vectors barely shrink, and gzip would cost a core that the encoder can use.
         """
@@ -85,22 +85,22 @@ def parse_address(settings: EngineSettings) -> Address:
     """The only address of these settings; see `parse_addresses`.
 
     Raises:
-        UsageError: see `parse_addresses`; also several addresses.
+        UsageError: see `parse_addresses`; or the settings have several addresses.
     """
     addresses = parse_addresses(settings)
     if len(addresses) > 1:
-        raise UsageError(f"{len(addresses)} addresses are given where one is needed", "Give one of them.")
+        raise UsageError(f"exactly one address is required, not {len(addresses)}", "Use one of them.")
     return addresses[0]
 
 
 def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
-    """The different addresses of these settings, in their order.
+    """Return the distinct addresses of these settings, in their order.
 
     A user name and password inside a URL are removed from it and used for all addresses.
 
     Raises:
-        UsageError: a URL that cannot be read, two kinds of credentials, two URLs with different credentials, an API key
-            or token that a header cannot contain, or a CA file that is missing or broken.
+        UsageError: a URL cannot be read, credentials conflict, an API key or token has characters that a header cannot
+            contain, or the CA file is missing or broken.
     """
     urls = split_addresses(settings.url)
     parts = [_split_url(url, address_name(number, len(urls))) for number, url in enumerate(urls, 1)]
@@ -126,12 +126,12 @@ def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
         )
         for each in parts
     ]
-    # A node that is named twice would get twice the requests, and the clients refuse duplicates.
+    # Duplicates are removed: a node that is named twice would get twice the requests, and the clients refuse it.
     return tuple({address.url: address for address in addresses}.values())
 
 
 def published_addresses(base: Address, published: Sequence[str]) -> list[Address]:
-    """The different addresses that a cluster's nodes publish.
+    """Return the distinct addresses that a cluster's nodes publish.
 
     Args:
         base: An address with the scheme, path, credentials and TLS settings of all nodes.
@@ -167,7 +167,7 @@ def _authorization(settings: EngineSettings, url_user: str | None, url_password:
     if url_user is not None:
         if any(given is not None for given in (settings.username, settings.api_key, settings.token)):
             raise UsageError(
-                "the URL contains a user name, but credentials are also given outside it",
+                "a URL with a user name cannot be combined with other credentials",
                 "Remove the user name from the URL.",
             )
         return _basic(unquote(url_user), unquote(url_password or ""))
@@ -185,7 +185,7 @@ def _scheme(scheme: str, secret: SecretStr, what: str) -> str:
     if not re.fullmatch("[!-~]+", value):
         raise UsageError(
             f"the {what} contains a space, a newline or a character that is not allowed in an HTTP header",
-            f"Give the {what} as the engine encoded it, and nothing else.",
+            f"Set the {what} exactly as the engine encoded it.",
         )
     return f"{scheme} {value}"
 
@@ -205,7 +205,7 @@ def _fingerprint(settings: EngineSettings, scheme: str) -> str | None:
 
 
 def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
-    """A context with the system's certificate authorities or the given one, which checks certificates and host names.
+    """Create a context that checks certificates and host names, with the given certificate authority or the system's.
 
     With a fingerprint, the client checks only the hash of the certificate, not its issuer or host name.
     """
@@ -220,5 +220,5 @@ def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
         reason = "is not a PEM file of certificates" if isinstance(error, ssl.SSLError) else "cannot be read"
         raise UsageError(
             f"the CA file {settings.ca_certs} {reason}",
-            "Give `ca_certs` the engine's certificate authority, for Elasticsearch config/certs/http_ca.crt.",
+            "Set `ca_certs` to the engine's CA file, for Elasticsearch config/certs/http_ca.crt.",
         ) from error

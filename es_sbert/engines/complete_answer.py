@@ -1,9 +1,9 @@
-"""Detect partial answers of an engine, and answers that do not come from an engine.
+"""Detect partial responses of an engine, and responses that do not come from an engine.
 
-An engine answers 200 even if shards, nodes or remote clusters are missing; only the body of the answer says so. Code
-that takes such an answer for a complete one would find documents missing, or mistake shard 1 for shard 0. Therefore
-every answer is checked here, unless the caller has asked for partial ones. Another web server is detected because its
-answers cannot be read.
+An engine answers 200 even if shards, nodes or remote clusters are missing; only the body of the response says so. Code
+that takes such a response for a complete one would find documents missing, or mistake shard 1 for shard 0. Therefore
+every response is checked here, unless the caller has asked for partial results. Another web server is detected because
+its responses cannot be read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEALTH_REMEDY = "Look at `GET _cluster/health` and `GET _cat/shards`, and try ag
 
 
 def check_complete(answer: Json, label: str, action: str) -> None:
-    """Check that an answer covers everything that was asked for.
+    """Check that a response covers everything that was requested.
 
     Args:
         answer: The parsed body of a 2xx response.
@@ -47,7 +47,7 @@ def check_complete(answer: Json, label: str, action: str) -> None:
         action: The request, such as `POST /docs/_search`.
 
     Raises:
-        PointInTimeLost: the point in time that was searched is gone.
+        PointInTimeLost: the point in time that was searched no longer exists.
         RequestFailed: shards, nodes or remote clusters are missing, or the engine's own time limit ended the request.
             Status 503 if the same request may succeed later, 400 if the query is the reason.
     """
@@ -56,8 +56,8 @@ def check_complete(answer: Json, label: str, action: str) -> None:
         raise _shards_failed(answer, label, action)
     if answer.get("timed_out"):
         raise RequestFailed(
-            f"{label} did not finish {action} within the engine's own time limit, so its answer is partial",
-            f"Ask for less, or raise the limit. {HEALTH_REMEDY}",
+            f"{label} did not finish {action} within the engine's own time limit, so its response is partial",
+            f"Request less, or raise the limit. {HEALTH_REMEDY}",
             _UNAVAILABLE,
         )
     clusters = answer.get("_clusters") or {}
@@ -90,7 +90,7 @@ def check_complete(answer: Json, label: str, action: str) -> None:
 
 
 def missing_shards_error(label: str, action: str, name: str, missing: list[int], count: int) -> RequestFailed:
-    """The error for an answer that lacks primary shards.
+    """Return the error for a response that lacks primary shards.
 
     Args:
         missing: Numbers of the missing shards.
@@ -122,10 +122,10 @@ def _shards_failed(answer: Json, label: str, action: str) -> RequestFailed:
 
 
 def shard_failures_text(answer: Json) -> str:
-    """Why shards failed: the first reason, and the number of others. Never empty.
+    """Describe why shards failed: the first reason, and the number of others. Never empty.
 
     Args:
-        answer: An answer with `_shards`.
+        answer: A response with `_shards`.
     """
     failures = list(_failures(answer))
     if not failures:
@@ -139,9 +139,9 @@ def shard_failures_text(answer: Json) -> str:
 
 
 def _lacks_copies(answer: Json) -> bool:
-    """Whether the answer to a search or a count lacks shards without an active copy.
+    """Whether the response to a search or a count lacks shards because they have no active copy.
 
-    OpenSearch does not report such shards as failed. In answers to other operations, the total includes unassigned
+    OpenSearch does not report such shards as failed. In responses to other operations, the total includes unassigned
     copies.
     """
     shards = answer.get("_shards") or {}
@@ -150,13 +150,13 @@ def _lacks_copies(answer: Json) -> bool:
 
 
 def _failures(answer: Json) -> Iterator[Json]:
-    """The shard failures that the answer lists; there may be more."""
+    """The shard failures that the response lists; there may be more."""
     listed = (answer.get("_shards") or {}).get("failures")
     yield from (failure for failure in listed or () if isinstance(failure, dict))
 
 
 def _missing_clusters(clusters: Json) -> str:
-    """Names of the remote clusters that an answer lacks, with a reason if the engine gives one."""
+    """Names of the remote clusters that a response lacks, with a reason if the engine gives one."""
     details = clusters.get("details") or {}
     missing = {name: one for name, one in details.items() if one.get("status") not in ("successful", "running")}
     if not missing:
@@ -172,9 +172,9 @@ def _first_reason(part: Json) -> str:
 
 
 def checks_answers(cls: Class) -> Class:
-    """Class decorator: a public method that cannot read the server's answer raises `RequestFailed`.
+    """Class decorator: a public method that cannot read the server's response raises `RequestFailed`.
 
-    It is for classes whose public methods only send requests and read the answers, and whose `info` names the server.
+    It is for classes whose public methods only send requests and read the responses, and whose `info` names the server.
     """
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method) and not name.startswith("_") and not inspect.isgeneratorfunction(method):
@@ -187,11 +187,11 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
-        except UsageError:  # a ValueError that is not about the answer
+        except UsageError:  # a ValueError that is not about the response
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise RequestFailed(
-                f"{self.info.url} sent an answer that is not in the format of {self.info.label} ({method.__name__}: "
+                f"{self.info.url} sent a response that is not in the format of {self.info.label} ({method.__name__}: "
                 f"{type(error).__name__})",
                 "Check the address, and any proxy in between: it must forward all paths to the engine.",
                 _BAD_GATEWAY,

@@ -28,7 +28,7 @@ def connect(settings: EngineSettings) -> Engine:
     If there are several addresses, at least one has to answer; the others are used once they do.
 
     Raises:
-        UsageError: an address that is not a URL, contradictory credentials, or addresses of different clusters.
+        UsageError: an address is not a URL, credentials conflict, or the addresses are of different clusters.
         EngineUnreachable, AccessDenied, UnsupportedEngine, RequestFailed: see `identify_engine`.
     """
     addresses: Sequence[Address] = parse_addresses(settings)
@@ -57,7 +57,7 @@ def open_engine(engine: Any) -> Engine:
             a client of elasticsearch-py or opensearch-py, or an engine.
 
     Raises:
-        UsageError: an asynchronous client, or an object of another type.
+        UsageError: `engine` is an asynchronous client, or an object of another type.
         EngineError: the engine cannot be used.
     """
     if engine is None:
@@ -66,7 +66,7 @@ def open_engine(engine: Any) -> Engine:
         return connect(EngineSettings(url=engine if isinstance(engine, str) else ",".join(engine)))
     if isinstance(engine, EngineSettings):
         return connect(engine)
-    if not hasattr(engine, "get_indices"):  # any object with the methods of `Engine` is one
+    if not hasattr(engine, "get_indices"):  # any object with the methods of `Engine` counts as one
         return from_client(engine)
     opened: Engine = engine
     return opened
@@ -109,14 +109,14 @@ def is_async_client(value: object) -> bool:
 
 
 def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> Engine:
-    """An engine that uses an existing client. The caller closes the client, not the engine.
+    """Create an engine that uses an existing client. The caller must close the client, not the engine.
 
     Args:
         client: `Elasticsearch` (8 or 9), `OpenSearch`, `AsyncElasticsearch` or `AsyncOpenSearch`.
         loop: Event loop of an asynchronous client; the engine must then be called from other threads.
 
     Raises:
-        UsageError: another object, or an asynchronous client without its loop.
+        UsageError: `client` is not a client of one of the engines, or is asynchronous and `loop` is missing.
         EngineUnreachable, AccessDenied, RequestFailed, UnsupportedEngine: see `identify_engine`; also if the client is
             connected to the other engine.
     """
@@ -124,12 +124,12 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
     if engine_type is None or not is_engine_client(client):
         raise UsageError(
             f"{type(client).__name__} is not an Elasticsearch or OpenSearch client",
-            "Give an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
+            "Pass an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
         )
     is_async = is_async_client(client)
     if is_async and loop is None:
         raise UsageError(
-            f"{type(client).__name__} is asynchronous", "Use AsyncSemanticIndex with it, or give a synchronous client."
+            f"{type(client).__name__} is asynchronous", "Use AsyncSemanticIndex with it, or pass a synchronous client."
         )
     if engine_type is EngineType.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine as EngineClass
@@ -146,7 +146,7 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
     if info.engine_type is not engine_type:
         raise UnsupportedEngine(
             f"the client is for {engine_type.value}, but {info.label} answers at {info.url}",
-            "Give a client for that engine.",
+            "Pass a client for that engine.",
         )
     return EngineClass(info, sender, None)
 

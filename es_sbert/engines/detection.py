@@ -54,7 +54,7 @@ class Cluster:
     Attributes:
         info: The engine, with the oldest version that answered.
         answering: The addresses that answered.
-        failures: Address → why it did not answer.
+        failures: Address that did not answer → the error.
     """
 
     info: EngineInfo
@@ -63,16 +63,16 @@ class Cluster:
 
 
 def detect_engine(address: Address) -> EngineInfo:
-    """The engine and its version at an address; see `identify_engine`."""
+    """Detect the engine and its version at an address; see `identify_engine`."""
     return _identify(address)[0]
 
 
 def detect_cluster(addresses: Sequence[Address]) -> Cluster:
-    """The cluster at these addresses; an address that does not answer is not an error if another one does.
+    """Detect the cluster at these addresses. An address that does not answer is not an error if another one does.
 
     Raises:
-        UsageError: they belong to different clusters.
-        EngineUnreachable, RequestFailed: none answers; the message has the reasons of all.
+        UsageError: the addresses belong to different clusters.
+        EngineUnreachable, RequestFailed: no address answers; the message has the reason of each.
         AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is not an engine.
     """
     if len(addresses) == 1:
@@ -104,7 +104,7 @@ def _identify_all(
     """Query all addresses at once, so that one that hangs costs little time.
 
     Returns:
-        The engine and the UUID of its cluster at each address that answered, and why each of the others did not.
+        The engine and the UUID of its cluster for each address that answered, and the error for each of the others.
     """
     found: dict[Address, tuple[EngineInfo, str | None]] = {}
     failures: dict[Address, EsSbertError] = {}
@@ -151,25 +151,25 @@ def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> 
         found: Address, engine, and UUID of the cluster if it is known.
 
     Raises:
-        UsageError: they differ.
+        UsageError: the engines or the clusters differ.
     """
     first_url, first, _ = found[0]
     for url, info, _ in found:
         if info.engine_type is not first.engine_type:
             raise UsageError(
                 f"{first.label} answers at {first_url}, but {info.label} at {url}",
-                "Give only addresses of nodes of one cluster.",
+                "Use only addresses of nodes of one cluster.",
             )
     known = [(url, uuid) for url, _, uuid in found if uuid is not None]
     for url, uuid in known:
         if uuid != known[0][1]:
             raise UsageError(
-                f"{known[0][0]} and {url} belong to different clusters", "Give only addresses of nodes of one cluster."
+                f"{known[0][0]} and {url} belong to different clusters", "Use only addresses of nodes of one cluster."
             )
 
 
 def _identify(address: Address) -> tuple[EngineInfo, str | None]:
-    """The engine at an address, and the UUID of its cluster if `GET /` returns it."""
+    """Identify the engine at an address, and the UUID of its cluster; None if `GET /` does not return a UUID."""
     node = Urllib3HttpNode(address.node_config())
     uuids: list[str] = []
 
@@ -190,7 +190,7 @@ def _identify(address: Address) -> tuple[EngineInfo, str | None]:
 
 
 def sniff(cluster: Cluster) -> tuple[Address, ...]:
-    """The published addresses of a cluster's nodes that answer, and the given addresses that are down now.
+    """Find the published addresses of a cluster's nodes that answer; given addresses that are down now are kept.
 
     If no published address answers, as behind a load balancer or in containers, the given addresses are returned.
 
@@ -231,7 +231,7 @@ def _get(node: Urllib3HttpNode, path: str) -> EngineResponse:
 
 
 def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInfo:
-    """The engine and its version, identified by its responses.
+    """Identify the engine and its version by its responses.
 
     Every response of Elasticsearch has the header `X-Elastic-Product`. OpenSearch is named in the response to `GET /`.
     If `GET /` is missing (distributions without the rest-root module), the version comes from the nodes API.
@@ -241,10 +241,10 @@ def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInf
         url: Address without credentials.
 
     Raises:
-        EngineUnreachable: no response.
-        AccessDenied: 401 or 403.
+        EngineUnreachable: there is no response.
+        AccessDenied: the status is 401 or 403.
         RequestFailed: an engine responds, but is not ready.
-        UnsupportedEngine: another web server.
+        UnsupportedEngine: another web server responds.
         EngineTooOld: the version is not supported.
     """
     root = get("/")
@@ -256,7 +256,7 @@ def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInf
         _check_access(nodes, _VERSION_PATH, url)
         info = _parse_nodes(nodes, url)
     if info is None and (root.status == 429 or root.status >= 500):
-        # A proxy whose engine is down, or an engine that is starting.
+        # This is a proxy whose engine is down, or an engine that is starting.
         raise RequestFailed(
             f"{url} is not ready: GET / returned {root.status}",
             "Wait until the engine has started; if there is a proxy in front of it, check its log.",
@@ -275,7 +275,7 @@ def check_version(info: EngineInfo) -> None:
     """Refuse a version that es-sbert does not support.
 
     Raises:
-        EngineTooOld: it is older than `MIN_VERSIONS`.
+        EngineTooOld: the version is older than `MIN_VERSIONS`.
     """
     oldest = MIN_VERSIONS[info.engine_type]
     if info.version < oldest:
@@ -287,7 +287,7 @@ def check_version(info: EngineInfo) -> None:
 
 
 def refuse_old_engine(addresses: Sequence[Address]) -> None:
-    """Refuse addresses at which an engine that is too old answers now. Other answers, or none, are not an error.
+    """Refuse addresses at which an engine that is too old answers now. Other responses, or none, are not an error.
 
     Raises:
         EngineTooOld: the version of a node is older than `MIN_VERSIONS`.
@@ -306,7 +306,7 @@ def _check_access(response: EngineResponse, path: str, url: str) -> None:
 
 
 def parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) -> EngineInfo | None:
-    """The engine as `GET /` describes it; None if the response does not describe one."""
+    """Read the engine from a response to `GET /`; None if the response does not describe one."""
     body: Json = response.body if response.status == 200 and isinstance(response.body, dict) else {}
     described: Any = body.get("version")
     version = _parse_version(described.get("number")) if isinstance(described, dict) else None
@@ -321,7 +321,7 @@ def parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) ->
 
 
 def _parse_nodes(response: EngineResponse, url: str) -> EngineInfo:
-    """Elasticsearch as its nodes API describes it."""
+    """Read the version of Elasticsearch from a response of its nodes API."""
     nodes = response.body.get("nodes", {}) if isinstance(response.body, dict) else {}
     for node in nodes.values():
         version = _parse_version(node.get("version"))
@@ -335,7 +335,7 @@ def _parse_nodes(response: EngineResponse, url: str) -> EngineInfo:
 
 
 def _parse_version(text: object) -> tuple[int, int, int] | None:
-    """`9.5.0` or `9.0.0-SNAPSHOT` as numbers; None for other texts."""
+    """Parse a version such as `9.5.0` or `9.0.0-SNAPSHOT`; None for other texts."""
     numbers = str(text).partition("-")[0].split(".")
     if len(numbers) < 3 or not all(number.isdigit() for number in numbers[:3]):
         return None

@@ -110,7 +110,7 @@ class ElasticsearchEngine(Engine):
         try:
             response = self._client.perform_request(method, path, params=params or {}, headers=headers, body=body)
         except ApiError as error:
-            response = error  # of a caller's client; it has the same attributes
+            response = error  # raised by a caller's client; it has the attributes of a response
         except (TransportConnectionError, ConnectionTimeout) as error:
             raise connection_error(self._asked_url, error, self._timeout) from error
         except SerializationError as error:
@@ -133,7 +133,7 @@ class ElasticsearchEngine(Engine):
         self._request("DELETE", "/_pit", body={"id": pit_id}, missing_ok=True)
 
     def vector_size(self, name: str, field: str) -> int | None:
-        # Reads the index's files: `_stats` misses segments that consist of one file.
+        # Use an API that reads the index's files: `_stats` misses segments that consist of one file.
         answer = self._request("POST", f"/{quote_index_name(name)}/_disk_usage", {"run_expensive_tasks": "true"})
         fields = next(value["fields"] for key, value in answer.items() if key != "_shards")
         return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))

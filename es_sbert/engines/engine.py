@@ -50,13 +50,13 @@ RequestBody = Json | bytes | None
 
 logger = logging.getLogger(__name__)
 
-# Responses to an API that the engine was built without, or that is disabled.
+# Statuses of responses to an API that is disabled, or that the engine was built without.
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
 # Part of the engine's error message if the node in a `preference` has no copy of the shard.
 _NO_SUCH_COPY = "no data nodes with criteria"
 # Parameter of a search that OpenSearch's `_msearch` lacks.
 _NAMED_SCORES = "include_named_queries_score"
-# Characters of index names in the path of a request; engines refuse request lines of more than 4096 bytes.
+# Maximum characters of index names in the path of a request; engines refuse request lines of more than 4096 bytes.
 _MAX_NAMES_IN_PATH = 3000
 # Fields that are read from each item of a bulk response.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
@@ -69,9 +69,9 @@ class BulkItemResult:
 
     Attributes:
         status: HTTP status of the item; 429 and 503 can be retried.
-        id: The document's id; not the one that was sent if an ingest pipeline has changed it.
-        reason: Why it failed, one line; empty on success.
-        index: The index it was written to; not the one that was addressed if an ingest pipeline has changed it.
+        id: The document's id; it differs from the one that was sent if an ingest pipeline has changed it.
+        reason: Reason for the failure, in one line; empty on success.
+        index: The index it was written to; it differs from the one in the request if an ingest pipeline has changed it.
         result: `created`, `updated`, `deleted`, or `noop` if an ingest pipeline dropped the document or an update
             changed nothing; empty on failure.
         version: `_seq_no` and `_primary_term` of the write; None on failure.
@@ -90,7 +90,9 @@ class BulkItemResult:
 
 
 def seq_no_range_body(query: Json, after: int, up_to: int, page: int, source: Json | bool) -> Json:
-    """Body of a search for the first documents whose last write has a `_seq_no` in (after, up_to], in that order."""
+    """Build the body of a search for the first documents whose last write has a `_seq_no` in (after, up_to], in that
+    order.
+    """
     return {
         "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
         "sort": [{"_seq_no": "asc"}],
@@ -110,7 +112,7 @@ def document_key(hit: Json) -> DocumentKey:
 
 
 class EngineClient(Protocol):
-    """The part of an official client that is used: of `Elasticsearch` itself, or of the transport of `OpenSearch`."""
+    """The methods of an official client that es-sbert calls, on `Elasticsearch` or the transport of `OpenSearch`."""
 
     def perform_request(
         self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None
@@ -128,7 +130,7 @@ class Engine(ABC):
     Args:
         info: The engine at the address.
         client: Used with its own settings; `close` closes it.
-        timeout: Seconds that the client waits for an answer; None if only the client knows.
+        timeout: Seconds that the client waits for a response; None if only the client knows.
         watch: Watches the client's nodes; None with one address.
     """
 
@@ -143,10 +145,10 @@ class Engine(ABC):
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
     ) -> EngineResponse:
-        """Send one request and return its response, with any status. It is retried on other nodes only.
+        """Send one request and return its response, with any status. The request is retried on other nodes only.
 
         Raises:
-            EngineUnreachable: no response, or one that is not JSON.
+            EngineUnreachable: there is no response, or it is not JSON.
         """
         call = partial(self._send_once, method, path, params, body, ndjson=ndjson)
         return call() if self._watch is None else self._watch.send(call, method, path)
@@ -195,11 +197,11 @@ class Engine(ABC):
         missing_ok: bool = False,
         partial_ok: bool = False,
     ) -> Any:
-        """The body of a response, which must be 2xx and complete.
+        """Send a request and return the body of its response, which must be 2xx and complete.
 
         Args:
             missing_ok: Return None for a 404.
-            partial_ok: Also return a partial answer; see `check_complete`.
+            partial_ok: Also return a partial response; see `check_complete`.
         """
         ndjson = isinstance(body, bytes)
         encoded = encode_json(body) if isinstance(body, dict) else body
@@ -239,7 +241,7 @@ class Engine(ABC):
         if len(states) > 1:
             raise IndexMismatch(
                 f"{name!r} points to {len(states)} indices: {', '.join(state.name for state in states[:5])}",
-                "Name one of them: a vector field belongs to one index.",
+                "Use one of them: a vector field belongs to one index.",
             )
         return states[0] if states else None
 
@@ -264,7 +266,7 @@ class Engine(ABC):
         """Concrete index → the filter that a search of this expression applies to it, or None.
 
         Args:
-            states: What `resolve_indices` returned.
+            states: The result of `resolve_indices`.
         """
         if not is_index_expression(expression):
             return {state.name: state.alias_filter(expression) for state in states}
@@ -299,7 +301,7 @@ class Engine(ABC):
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
 
         Args:
-            actions: Number of actions in the body; None counts them.
+            actions: Number of actions in the body; None to count them.
             timeout: Seconds that the engine waits for a shard that is not active, limited by the client's timeout; None
                 for the engine's default of a minute.
 
@@ -350,7 +352,7 @@ class Engine(ABC):
         """
         if not keys:
             return []
-        # A name that contains a comma would be read as two names.
+        # Fields are left out of the parameters if a name contains a comma, which would be read as two names.
         named = source_includes is not None and not any("," in field for field in source_includes)
         params = {"_source_includes": ",".join(source_includes or ())} if named else {}
         if source_includes is None:
@@ -362,10 +364,10 @@ class Engine(ABC):
         return [document if document.get("found") else None for document in documents]
 
     def _multi_get(self, name: str, params: QueryParams, body: Json, count: int) -> list[Json]:
-        """The documents of `_mget`, one for each that was requested.
+        """Send an `_mget` and return its documents, one for each that was requested.
 
         Raises:
-            RequestFailed: the engine could not look one up, so it is not known whether it exists.
+            RequestFailed: the engine could not look up a document, so it is not known whether the document exists.
         """
         path = f"/{quote_index_name(name)}/_mget"
         documents: list[Json] = self._request("POST", path, params, body)["docs"]
@@ -383,14 +385,14 @@ class Engine(ABC):
         status = 400 if kind == "illegal_argument_exception" else 503
         return RequestFailed(
             f"{self.info.label} cannot look up {document['_id']!r} in {name}: {reason}",
-            "Name one index, not an alias of several, and look at `GET _cluster/health`.",
+            "Use one index, not an alias of several, and look at `GET _cluster/health`.",
             status,
         )
 
     def _item_count_error(self, action: str, received: int, sent: int) -> RequestFailed:
         return RequestFailed(
             f"{self.info.url} answered {action} with {received:,} items, but {sent:,} were sent",
-            "Check for a proxy in front of the engine that changes its answers.",
+            "Check for a proxy in front of the engine that changes its responses.",
         )
 
     def search(
@@ -403,14 +405,14 @@ class Engine(ABC):
         hit_fields: Sequence[str] = (),
         allow_partial: bool = False,
     ) -> Json:
-        """The engine's answer to `_search`.
+        """Send a search and return the engine's response.
 
         Args:
             name: Index or alias, or several.
             preference: The engine's parameter that selects copies of the shards, such as `_shards:0`.
             named_scores: Return the scores of the queries that have a `_name`, not only their names.
-            hit_fields: Return only these members of the hits (`_id`), and nothing else of the answer.
-            allow_partial: Also return an answer that lacks shards.
+            hit_fields: Return only these members of the hits (`_id`), and nothing else of the response.
+            allow_partial: Also return a response that lacks shards.
         """
         path = quote_index_names(name)
         if len(path) > _MAX_NAMES_IN_PATH:
@@ -419,7 +421,7 @@ class Engine(ABC):
             return answer
         params = {} if preference is None else {"preference": preference}
         if allow_partial:
-            # A cluster can refuse partial answers by default (`search.default_allow_partial_results`).
+            # A cluster can disallow partial results by default (`search.default_allow_partial_results`).
             params["allow_partial_search_results"] = "true"
         if hit_fields:
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
@@ -430,7 +432,7 @@ class Engine(ABC):
     def multi_search(
         self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
     ) -> list[Json]:
-        """The answers to several searches in one request (`_msearch`), each as `search` returns it."""
+        """Send several searches in one request (`_msearch`) and return the responses, each as `search` returns it."""
         return self._multi_search(name, bodies, {}, allow_partial)
 
     def _multi_search(
@@ -458,9 +460,9 @@ class Engine(ABC):
             options = options | {"allow_partial_search_results": True}
         if named_scores and self.info.engine_type is EngineType.OPENSEARCH:
             raise UsageError(
-                f"the names of the {len(options['index'])} indices of this search do not fit into a request line, and "
-                "OpenSearch cannot return the scores of several clauses in another request",
-                "Search fewer indices at a time, or use one vector field or the fusion rrf, which need no such scores.",
+                f"the names of the {len(options['index'])} indices of this search do not fit into a URL, and "
+                "OpenSearch returns the scores of several clauses only for indices named in the URL",
+                "Search fewer indices at a time, use a single vector field, or use the fusion rrf.",
             )
         params = {_NAMED_SCORES: "true"} if named_scores else None
         header = encode_json(options)
@@ -476,10 +478,10 @@ class Engine(ABC):
         return answers
 
     def search_point_in_time(self, pit_id: str, body: Json) -> Json:
-        """The answer to `_search` of a point in time, which stays open for another half an hour.
+        """Search a point in time, which stays open for another half an hour, and return the response.
 
         Raises:
-            PointInTimeLost: it has expired, or its node is gone.
+            PointInTimeLost: the point in time has expired, or its node is gone.
         """
         pit = {"id": pit_id, "keep_alive": KEEP_ALIVE}
         return _checked_search(self._request("POST", "/_search", body=body | {"pit": pit}))
@@ -507,9 +509,10 @@ class Engine(ABC):
         vectors: bool = False,
         node: str = "",
     ) -> list[Json]:
-        """The first hits of a query in a shard whose last write has a `_seq_no` in (after, up_to], in that order.
+        """Read the hits of a query in one shard, in the order of their last writes.
 
-        Hits have `_seq_no` and `_primary_term`. Deleted documents are left out, and only refreshed writes are visible.
+        Only hits whose last write has a `_seq_no` in (after, up_to] are returned, at most `page` of them. Hits have
+        `_seq_no` and `_primary_term`. Deleted documents are left out, and only refreshed writes are visible.
 
         Args:
             vectors: Also return vectors on engines that leave them out of `_source`.
@@ -547,13 +550,13 @@ class Engine(ABC):
         return sorted({int(copies[0]["shard"]) for copies in groups})
 
     def search_shard(self, name: str, shard: int, body: Json, node: str = "") -> Json:
-        """The answer to `_search` of one shard.
+        """Search one shard and return the response.
 
         Args:
             node: Id of the node whose copy is read; empty for any copy.
 
         Raises:
-            RequestFailed: also if that node no longer has a copy (503).
+            RequestFailed: as for `search`; or the node no longer has a copy of the shard (503).
         """
         try:
             return self.search(name, body, preference=shard_preference(shard, node))
@@ -567,7 +570,7 @@ class Engine(ABC):
             raise
 
     def request_api(self, path: str, params: QueryParams = None, body: Json | None = None) -> Json | None:
-        """The answer of one of the engine's own APIs (GET; POST with a body); None if the engine lacks it.
+        """Call one of the engine's own APIs (GET; POST with a body); None if the engine lacks the API.
 
         Args:
             path: A constant, never built from user input.
@@ -582,7 +585,7 @@ class Engine(ABC):
         return response.body
 
     def field_capabilities(self, pattern: str) -> Json:
-        """Name of a field → its type → what it can be used for, of all fields of an index or pattern.
+        """Name of a field → its type → its capabilities, for all fields of an index or pattern.
 
         Raises:
             IndexMissing: there is no such index.
@@ -597,11 +600,11 @@ class Engine(ABC):
         try:
             self._close_point_in_time(pit_id)
         except EngineError as error:
-            # Nothing is lost: it expires. An error here must not hide the one that ended the scan.
+            # Only log the error: the point in time expires, and the error that ended the scan must not be hidden.
             logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
 
     def create_index(self, name: str, body: Json) -> None:
-        # The index exists, even if not all nodes know it or its shards have not started yet.
+        # Accept a partial response: the index exists, even if not all nodes know it or its shards have not started yet.
         self._request("PUT", f"/{quote_index_name(name)}", body=body, partial_ok=True)
 
     def delete_index(self, name: str) -> None:
@@ -616,7 +619,7 @@ class Engine(ABC):
         self._request("PUT", f"/{quote_index_name(name)}/_settings", body=dict(settings))
 
     def block_writes(self, name: str, timeout: float) -> None:
-        """Refuse writes to an index from now on; returns when those in flight have ended.
+        """Block writes to an index, and wait until the writes in flight have ended.
 
         To remove the block, reset the setting `index.blocks.write`.
 
@@ -624,7 +627,7 @@ class Engine(ABC):
             timeout: Seconds that the engine waits for the writes in flight.
 
         Raises:
-            RequestFailed: they did not end in time; the block may be set nevertheless.
+            RequestFailed: the writes in flight did not end in time; the block may be set nevertheless.
         """
         limit = f"{limit_engine_wait(timeout, self._timeout) * 1000:.0f}ms"
         params = {"timeout": limit, "master_timeout": limit}
@@ -656,18 +659,21 @@ class Engine(ABC):
         self._broadcast(name, "_refresh")
 
     def refresh_if_allowed(self, name: str) -> None:
-        """Like `refresh`, but without an error if the user may not do it; searches then see only the last refresh."""
+        """Like `refresh`, but without an error if the user may not refresh; searches then see only the last refresh."""
         with suppress(AccessDenied):
             self.refresh(name)
 
     def _broadcast(self, name: str, operation: str) -> None:
-        """Carry out an operation on all copies of all shards.
+        """Run an operation on all copies of all shards.
 
-        The answer counts neither a shard without an active primary nor an unassigned copy as failed. If copies are
-        missing, the number of answers is therefore compared with the number of started copies.
+        The response does not report a shard without an active primary or an unassigned copy as failed. So if
+        `successful` is less than `total`, it is compared with the number of started copies.
+
+        Raises:
+            RequestFailed: a started copy did not respond.
         """
         path = f"/{quote_index_name(name)}/{operation}"
-        # Twice: a copy may have started between the two requests.
+        # Try twice: a copy may have started between the two requests.
         for _ in range(2):
             done: Json = self._request("POST", path)["_shards"]
             if done["successful"] == done["total"]:
@@ -682,7 +688,7 @@ class Engine(ABC):
         )
 
     def _count_started_copies(self, name: str) -> int:
-        """The number of started copies of all shards; without the privilege monitor, one for each shard."""
+        """Count the started copies of all shards; without the privilege monitor, assume one for each shard."""
         try:
             states = self._all_shard_states(name)
         except AccessDenied:
@@ -722,7 +728,7 @@ class Engine(ABC):
         return {number: [_parse_copy(copy) for copy in copies] for number, copies in shards.items()}
 
     def running_merges(self, name: str) -> int:
-        """The number of merges that run now in all copies of an index."""
+        """Number of merges that are running now in all copies of an index."""
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/merge")
         return int(answer["_all"]["total"]["merges"]["current"])
 
@@ -735,7 +741,7 @@ class Engine(ABC):
         """Whether a task has ended.
 
         Raises:
-            RequestFailed: it failed.
+            RequestFailed: the task failed.
         """
         answer = self._request("GET", f"/_tasks/{quote(task, safe=':')}")
         failures = answer.get("response", {}).get("_shards", {}).get("failures")
@@ -762,7 +768,7 @@ class Engine(ABC):
     def _all_shard_states(self, name: str) -> dict[str, dict[int, ShardState]]:
         """Index → primary shard → its state."""
         path = f"/{quote_index_name(name)}/_stats"
-        # Sequence numbers and commits have no metric of their own: they are in every answer with the level `shards`.
+        # Sequence numbers and commits have no metric of their own: they are in every response with the level `shards`.
         answer = self._request("GET", f"{path}/docs", {"level": "shards"})
         return {
             index: {number: _parse_shard_state(copies) for number, copies in shards.items()}
@@ -772,8 +778,8 @@ class Engine(ABC):
     def _primary_shards(self, name: str, path: str, answer: Json) -> dict[str, dict[int, list[Json]]]:
         """Index → shard → its copies, the primary first.
 
-        An answer leaves out shards whose primary is not active or whose node does not answer, so it must have as many
-        shards as the index.
+        A response leaves out shards whose primary is not active or whose node does not answer, so it is complete only
+        if it has as many shards as the index.
 
         Raises:
             RequestFailed: a shard is missing.
@@ -837,7 +843,7 @@ class Engine(ABC):
 
 
 def _checked_search(answer: Json) -> Json:
-    """The answer to a search. Raises KeyError if it is not one; without hits, `filter_path` leaves `hits` out."""
+    """Return the response to a search; KeyError if it is not one. Without hits, `filter_path` leaves `hits` out."""
     if "hits" not in answer:
         answer["_shards"]
     return answer
@@ -878,7 +884,7 @@ def _parse_shard_state(copies: Sequence[Json]) -> ShardState:
 
 
 def _count_actions(body: bytes) -> int:
-    """The number of actions in a bulk body; each except a deletion is followed by a line with its document."""
+    """Count the actions in a bulk body; each except a deletion is followed by a line with its document."""
     lines = body.split(b"\n")
     count = position = 0
     while position < len(lines) and lines[position]:

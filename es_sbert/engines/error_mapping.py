@@ -65,7 +65,7 @@ _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for 
 
 
 def find_missing_module(reason: str, path: str) -> EngineModule | None:
-    """The module that a request needed and the engine lacks; None if the request failed for another reason.
+    """Find the module that a request needed and the engine lacks; None if the request failed for another reason.
 
     Args:
         reason: The reason that the engine gives.
@@ -84,7 +84,7 @@ def find_missing_module(reason: str, path: str) -> EngineModule | None:
 
 
 def servers_with_module(module: EngineModule) -> str:
-    """The sentence of a remedy that says which servers have a module."""
+    """Return the sentence of a remedy that says which servers have a module."""
     builds = [name for name, has in (("es9", module.in_es9), ("opensearch", module.in_opensearch)) if has]
     here = "".join(f"`es-sbert engine up {name}`, " for name in builds)
     return f"Use a server that has it: {here}{'or ' if here else ''}the complete Elasticsearch of docker-compose.yml."
@@ -120,10 +120,10 @@ _START_ENGINE_REMEDY = (
 
 
 class NodeSilentError(Exception):
-    """A node that accepts connections, but answers neither a request nor a health request.
+    """Raised if a node accepts connections, but responds neither to a request nor to a health request.
 
     Args:
-        url: Its address.
+        url: Address of the node.
         sent: Whether the request was sent, so that the node may have carried it out.
     """
 
@@ -135,7 +135,7 @@ class NodeSilentError(Exception):
 def connection_error(
     url: str, error: BaseException, timeout: float | None, *, refused_remedy: str = _START_ENGINE_REMEDY
 ) -> EngineUnreachable:
-    """The error for a broken or refused connection.
+    """Return the error for a broken or refused connection.
 
     Args:
         url: Address without credentials.
@@ -166,8 +166,8 @@ def connection_error(
         kind = EngineUnreachable if any(isinstance(cause, ssl.SSLEOFError) for cause in causes) else TlsFailed
         return kind(
             f"the TLS connection to {url} failed: {_tls_reason(causes)}",
-            "Give `ca_certs` the certificate authority that signed the engine's certificate, "
-            "and use the host name in the certificate.",
+            "Set `ca_certs` to the file of the certificate authority that signed the engine's certificate, and use the "
+            "host name in the certificate.",
         )
     if "timed out" in text or "timeout" in text:
         raised = "the client's timeout" if timeout is None else "`timeout`"
@@ -186,12 +186,12 @@ def connection_error(
 
 
 def not_json(url: str) -> EngineUnreachable:
-    """The error for a response that is not JSON."""
+    """Return the error for a response that is not JSON."""
     return EngineUnreachable(f"{url} sent a response that is not JSON", "Check for a proxy in front of the engine.")
 
 
 def exception_chain(error: BaseException) -> list[BaseException]:
-    """The exception and everything it wraps, outermost first."""
+    """Return the exception and everything it wraps, outermost first."""
     found: list[BaseException] = []
     waiting: list[BaseException] = [error]
     while waiting:
@@ -212,7 +212,7 @@ def _tls_reason(causes: list[BaseException]) -> str:
 
 
 def response_error(status: int, body: Any, *, label: str, action: str) -> EsSbertError:
-    """The error for a response other than 2xx.
+    """Return the error for a response other than 2xx.
 
     Args:
         body: The response, parsed if it is JSON.
@@ -226,7 +226,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         return RequestFailed(
             f"{label} blocks {action}: {reason}",
             "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the "
-            "block, set index.blocks.read_only_allow_delete to null, or the block that somebody has set by hand.",
+            "block, set index.blocks.read_only_allow_delete to null, or remove the block that was set by hand.",
             status,
         )
     if status == 403:
@@ -254,7 +254,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
 
 
 def point_in_time_lost(label: str, reason: str) -> PointInTimeLost:
-    """The error for a point in time that no longer exists.
+    """Return the error for a point in time that no longer exists.
 
     Its status is 503, because the caller can open another one.
 
@@ -270,7 +270,7 @@ def point_in_time_lost(label: str, reason: str) -> PointInTimeLost:
 
 
 def access_denied(label: str, action: str, reason: str) -> AccessDenied:
-    """The error for an action that the user may not do.
+    """Return the error for an action that the user may not do.
 
     Args:
         label: The engine.
@@ -281,7 +281,7 @@ def access_denied(label: str, action: str, reason: str) -> AccessDenied:
 
 
 def privilege_remedy(reason: str) -> str:
-    """A remedy that names the missing privilege, taken from the engine's reason for refusing an action."""
+    """Return a remedy that names the missing privilege, read from the engine's reason for refusing an action."""
     granted, refused = _GRANTED_BY.search(reason), _NO_PERMISSIONS.search(reason)
     if granted is not None:
         scope, names = granted[1], granted[2].split(",")
@@ -302,7 +302,7 @@ _REASONS = {"no_shard_available_action_exception": "no active copy"}
 
 
 def root_cause(body: Any) -> tuple[str, str]:
-    """Type and one-line reason of the innermost error in an engine's answer."""
+    """Return the type and the one-line reason of the innermost error in an engine's response."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return "", _one_line(error)
@@ -310,14 +310,14 @@ def root_cause(body: Any) -> tuple[str, str]:
     roots = error.get("root_cause")
     if isinstance(roots, list) and roots and isinstance(roots[0], dict):
         inner = roots[0]
-    # Requests that are carried out shard by shard, such as a refresh, answer with the status of the first that failed.
+    # For requests that run shard by shard, such as a refresh, the reason is that of the first shard that failed.
     counted = error.get("_shards")
     shards = error.get("failed_shards") or (counted.get("failures") if isinstance(counted, dict) else None)
     first = shards[0] if isinstance(shards, list) and shards else None
     if isinstance(first, dict) and isinstance(first.get("reason"), dict):
         inner = first["reason"]
     kind = str(inner.get("type", ""))
-    # Null if a node is gone.
+    # The reason is null if a node is gone.
     reasons = [str(inner.get("reason") or "")]
     cause = inner.get("caused_by") or error.get("caused_by")
     while isinstance(cause, dict):

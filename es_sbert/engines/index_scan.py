@@ -44,8 +44,8 @@ class ShardSnapshot(NamedTuple):
 
     Attributes:
         shard: Number of the shard.
-        point_in_time: Its id.
-        max_seq_no: The highest number of its documents; -1 for none.
+        point_in_time: Id of the point in time.
+        max_seq_no: The highest sequence number of its documents; -1 for none.
     """
 
     shard: int
@@ -84,18 +84,18 @@ def scan_index(
     slice: IndexSlice | None = None,
     retrying: Retrier = without_retries,
 ) -> Iterator[ScanPage]:
-    """All documents of an index that match a query.
+    """Read all documents of an index that match a query.
 
     Args:
         name: An index, or an alias of one; the filter of an alias applies.
-        source_includes: Fields to read; none reads no `_source`.
+        source_includes: Fields to read; if empty, no `_source` is read.
         page: Maximum number of documents in a page; fewer if `index.max_result_window` is smaller.
         vectors: Also return vectors on engines that leave them out of `_source`.
-        slice: The part of the index to read; None reads all of it.
-        retrying: Retries each request; a lost point in time is opened again.
+        slice: The part of the index to read; None for all of it.
+        retrying: Retries each request; a lost point in time is replaced by a new one.
 
     Raises:
-        IndexMissing: no such index.
+        IndexMissing: the index does not exist.
         IndexMismatch: the index was deleted or replaced, or its alias was moved, while it was read.
         EngineError: the engine failed for longer than `retrying` allows.
     """
@@ -124,7 +124,7 @@ def open_snapshots(
         nodes: Shard → id of the node whose copy is read; for a shard that is left out, any copy.
 
     Raises:
-        IndexMissing: no such index.
+        IndexMissing: the index does not exist.
         EngineError: the engine failed.
     """
     shards = retrying(lambda: engine.searched_shards(name))
@@ -154,12 +154,12 @@ def _open_snapshot(engine: Engine, name: str, shard: int, node: str = "") -> Sha
     return ShardSnapshot(shard, point_in_time, latest)
 
 
-# A search of one shard whose answer `latest_seq_no` reads.
+# Body of a search of one shard; `latest_seq_no` reads the response.
 LATEST_WRITE: Json = {"sort": [{"_seq_no": "desc"}], "size": 1, "_source": False, "track_total_hits": False}
 
 
 def latest_seq_no(response: Json) -> int:
-    """The highest sequence number of a document, from the answer to `LATEST_WRITE`; -1 if there is no document."""
+    """Read the highest sequence number of a document from the response to `LATEST_WRITE`; -1 without documents."""
     hits = response["hits"]["hits"]
     return int(hits[0]["sort"][0]) if hits else -1
 
@@ -178,8 +178,8 @@ class _ShardReader:
     Args:
         uuids: UUIDs of the index when the scan began.
         request: The query, page size and part of `_source`.
-        snapshot: A point in time to begin with, which is not closed; None opens one.
-        bounds: Sequence numbers to read, see `IndexSlice.bounds`; None reads all.
+        snapshot: A point in time to begin with, which is not closed; None to open one.
+        bounds: Sequence numbers to read, see `IndexSlice.bounds`; None for all.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class _ShardReader:
         self._failures = 0
 
     def pages(self) -> Iterator[ScanPage]:
-        """The documents of the first point in time; if it was lost, those written since follow."""
+        """Read the documents of the first point in time; if it was lost, those written since then follow."""
         first = self._retrying(self._current_snapshot)
         after, up_to = self._bounds or (-1, first.max_seq_no)
         yield from self._read(after, lambda: up_to, is_rewritten=False)
@@ -223,7 +223,7 @@ class _ShardReader:
         self._snapshot = None
 
     def _read(self, after: int, up_to: Callable[[], int], *, is_rewritten: bool) -> Iterator[ScanPage]:
-        """Pages of the documents with a number in (after, up_to].
+        """Read the documents with a sequence number in (after, up_to], page by page.
 
         Each search covers a range of numbers, so that it has few documents to sort; the numbers are indexed.
         """
@@ -263,7 +263,7 @@ class _ShardReader:
         return not (isinstance(error, RequestFailed) and error.status == _TOO_MANY_REQUESTS)
 
     def _current_snapshot(self) -> ShardSnapshot:
-        """The point in time to read from, opened if there is none.
+        """Return the point in time to read from; open one if there is none.
 
         Raises:
             IndexMismatch: the index is not the one of the first point in time.

@@ -65,7 +65,7 @@ class IndexState:
 
 
 def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
-    """The index that receives documents written to a name: an alias's write index, a data stream's newest index.
+    """Find the index that receives documents written to a name: an alias's write index, a data stream's newest index.
 
     Args:
         states: All indices of the name, at least one.
@@ -84,7 +84,7 @@ def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
         raise IndexMismatch(
             f"{name!r} points to {len(states)} indices, and none of them is its write index: "
             f"{', '.join(state.name for state in states[:5])}",
-            "Name one of them, or set `is_write_index` for one of them (`POST _aliases`).",
+            "Use one of them, or set `is_write_index` for one of them (`POST _aliases`).",
         )
     return named[0]
 

@@ -22,7 +22,7 @@ def multi_get(
     result_window: int | None = None,
     hit_fields: Sequence[str] = (),
 ) -> dict[DocumentKey, Json]:
-    """The documents with these ids as of the last refresh, by id and routing, with `_seq_no` and `_primary_term`.
+    """Read the documents with these ids as of the last refresh, by id and routing, with `_seq_no` and `_primary_term`.
 
     Args:
         name: Index or alias.
@@ -30,7 +30,7 @@ def multi_get(
         query: Return only documents that match it.
         source: The part of `_source` to return.
         shards: Return the `_shard` of each document.
-        result_window: The index's `index.max_result_window`; None reads it from the index.
+        result_window: The index's `index.max_result_window`; None to read it from the index.
         hit_fields: Members of a hit to return in addition to `_id` and `_routing`; empty for all.
 
     Raises:

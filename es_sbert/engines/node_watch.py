@@ -1,7 +1,7 @@
 """Watch the nodes of a cluster that is reached at several addresses, and move requests away from those that fail.
 
 The official clients' pools choose the node of each request (round robin), leave out a node whose connection failed, and
-try it again after a while. This module adds two things. First, a request without an answer is aborted if the node does
+try it again after a while. This module adds two things. First, a request without a response is aborted if the node does
 not answer a health request either: a stopped process or a hung machine keeps its connections open. Second, a node that
 failed has to answer a health request before it gets the next request.
 
@@ -28,7 +28,7 @@ from es_sbert.errors import EngineUnreachable
 
 T = TypeVar("T")
 
-# Seconds without an answer after which the node is checked, and again after each check that it passes.
+# Seconds without a response after which the node is checked, and again after each check that it passes.
 UNANSWERED_SECONDS = 5.0
 # Timeout of a health request in seconds, and number of attempts: garbage collection can stop a node for seconds.
 HEALTH_SECONDS, HEALTH_ATTEMPTS = 3.0, 2
@@ -63,7 +63,7 @@ class WatchedNode:
     """One node: whether its last request failed, and whether it answers.
 
     Args:
-        config: Its address and TLS settings. Health requests carry no credentials: a refusal is an answer too.
+        config: Address and TLS settings of the node. Health requests have no credentials: a refusal is a response too.
         seconds: Timeout of a health request in seconds.
 
     Attributes:
@@ -94,7 +94,7 @@ class WatchedNode:
             return self._answered
 
     def _answers_once(self) -> bool:
-        # A new connection each time: a firewall may have dropped an idle one.
+        # Use a new connection each time: a firewall may have dropped an idle one.
         headers = HttpHeaders({"accept": "application/json", "connection": "close"})
         try:
             self._node.perform_request("GET", "/", headers=headers, request_timeout=self._seconds)
@@ -111,9 +111,9 @@ class _Flight:
 
     Attributes:
         node: The node that it was sent to.
-        next_check: When the node is checked, by the monotonic clock.
-        connection: The connection that carries it, once there is one.
-        is_broken_off: Whether the watch has aborted it.
+        next_check: Time of the next check of the node, by the monotonic clock.
+        connection: The connection that carries the request, once there is one.
+        is_broken_off: Whether the watch has aborted the request.
     """
 
     def __init__(self, node: WatchedNode, next_check: float) -> None:
@@ -124,7 +124,7 @@ class _Flight:
 
     def break_off(self) -> None:
         self.is_broken_off = True
-        # Only wake the reader: another thread may use the connection by now, and closing TLS properly needs an answer.
+        # Only wake the reader: another thread may use the connection by now, and closing TLS properly needs a response.
         sock = getattr(self.connection, "sock", None)
         if sock is not None and self.connection.flight is self:
             with suppress(OSError):
@@ -147,7 +147,7 @@ class NodeWatch:
         """Start watching a node, and return it.
 
         Args:
-            pool: Its urllib3 pool, so that requests on its connections can be aborted.
+            pool: The node's urllib3 pool, so that requests on its connections can be aborted.
         """
         node = WatchedNode(config, self._health)
         self.nodes.append(node)
@@ -156,7 +156,7 @@ class NodeWatch:
         return node
 
     def send(self, call: Callable[[], T], method: str, path: str) -> T:
-        """The result of a call that sends one request; it is sent again to other nodes if `may_repeat` allows it.
+        """Return the result of a call that sends one request; repeat it with other nodes if `may_repeat` allows it.
 
         Args:
             call: Sends the request to the node that the client's pool chooses next.
@@ -253,7 +253,7 @@ class _WatchedConnection:
 
     def connect(self) -> None:
         self._note_flight()
-        # The timeout of a request is too long here: a connection is made quickly, or never.
+        # Limit the time to connect: the timeout of a request is too long, and a connection is made quickly, or never.
         allowed = self.timeout
         self.timeout = min(allowed, _CONNECT_SECONDS) if isinstance(allowed, int | float) else _CONNECT_SECONDS
         try:
@@ -273,7 +273,7 @@ class _WatchedConnection:
 
 
 class WatchedTransportNode(Urllib3HttpNode):
-    """A node of elastic-transport; the configuration's `_extras` name its watch as `_es_sbert_watch`.
+    """A node of elastic-transport; `_extras` of its configuration holds the watch, as `_es_sbert_watch`.
 
     elastic-transport documents `_extras` as the place for third-party data, whose keys begin with an underscore.
     """

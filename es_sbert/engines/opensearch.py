@@ -25,7 +25,7 @@ _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 
 def _count_vector_fields(mappings: Json) -> int:
-    """The number of vector fields in a mapping, including those inside objects."""
+    """Count the vector fields in a mapping, including those inside objects."""
     fields = mappings.get("properties", {}).values()
     return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
 

@@ -39,12 +39,12 @@ _LONG_INTEGER = b":" + b"0" * 19
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON of an engine, with orjson if it reads the same as the standard library: it is four times as fast.
+    """Parse JSON of an engine: with orjson, which is four times as fast, if it reads the same as the standard library.
 
     Documents may hold integers of any size, which orjson rounds, and lone surrogates, which it refuses.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the data is not JSON.
     """
     if data[:1] in (b"{", b"[") and _LONG_INTEGER not in data.translate(_SHAPE_OF_NUMBERS):
         try:
@@ -55,7 +55,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def quote_index_names(names: str | Sequence[str]) -> str:
-    """One name or several as a part of a path.
+    """Quote one name or several for a path.
 
     Raises:
         UsageError: see `quote_index_name`.
@@ -73,10 +73,11 @@ def is_remote_name(name: str) -> bool:
 
 
 def quote_index_name(name: str) -> str:
-    """An index or alias name as a path segment.
+    """Quote the name of an index or alias as a path segment.
 
     Raises:
-        UsageError: a pattern, a list of names, a name of a remote cluster, an API's own path, or invisible characters.
+        UsageError: the name is a pattern, a list, a name of a remote cluster or an API's own path, or has invisible
+            characters.
     """
     if name.isprintable() and any(is_remote_name(each) for each in name.split(",")):
         raise UsageError(
@@ -84,7 +85,7 @@ def quote_index_name(name: str) -> str:
             "Connect to that cluster (`url`). Only the gateway (`es-sbert serve`) searches remote clusters.",
         )
     if not _is_index_name(name):
-        raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")
+        raise UsageError(f"{name!r} is not the name of one index", "Use one index or alias, without wildcards.")
     return quote(name, safe="")
 
 
@@ -104,10 +105,10 @@ def is_index_expression(name: str) -> bool:
 
 
 def quote_index_expression(expression: str) -> str:
-    """An index expression as a part of a path: names, patterns and exclusions separated by commas (`logs-*,-logs-old`).
+    """Quote an index expression for a path: names, patterns and exclusions separated by commas (`logs-*,-logs-old`).
 
     Raises:
-        UsageError: a name of a remote cluster, an API's own path, or an invalid index name.
+        UsageError: the expression contains a name of a remote cluster, an API's own path, or an invalid index name.
     """
     if not is_index_expression(expression):
         return quote_index_name(expression)
@@ -120,7 +121,7 @@ def quote_index_expression(expression: str) -> str:
         if name != "_all" and not _is_index_name(f"x{name.replace('*', '')}" if "*" in name else name):
             raise UsageError(
                 f"{part!r} in {expression!r} is neither the name of an index nor a pattern",
-                "Give indices or aliases separated by commas; * matches any characters: logs-*,-logs-old.",
+                "Use indices or aliases separated by commas; * matches any characters: logs-*,-logs-old.",
             )
     return ",".join(quote(part, safe="*") for part in parts)
 
@@ -147,7 +148,8 @@ def is_repeatable(method: str, path: str) -> bool:
     return method == "POST" and path.rstrip("/").rpartition("/")[2] in _REPEATABLE_APIS and "scroll=" not in query
 
 
-# A page of a scan is embedded and loaded before the next page is requested, which takes minutes on a slow machine.
+# Lifetime of a point in time after a page. A page of a scan is embedded and loaded before the next page is requested,
+# which takes minutes on a slow machine.
 KEEP_ALIVE = "30m"
 # Seconds that an engine waits for a shard by default, and the fewest that a request allows: the limit also applies to
 # the wait for a new field of the mapping, which takes every cluster a moment.
@@ -157,7 +159,7 @@ _CLIENT_TIMEOUT_SHARE = 0.8
 
 
 def limit_engine_wait(asked: float, client: float | None) -> float:
-    """The engine's own timeout for a request, in seconds.
+    """Return the engine's own timeout for a request, in seconds.
 
     Args:
         asked: Seconds that the caller would wait.
@@ -182,10 +184,10 @@ def point_in_time_params(shard: int, node: str = "") -> dict[str, str]:
 
 
 def encode_json(body: dict[str, Any]) -> bytes:
-    """A request's body as JSON.
+    """Encode the body of a request as JSON.
 
     Raises:
-        UsageError: a part of it, such as a filter or an id, cannot be written as JSON.
+        UsageError: a part of the body, such as a filter or an id, cannot be written as JSON.
     """
     try:
         return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -25,8 +25,8 @@ class RetryPolicy:
 
     Attributes:
         budget: Seconds after the first failure during which to try again.
-        first: Longest first wait in seconds; it doubles with every failure.
-        ceiling: Longest wait in seconds.
+        first: Upper bound of the first wait in seconds; it doubles with every failure.
+        ceiling: Upper bound of every wait in seconds.
     """
 
     budget: float
@@ -42,7 +42,7 @@ class Backoff:
     """The waits of one request.
 
     Args:
-        policy: How long to wait.
+        policy: The lengths of the waits, and their budget.
         stop_retrying: Once set, ends the current wait and every later one; None if only an exception does (Ctrl-C).
     """
 
@@ -60,7 +60,7 @@ class Backoff:
         self._failures += 1
         if now >= self._deadline:
             return False
-        # Full jitter: clients that failed at the same time must not retry at the same time.
+        # Use full jitter: clients that failed at the same time must not retry at the same time.
         pause = random.uniform(0, self._policy.longest_wait(self._failures))
         return not self._stop_retrying.wait(min(pause, self._deadline - now))
 
@@ -100,7 +100,7 @@ def without_retries(call: Callable[[], T]) -> T:
 def make_retrier(
     policy: RetryPolicy, on_wait: Callable[[str], None], stop_retrying: threading.Event | None = None
 ) -> Retrier:
-    """A `Retrier` that makes each call with `with_retries`.
+    """Make a `Retrier` that runs each call with `with_retries`.
 
     Args:
         on_wait: Called with the reason of each retry.
@@ -116,7 +116,7 @@ def with_retries(
     on_retry: Callable[[EngineError], None],
     may_retry: Callable[[EngineError], bool] = is_transient,
 ) -> T:
-    """The result of a call; transient failures are retried.
+    """Return the result of a call; retry transient failures.
 
     Args:
         stop_retrying: Once set, failures are not retried; see `Backoff`.
@@ -124,7 +124,7 @@ def with_retries(
         may_retry: Whether a failure is transient.
 
     Raises:
-        EngineError: a failure that is not transient, or that outlasted the budget.
+        EngineError: the failure is not transient, or the budget is spent.
     """
     backoff = Backoff(policy, stop_retrying)
     while True:
@@ -163,19 +163,20 @@ class RetryingEngine:
         return lambda *args, **kwargs: self._retrying(lambda: attribute(*args, **kwargs))
 
 
-# Seconds. Shorter than for an overloaded engine, so that the command continues soon after the start.
+# Upper bound of a wait in seconds: lower than for an overloaded engine, so that the command continues soon after the
+# start.
 _MAX_STARTUP_WAIT = 5.0
 
 
 def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: threading.Event | None = None) -> T:
-    """The result of a call; while the engine is unreachable or not ready, it is retried.
+    """Return the result of a call, which is retried while the engine is unreachable or not ready.
 
     The first failure is logged at once: a mistyped address looks like an engine that is about to start.
 
     Args:
         call: May be called more than once.
-        seconds: How long to retry after the first failure; 0 fails at once.
-        stop_retrying: Ends the wait once it is set.
+        seconds: Seconds after the first failure during which to retry; with 0, the first failure is raised at once.
+        stop_retrying: Once set, ends the wait.
 
     Raises:
         EngineError: the engine did not start in time, or the failure is not transient: wrong credentials, TLS, an
@@ -255,7 +256,7 @@ class Throttle:
                 self._changed.notify()
 
     def increase(self) -> None:
-        """A whole body was accepted: allow a larger one next time, and one more request after a round of them."""
+        """Record that a body was accepted: allow a larger one, and one more request after a round of them."""
         with self._changed:
             self.body_bytes = min(self._largest, self.body_bytes + _BODY_STEP)
             self._taken += 1
@@ -269,7 +270,7 @@ class Throttle:
             self._record("the limits on bulk requests are at their maximum again")
 
     def decrease(self) -> None:
-        """The engine is overloaded: halve both limits."""
+        """Record that the engine is overloaded: halve both limits."""
         with self._changed:
             before = (self.body_bytes, self.requests)
             self.body_bytes = max(self._smallest, self.body_bytes // 2)
@@ -281,7 +282,7 @@ class Throttle:
             self._record("the engine is overloaded: the limits on bulk requests are halved")
 
     def limit_body(self, size: int) -> None:
-        """A body of this size is over the server's limit: later ones are at most half as large."""
+        """Record that the server rejected a body of this size: later bodies are at most half as large."""
         with self._changed:
             self._largest = max(1, min(self._largest, size // 2))
             self._smallest = min(self._smallest, self._largest)

@@ -22,7 +22,7 @@ class ShardChanges:
     """Reads the changes of one index.
 
     Args:
-        index: Its name.
+        index: Name of the index.
         retrying: Retries each request. If a shard gets another primary, the retry goes to the new one.
 
     All methods raise `EngineError` if the engine fails for longer than `retrying` allows.
@@ -35,7 +35,7 @@ class ShardChanges:
         self._states: dict[int, ShardState] = {}
 
     def page_size(self, most: int) -> int:
-        """The number of hits to read at a time: `most`, or fewer if `index.max_result_window` is smaller."""
+        """Number of hits to read at a time: `most`, or fewer if `index.max_result_window` is smaller."""
         return min(most, self._retrying(lambda: self._engine.result_window(self._index)))
 
     def states(self) -> dict[int, ShardState]:
@@ -69,7 +69,7 @@ class ShardChanges:
         vectors: bool = False,
         alias: str | None = None,
     ) -> list[Json]:
-        """The first hits of a query whose last write has a `_seq_no` in (after, up_to]; see `Engine.read_changes`.
+        """Read the first hits of a query whose last write has a `_seq_no` in (after, up_to]; see `Engine.read_changes`.
 
         Args:
             alias: Read through this alias of the index, whose filter applies.
@@ -91,18 +91,18 @@ class ShardChanges:
         return self._from_primary(read)
 
     def search(self, shard: int, body: Json) -> Json:
-        """The answer to `_search` of one shard."""
+        """Search one shard and return the response."""
         return self._from_primary(lambda: self._engine.search_shard(self._index, shard, body, self._states[shard].node))
 
     def open_point_in_time(self, shard: int) -> str:
         """Open a point in time of one shard, and return its id. It contains every write before the last `make_visible`.
 
-        Not retried, since engines limit the number of open points in time.
+        The request is not retried, since engines limit the number of open points in time.
         """
         return self._engine.open_point_in_time(self._index, shard=shard, node=self._states[shard].node)
 
     def _from_primary(self, call: Callable[[], T]) -> T:
-        """The result of a request to the primary of a shard; after a failure, the primary is looked up again."""
+        """Send a request to the primary of a shard; after a failure, look the primary up again."""
         failed = False
 
         def attempt() -> T:

@@ -54,8 +54,8 @@ def evaluate(
         index: For `retrieval`: search this index instead of memory. A missing index is created and loaded.
         engine: Address and credentials of the engine that holds `index`.
         vector_field: Field of the index that holds the vectors.
-        backend, device, precision, runtime, threads: How the model runs, see `open_model`. For an opened model they are
-            only recorded in the report's settings.
+        backend, device, precision, runtime, threads: Options for running the model, see `open_model`. If the model is
+            already open, they are only recorded in the report's settings.
         report: Called with progress messages and warnings.
 
     Returns:

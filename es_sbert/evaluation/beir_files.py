@@ -50,7 +50,7 @@ def is_beir_folder(folder: Path) -> bool:
 
 
 def find_collections(folder: Path) -> list[CollectionFiles]:
-    """The collections of a folder that holds a corpus, sorted by name.
+    """Find the collections of a folder that holds a corpus, sorted by name.
 
     Raises:
         SourceError: queries or judgements are missing or ambiguous.
@@ -87,13 +87,13 @@ def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalColl
 
 
 def read_collection(files: CollectionFiles, *, limit: int | None = None) -> RetrievalCollection:
-    """Read a collection, without queries that have no relevant document.
+    """Read a collection; queries without a relevant document are left out.
 
-    Documents that were judged but are not in the corpus count as not found, as in trec_eval. So do documents with
-    neither title nor text.
+    Judged documents that are not in the corpus count as not found, as in trec_eval. So do documents with neither title
+    nor text.
 
     Args:
-        files: Its files.
+        files: The files of the collection.
         limit: Maximum number of queries, drawn with a fixed seed. All documents are kept.
 
     Raises:
@@ -103,12 +103,12 @@ def read_collection(files: CollectionFiles, *, limit: int | None = None) -> Retr
     texts = _read_documents(files.corpus)
     documents = {identifier: text for identifier, text in texts.items() if text}
     if not documents:
-        raise SourceError(f"all documents of {files.folder} are empty", "Give documents a title or a text.")
+        raise SourceError(f"all documents of {files.folder} are empty", "A document needs a title or a text.")
     queries = _read_queries(files.queries)
     judgements = _read_judgements(files.judgements, queries)
     judged = [query for query in queries if any(grade > 0 for grade in judgements.get(query, {}).values())]
     if not judged:
-        raise SourceError(f"{files.folder / 'qrels'} marks no document as relevant", "Give grades above 0.")
+        raise SourceError(f"{files.folder / 'qrels'} has no relevant document", "Grade relevant documents above 0.")
     kept = [judged[row] for row in sample_rows(len(judged), limit)]
     return RetrievalCollection(
         files.name,
@@ -120,7 +120,7 @@ def read_collection(files: CollectionFiles, *, limit: int | None = None) -> Retr
 
 
 def _files_by_name(folder: Path, part: str) -> dict[str, list[Path]]:
-    """Files of a part, by their name without number and suffix; `""` for a file with the name of the part.
+    """Find the files of a part, by their name without number and suffix; `""` for a file with the name of the part.
 
     Raises:
         SourceError: the folder cannot be read.
@@ -147,7 +147,7 @@ def _several(folder: Path, files: dict[str, list[Path]]) -> str:
 
 
 def _read_documents(paths: Sequence[Path]) -> dict[str, str]:
-    """Id → title and text, of which both may be empty."""
+    """Read documents: id → title and text, both of which may be empty."""
     joined: dict[str, str] = {}
     seen: dict[str, tuple[Path, int]] = {}
     for path in paths:
@@ -160,7 +160,7 @@ def _read_documents(paths: Sequence[Path]) -> dict[str, str]:
                 problems.add(line, "title or text is not a string")
                 continue
             joined[identifier] = " ".join(filter(None, ((title or "").strip(), (text or "").strip())))
-        problems.check("Give every document a unique id, and strings as its title and text.")
+        problems.check("Every document needs a unique id; its title and text must be strings.")
     return joined
 
 
@@ -171,17 +171,17 @@ def _read_queries(paths: Sequence[Path]) -> dict[str, str]:
         table = _read_beir_table(path, ["_id", "text"])
         ids, problems = _read_ids(table, seen)
         texts = table.texts("text", problems)
-        problems.check("Give every query a unique id and a text.")
+        problems.check("Every query needs a unique id and a text.")
         queries |= dict(zip(ids, texts, strict=True))
     return queries
 
 
 def _read_ids(table: Table, seen: dict[str, tuple[Path, int]]) -> tuple[list[str], RowErrors]:
-    """The ids of a table, and the problems with them.
+    """Read the ids of a table, and collect the problems with them.
 
     Args:
         table: A file.
-        seen: Id → file and line where it was seen; the ids of this file are added.
+        seen: Id → file and line where it first occurs; the ids of this file are added.
     """
     problems = table.problems()
     ids = table.texts("_id", problems)
@@ -209,7 +209,7 @@ def _read_judgements(paths: Sequence[Path], queries: dict[str, str]) -> dict[str
                 problems.add(line, f"score is {grade}, not a whole number")
             elif math.isfinite(grade) and found.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
                 problems.add(line, f"{document!r} already has the grade {found[query][document]} for {query!r}")
-        problems.check("Give a query of queries.jsonl, a document, and a whole number as grade, one for each pair.")
+        problems.check("Each row needs a query of queries.jsonl, a document, and their only grade, a whole number.")
     return found
 
 

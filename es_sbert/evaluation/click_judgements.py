@@ -1,10 +1,11 @@
-"""Judgements from clicks: which documents users opened more often than their positions explain.
+"""Derive judgements from clicks: find documents that users opened more often than their positions explain.
 
 Users open the first hits more often than later ones, even if these are equally relevant. The grade therefore depends on
 clicks over expected clicks (COEC; Zhang and Jones 2007, "Comparing click logs and editorial labels for training query
 rewriting"): the clicks on a document in searches of one query, divided by the clicks that the average document at its
-position gets in as many searches. The log does not record which hits were shown. A document counts as shown in every
-search of the query, at the positions where it was opened, which is right while the index and the model do not change.
+position gets in as many searches. The log does not record which hits were shown. A document therefore counts as shown
+in every search of the query, at the positions where it was opened; this is right as long as the index and the model do
+not change.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ClickLog:
 
     Attributes:
         searches: Id → text of the query.
-        clicks: Clicks on hits of these and of other searches.
+        clicks: Clicks on hits of these and other searches.
         without_text: Number of searches whose text is not in the log.
     """
 
@@ -65,12 +66,12 @@ class ClickLog:
 
 @dataclass(frozen=True)
 class ClickJudgement:
-    """The judgement of a document for a query.
+    """A judgement of a document for a query.
 
     Attributes:
         query: The text of the query in its most frequent spelling.
         document: Id of the document.
-        clicks: Number of searches of the query in which it was opened.
+        clicks: Number of searches of the query in which the document was opened.
         searches: Number of searches of the query.
         expected: Clicks that the average document at its positions gets in as many searches.
     """
@@ -95,7 +96,7 @@ class ClickJudgement:
 def click_judgements(
     log: ClickLog, *, min_searches: int = MIN_SEARCHES, min_clicks: int = MIN_CLICKS
 ) -> list[ClickJudgement]:
-    """Judgements of the documents that were opened, sorted by query, and then with the highest ratio first.
+    """Judge the documents that were opened; sort by query, then with the highest ratio first.
 
     Queries that differ only in case and white space count as one. Clicks of unknown searches are ignored.
 
@@ -130,7 +131,7 @@ def _normalize(text: str) -> str:
 
 
 def judgement_csv(judgements: Iterable[ClickJudgement]) -> Iterator[bytes]:
-    """The lines of a CSV file with the judgements, which `read_judgements` can read."""
+    """Format judgements as the lines of a CSV file that `read_judgements` can read."""
     rows = (
         (each.query, each.document, each.grade, each.clicks, each.searches, f"{each.ratio:.3f}") for each in judgements
     )
@@ -141,12 +142,13 @@ def judgement_csv(judgements: Iterable[ClickJudgement]) -> Iterator[bytes]:
 def training_pairs(
     engine: Engine, index: str, vector_field: str, judgements: Sequence[ClickJudgement]
 ) -> Iterator[bytes]:
-    """Query and text of each document that was opened at least as often as expected, as lines of JSON.
+    """Read the texts of documents that were opened at least as often as expected; yield lines of JSON with the query.
 
     Documents that are no longer in the index, or have no text, are left out.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or vector field, or its mapping does not say which text is embedded.
+        IndexMissing, IndexMismatch: the index or the vector field does not exist, or the mapping does not say which
+            text is embedded.
         EngineError: the engine failed.
     """
     field = read_vector_field(engine, index, vector_field)
@@ -181,8 +183,8 @@ def read_click_log(
         since: Earliest time in the engine's date format, e.g. `now-90d`; None for all.
 
     Raises:
-        IndexMissing: there is no such log.
-        SourceError: the log has no search of these indices, or does not have their texts.
+        IndexMissing: one of the logs does not exist.
+        SourceError: the log has no search of these indices, or does not have the texts of their queries.
         EngineError: the engine failed.
     """
     recent: list[Json] = [] if since is None else [{"range": {"@timestamp": {"gte": since}}}]
@@ -220,7 +222,7 @@ def read_click_log(
 
 
 def _scan(engine: Engine, pattern: str, query: Json, fields: Sequence[str]) -> Iterator[Json]:
-    """Documents of all indices of a pattern."""
+    """Read the documents of all indices of a pattern."""
     states = engine.resolve_indices(pattern)
     if not states:
         raise IndexMissing(

@@ -1,4 +1,4 @@
-"""Models for evaluation: the interfaces `SentenceEmbedder` and `PairScorer`, and opening a model as one of them."""
+"""Open models for evaluation, as a `SentenceEmbedder` or a `PairScorer`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SentenceEmbedder(Protocol):
     def name(self) -> str: ...
 
     def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
-        """Sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts, not necessarily of unit length.
+        """Embed texts: *shape* ``(texts, dimensions)``, in the order of the texts, not necessarily of unit length.
 
         Args:
             texts: Any number of texts.
@@ -50,7 +50,7 @@ class PairScorer(Protocol):
     def name(self) -> str: ...
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
-        """Scores of pairs, *shape* ``(pairs,)``; `first` and `second` are of equal length."""
+        """Score pairs, *shape* ``(pairs,)``; `first` and `second` have the same length."""
 
 
 class OnnxEmbedder:
@@ -69,7 +69,7 @@ class OnnxEmbedder:
         return f"{self.encoder.info.model} ({self.encoder.info.variant})"
 
     def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
-        """Sentence vectors, *shape* ``(texts, dimensions)``.
+        """Embed texts: *shape* ``(texts, dimensions)``.
 
         Raises:
             UsageError: a text is not valid Unicode.
@@ -77,7 +77,7 @@ class OnnxEmbedder:
         return self.encoder.encode(texts, kind)
 
     def close(self) -> None:
-        """End the encoder's threads."""
+        """Stop the encoder's threads."""
         self.encoder.close()
 
 
@@ -94,7 +94,7 @@ def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
 
 
 Backend = Literal["auto", "onnx", "torch"]
-# Models that `open_model` took before baselines moved to benchmarks/baselines.
+# Names that `open_model` accepted before baselines moved to benchmarks/baselines.
 _BASELINE_PREFIXES = ("glove:", "fasttext:", "word2vec:", "tfidf:", "average:", "cls:", "infersent:")
 
 
@@ -143,7 +143,7 @@ def open_model(
 
 
 def close_model(model: SentenceEmbedder | PairScorer) -> None:
-    """End the threads of a model, if it has any."""
+    """Stop the threads of a model, if it has any."""
     close = getattr(model, "close", None)
     if close is not None:
         close()
@@ -198,11 +198,11 @@ def _open_torch(
 
 
 def _torch_device(device: str) -> str:
-    """The device as torch names it.
+    """Convert a device to torch's name for it.
 
     Raises:
         DeviceError: the CUDA device is not available.
-        UsageError: there is no such device.
+        UsageError: the name of the device is unknown.
     """
     import torch
 
@@ -210,10 +210,10 @@ def _torch_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
-        raise UsageError(f"there is no device {device!r}", "Use auto, cpu, cuda or cuda:N.")
+        raise UsageError(f"unknown device {device!r}", "Use auto, cpu, cuda or cuda:N.")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise DeviceError(
-            f"torch sees {torch.cuda.device_count()} CUDA devices, not {device}",
+            f"{device} does not exist: torch sees {torch.cuda.device_count()} CUDA devices",
             'Use `device="cpu"`, or install a torch that is built for this machine\'s CUDA.',
         )
     return device

@@ -1,4 +1,4 @@
-"""Evaluation results as text tables, JSON, and Markdown model cards.
+"""Format evaluation results as text tables, JSON, and Markdown model cards.
 
 A card's front matter follows https://huggingface.co/docs/hub/model-cards.
 """
@@ -31,7 +31,7 @@ _REPORTED_PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, es-sbert and the installed packages that figures depend on."""
+    """Look up the versions of Python, es-sbert and the installed packages that figures depend on."""
     found = {"python": platform.python_version(), "es-sbert": __version__}
     for package in _REPORTED_PACKAGES:
         try:
@@ -47,8 +47,8 @@ class ReportRow:
 
     Attributes:
         data: Name of the data set.
-        part: The measured part of it, or how it was measured: `all`, a subset, `10 folds`, …
-        size: Number of units that were measured.
+        part: The measured part of the data set, or the method: `all`, a subset, `10 folds`, …
+        size: Number of measured units.
         unit: `pairs`, `triplets`, `examples` or `queries`.
         figures: Name → value. Measures are × 100; thresholds are similarities.
         scores: Query → figure → value, for retrieval only; not printed.
@@ -70,7 +70,7 @@ class EvaluationReport:
         task: The task.
         model: The model's name, with details of how it ran if they matter.
         rows: Figures in the order of the data.
-        settings: How it was measured.
+        settings: Settings of the measurement.
         versions: Package → version.
     """
 
@@ -81,7 +81,7 @@ class EvaluationReport:
     versions: dict[str, str] = field(default_factory=versions)
 
     def figure(self, data: str, name: str, part: str | None = None) -> float:
-        """One figure.
+        """Look up one figure.
 
         Args:
             data: Name of the data set.
@@ -89,7 +89,7 @@ class EvaluationReport:
             part: Part of the data set; by default the first one.
 
         Raises:
-            KeyError: there is no such figure.
+            KeyError: the report does not have the figure.
         """
         for row in self.rows:
             if row.data == data and part in (None, row.part):
@@ -97,7 +97,7 @@ class EvaluationReport:
         raise KeyError(f"{self.task}: no figures of {data}, {part or 'any part'}")
 
     def as_json(self) -> bytes:
-        """One line of JSON, without the scores of single queries."""
+        """Format as one line of JSON, without the scores of single queries."""
         plain = asdict(self)
         for row in plain["rows"]:
             del row["scores"]
@@ -105,7 +105,7 @@ class EvaluationReport:
 
 
 def score_lines(systems: Iterable[tuple[str, EvaluationReport]]) -> Iterator[bytes]:
-    """Figures of each query as lines of CSV, with the name of the system first.
+    """Format the figures of each query as lines of CSV; the first column is the name of the system.
 
     Args:
         systems: Name and retrieval report of each system.
@@ -123,12 +123,12 @@ def score_lines(systems: Iterable[tuple[str, EvaluationReport]]) -> Iterator[byt
 
 
 def metric_label(name: str) -> str:
-    """A metric's name for tables, e.g. `ρ cosine` for `spearman_cosine`."""
+    """Return a metric's name for tables, e.g. `ρ cosine` for `spearman_cosine`."""
     return name.replace("spearman", "ρ").replace("pearson", "r").replace("_", " ")
 
 
 def _table_cells(rows: Sequence[ReportRow]) -> list[list[str]]:
-    """The headings and cells of rows with the same figures. Measures have two digits, as in the paper."""
+    """Return headings and cells for rows with the same figures. Measures have two decimals, as in the paper."""
     grid = [["data", "part", rows[0].unit, *map(metric_label, rows[0].figures)]]
     for row in rows:
         figures = [f"{value:.4f}" if "threshold" in name else f"{value:.2f}" for name, value in row.figures.items()]
@@ -137,7 +137,7 @@ def _table_cells(rows: Sequence[ReportRow]) -> list[list[str]]:
 
 
 def text_table(report: EvaluationReport) -> str:
-    """The report as text for a terminal. Rows with other figures get a separate table."""
+    """Format the report as text for a terminal. Rows with different figures get separate tables."""
     lines = [f"{report.task}: {report.model}"]
     for group in _group_by_metrics(report.rows):
         grid = _table_cells(group)
@@ -150,7 +150,7 @@ def text_table(report: EvaluationReport) -> str:
 
 
 def markdown_tables(report: EvaluationReport) -> str:
-    """The report's rows as Markdown tables."""
+    """Format the report's rows as Markdown tables."""
     tables = []
     for group in _group_by_metrics(report.rows):
         columns, *rows = _table_cells(group)
@@ -159,7 +159,7 @@ def markdown_tables(report: EvaluationReport) -> str:
 
 
 def _group_by_metrics(rows: Sequence[ReportRow]) -> list[list[ReportRow]]:
-    """Rows grouped by the figures they have, in order of first appearance."""
+    """Group rows by the figures that they have, in order of first appearance."""
     groups: dict[tuple[str, ...], list[ReportRow]] = {}
     for row in rows:
         groups.setdefault((row.unit, *row.figures), []).append(row)
@@ -170,7 +170,7 @@ TRAINING_RECORD = "training.json"
 
 
 class StageRecord(BaseModel):
-    """Result of a training stage, as the card shows it."""
+    """Result of a training stage, for the card."""
 
     name: str
     examples: int
@@ -214,10 +214,10 @@ class TrainingRecord(BaseModel):
 
 
 def read_training_record(folder: Path) -> TrainingRecord | None:
-    """Training record of a model; None if es-sbert did not train it.
+    """Read the training record of a model; None if es-sbert did not train it.
 
     Raises:
-        BundleInvalid: the record is broken.
+        BundleInvalid: the record cannot be read.
     """
     path = folder / TRAINING_RECORD
     if not path.exists():
@@ -227,12 +227,12 @@ def read_training_record(folder: Path) -> TrainingRecord | None:
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         reason = f"{error.error_count()} fields are wrong" if isinstance(error, ValidationError) else str(error)
         raise BundleInvalid(
-            f"{path} cannot be read: {reason}", "Remove it, or copy it again from where the model was trained."
+            f"{path} cannot be read: {reason}", "Remove it, or copy it again from the trained model."
         ) from error
 
 
 def model_card(name: str, reports: Sequence[EvaluationReport], training: TrainingRecord | None = None) -> str:
-    """The card as Markdown.
+    """Format a model card as Markdown.
 
     Args:
         name: The model's name.
@@ -261,7 +261,7 @@ def write_card(path: Path, card: str) -> None:
     try:
         path.write_text(card, encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another `card`.") from error
+        raise OutputError(f"{path} cannot be written: {error.strerror}", "Use another `card`.") from error
 
 
 def _dump_yaml(value: dict[str, Any]) -> str:
@@ -330,12 +330,12 @@ def _markdown_table(columns: list[str], rows: list[list[str]], rules: list[str])
 
 
 def retrieval_row(data: RetrievalCollection, run: Run, part: str) -> ReportRow:
-    """The row with the metrics of a collection's rankings."""
+    """Make the row with the metrics of a collection's rankings."""
     scores = measure_queries(run, data.judgements)
     return ReportRow(data.name, part, len(data.queries), "queries", mean_scores(scores), scores)
 
 
 def average_row(rows: Sequence[ReportRow]) -> ReportRow:
-    """The row of means over several collections, each with the same weight, as BEIR and NanoBEIR average."""
+    """Average the rows of several collections, each with the same weight, as BEIR and NanoBEIR do."""
     figures = {name: sum(row.figures[name] for row in rows) / len(rows) for name in METRICS}
     return ReportRow(AVERAGE, pluralize(len(rows), "collection"), sum(row.size for row in rows), "queries", figures)

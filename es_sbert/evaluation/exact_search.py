@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from es_sbert.evaluation.evaluated_models import check_finite
 
-# Scores held at once: 64 queries by 65,536 documents are 16 MB.
+# Size of the blocks of scores in memory: 64 queries by 65,536 documents are 16 MB.
 _QUERIES, _DOCUMENTS = 64, 1 << 16
 
 
@@ -42,7 +42,7 @@ def search_exact(
                 here = np.flatnonzero((own[some] >= first) & (own[some] < first + len(block)))
                 scores[here, own[some][here] - first] = -np.inf
             best = _top_k(scores, width)  # (some queries, at most k)
-            # Earlier hits come first, so that a stable sort keeps the order of the documents.
+            # Put earlier hits first, so that a stable sort keeps the order of the documents.
             merged = np.hstack([cosines[some], np.take_along_axis(scores, best, axis=1)])
             places = np.hstack([rows[some], first + best])
             order = np.argsort(-merged, axis=1, kind="stable")[:, :width]
@@ -53,9 +53,9 @@ def search_exact(
 
 
 def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Columns of the k largest values of each row, best first, equal ones by column. *Shape:* ``(rows, at most k)``."""
+    """Find the columns of each row's k largest values, best first, ties by column. *Shape:* ``(rows, at most k)``."""
     if k < scores.shape[1]:
-        # Only values of at least the k-th largest one are sorted. Ties with it are cut in the order of columns.
+        # Sort only values that are at least the k-th largest. Of those that equal it, the first columns are kept.
         least = np.partition(scores, -k, axis=1)[:, -k]  # (rows,)
         result = np.empty((len(scores), k), dtype=np.int64)
         for row, bound in enumerate(least):
@@ -66,6 +66,6 @@ def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows of unit length, *shape* ``(rows, dimensions)``; zeros stay zeros."""
+    """Scale rows to unit length, *shape* ``(rows, dimensions)``; rows of zeros do not change."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

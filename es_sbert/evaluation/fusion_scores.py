@@ -32,7 +32,7 @@ def measure_fusions(
     lexical_fields: Sequence[str] | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> FusionScores:
-    """nDCG@10 of each search alone and of each setting, for every judged query.
+    """Measure nDCG@10 of each search alone and of each setting, for every judged query.
 
     Args:
         engine: The engine.
@@ -44,7 +44,7 @@ def measure_fusions(
         report: Called with progress messages.
 
     Raises:
-        UsageError: the mapping does not say which fields the text is made of, and none are given.
+        UsageError: the mapping does not say which fields the text is made of, and `lexical_fields` is not set.
         UnsupportedEngine: the engine does not support a fusion.
         EngineError: the engine failed.
     """
@@ -79,10 +79,10 @@ class _FusionSearcher:
         self._lexical_fields = lexical_fields
 
     def rankings(self, text: str, vector: Vectors) -> list[list[str]]:
-        """Ids, best first: of the keyword search, of the semantic search, and of each setting in order."""
+        """Search, and return ids, best first: of the keyword search, of the semantic search, and of each setting."""
         requests = {setting: self._request(text, vector, setting.options()) for setting in self._settings}
         in_client = next(request for setting, request in requests.items() if setting.fusion is Fusion.RRF)
-        # The bodies do not depend on weights and constant: the client fuses, so one request serves all settings.
+        # One request serves all settings: the client fuses the hits, so weights and constant are not in the bodies.
         answers = self._engine.multi_search(in_client.indices, in_client.bodies)
         semantic, lexical = ([hit["_id"] for hit in answer["hits"]["hits"]] for answer in answers)
         found = [lexical[:_HITS], semantic[:_HITS]]

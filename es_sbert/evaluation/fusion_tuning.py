@@ -1,6 +1,6 @@
-"""Choose how hybrid search fuses its two rankings, from scores of each setting for the same queries.
+"""Choose the fusion of a hybrid search, from the scores of each setting for the same queries.
 
-Pure functions from scores to a recommendation. `fusion_scores` measures an index.
+The functions here compute a recommendation from scores; `fusion_scores` measures an index.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class FusionSetting:
 
     @property
     def label(self) -> str:
-        """The setting as text, e.g. `rrf 3:1, rank constant 60`."""
+        """The setting as text, for example `rrf 3:1, rank constant 60`."""
         constant = "" if self.rank_constant is None else f", rank constant {self.rank_constant}"
         return f"{self.fusion} {self.weights.semantic:g}:{self.weights.lexical:g}{constant}"
 
     def options(self) -> HybridOptions:
-        """The setting as arguments of a hybrid search."""
+        """Convert the setting to arguments of a hybrid search."""
         options: HybridOptions = {"fusion": str(self.fusion), "weights": (self.weights.semantic, self.weights.lexical)}
         return options if self.rank_constant is None else options | {"rank_constant": self.rank_constant}
 
     def command_options(self) -> str:
-        """The setting as options of `es-sbert search`."""
+        """Format the setting as options of `es-sbert search`."""
         constant = "" if self.rank_constant is None else f" --rank-constant {self.rank_constant}"
         return f"--hybrid --fusion {self.fusion} --weights {self.weights.semantic:g}:{self.weights.lexical:g}{constant}"
 
@@ -73,7 +73,7 @@ def default_setting(engine_type: EngineType, fusion: Fusion = Fusion.RRF) -> Fus
 
 
 def fusion_settings(engine_type: EngineType, fusions: Sequence[Fusion]) -> list[FusionSetting]:
-    """The settings to compare, the defaults first, because the first of equally good settings is chosen."""
+    """List the settings to compare, the defaults first: of equally good settings, the first is chosen."""
     found = [default_setting(engine_type, fusion) for fusion in fusions]
     if Fusion.RRF in fusions:
         found += [
@@ -116,7 +116,7 @@ class CrossValidation:
     Attributes:
         best: Setting with the best mean over all queries.
         chosen: Setting chosen for each fold.
-        held_out: Scores of the queries of each fold by the setting chosen without them. *Shape:* ``(queries,)``.
+        held_out: Score of each query with the setting that was chosen on the other folds. *Shape:* ``(queries,)``.
     """
 
     best: FusionSetting
@@ -125,10 +125,10 @@ class CrossValidation:
 
 
 def require_queries(count: int) -> None:
-    """Refuse to choose a setting with too few queries.
+    """Check that there are enough queries to choose a setting.
 
     Raises:
-        UsageError: there are fewer than `MIN_QUERIES`.
+        UsageError: there are fewer than `MIN_QUERIES` queries.
     """
     if count < MIN_QUERIES:
         raise UsageError(
@@ -140,11 +140,11 @@ def require_queries(count: int) -> None:
 def cross_validate(scores: Mapping[FusionSetting, Doubles], *, folds: int = FOLDS, seed: int = 0) -> CrossValidation:
     """For each fold of the queries, choose a setting on the other folds and measure it on the fold.
 
-    On the queries that it was chosen with, the score of a setting is too high, and the more settings there are, the
-    higher it is. On held-out queries it is not.
+    On the queries that a setting was chosen with, its score is too high, and the more so the more settings there are.
+    On held-out queries, it is not.
 
     Args:
-        scores: Setting → score of each query, *shape* ``(queries,)`` each; with equal means, the first setting is
+        scores: Setting → score of each query, *shape* ``(queries,)`` each; of settings with equal means, the first is
             chosen.
         folds: Maximum number of folds, whose sizes differ by at most 1.
         seed: Seed of the assignment of queries to folds.
@@ -240,7 +240,7 @@ def fusion_report(index: str, scores: FusionScores, *, seed: int = 0) -> FusionR
 
 
 def fusion_lines(report: FusionReport) -> Iterator[str]:
-    """The lines of the report: a table, the comparisons, and the recommendation last."""
+    """Format the lines of the report: a table, the comparisons, and the recommendation last."""
     validation, best = report.validation, report.validation.best
     found = report.differences
     yield f"{report.index}: nDCG@10 of {pluralize(report.queries, 'judged query', 'judged queries')}"

@@ -37,15 +37,15 @@ _IDS_PER_REQUEST = 1000
 
 
 def single_collection(data: Sequence[TaskData]) -> RetrievalCollection:
-    """The only data set, which must be a test collection.
+    """Return the only data set, which must be a test collection.
 
     Raises:
-        UsageError: there are several, or none.
+        UsageError: there are several data sets, or none.
     """
     if len(data) != 1 or not isinstance(data[0], RetrievalCollection):
         raise UsageError(
-            f"one index holds one collection, but there are {len(data)}: {', '.join(each.name for each in data)}",
-            "Name the folder of one collection: `data=FOLDER/retrieval/NAME`.",
+            f"an index requires exactly one collection, not {len(data)}: {', '.join(each.name for each in data)}",
+            "Set the folder of a single collection: `data=FOLDER/retrieval/NAME`.",
         )
     return data[0]
 
@@ -73,13 +73,13 @@ def evaluate_index(
 
     Raises:
         UsageError: the model does not run on onnxruntime.
-        IndexMismatch: the index holds other documents, or vectors of another model.
+        IndexMismatch: the index holds a different number of documents, or vectors of another model.
         EngineError: the engine failed or rejected a document.
         OutputError: the disk is full.
     """
     if not isinstance(model, OnnxEmbedder):
         raise UsageError(
-            f"{model.name} does not run on onnxruntime, which searches of an index require",
+            f"searches of an index require a model on onnxruntime, which {model.name} does not run on",
             "Measure it in memory (omit `index`), or export it: `es-sbert export`.",
         )
     with closing(connect(engine)) as opened:
@@ -91,7 +91,7 @@ def evaluate_index(
         if found != len(data.documents):
             raise IndexMismatch(
                 f"{index} has vectors of {pluralize(found, 'document')}, but {data.name} has {len(data.documents):,}",
-                "Name the index that holds this data, or a new one, which is then loaded.",
+                "Use the index that holds this data, or a new one, which is then loaded.",
             )
         progress(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
         with SemanticIndex(index, opened, encoder=model.encoder, vector_field=vector_field) as semantic:
@@ -142,8 +142,8 @@ def evaluate_judgements(
         engine: Address and credentials.
         vector_field: Field that holds the vectors.
         settings: Settings to record in the report; the index is added.
-        model: How the model is loaded; by default the one that the mapping names. Its `report` is called with progress
-            messages and warnings.
+        model: Options for loading the model; by default, that of the mapping is loaded. `model.report` is called with
+            progress messages and warnings.
 
     Raises:
         IndexMissing, IndexMismatch, ModelError: see `SemanticIndex`.
@@ -161,7 +161,7 @@ def evaluate_judgements(
 
 
 def _ignore(message: str) -> None:
-    """Drop a message."""
+    """Ignore a message."""
 
 
 def report_unknown_documents(
@@ -170,7 +170,7 @@ def report_unknown_documents(
     """Warn about relevant documents that the index does not hold.
 
     Raises:
-        IndexMismatch: the index holds none of them.
+        IndexMismatch: the index holds none of the relevant documents.
     """
     relevant = {document for grades in data.judgements.values() for document, grade in grades.items() if grade > 0}
     found = _count_documents(engine, index, relevant)
@@ -189,7 +189,7 @@ def report_unknown_documents(
 
 
 def _count_documents(engine: Engine, index: str, ids: Iterable[str]) -> int:
-    """Count the ids that exist; never more than there are, although several indices may hold the same id."""
+    """Count the ids that exist; the count never exceeds the number of ids, although several indices may hold one."""
     batches = batched(sorted(ids), _IDS_PER_REQUEST)
     return sum(min(len(some), engine.count(index, {"ids": {"values": list(some)}})) for some in batches)
 

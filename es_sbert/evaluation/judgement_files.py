@@ -1,4 +1,4 @@
-"""Read judgement lists: which documents of an index are relevant to which query.
+"""Read judgement lists, which say how relevant documents of an index are to queries.
 
 | file | content |
 |---|---|
@@ -24,14 +24,14 @@ from es_sbert.evaluation.task_data import RetrievalCollection, sample_rows
 from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
 
 _ROLES = ("query", "document", "grade")
-# Role → names of its column, in lower case with underscores, the first that a file has.
+# Role → possible names of its column, in lower case with underscores; the first that a file has is used.
 _ALIASES = {
     "query": ("query", "query_text"),
     "document": ("document", "document_id", "docid", "doc_id", "_id", "id"),
     "grade": ("grade", "rating", "relevance", "score", "label"),
 }
-_IDS_REMEDY = 'Give one query per row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
-_REMEDY = "Give one judgement per row, with the columns query, document (its _id) and grade (a whole number)."
+_IDS_REMEDY = 'Write one query per row with the ids of its relevant documents: {"query": "a text", "ids": ["1", …]}.'
+_REMEDY = "Write one judgement per row, with the columns query, document (its _id) and grade (a whole number)."
 
 Judgements = dict[str, dict[str, int]]  # text of the query → id of the document → grade
 
@@ -52,7 +52,7 @@ def read_judgements(path: Path, *, limit: int | None = None) -> RetrievalCollect
     judgements = _read_rank_eval(path) if path.suffix.lower() == ".json" else _read_rows(path)
     judged = [query for query, grades in judgements.items() if any(grade > 0 for grade in grades.values())]
     if not judged:
-        raise SourceError(f"{path} marks no document as relevant", "Give grades above 0.")
+        raise SourceError(f"{path} has no relevant document", "Grade relevant documents above 0.")
     kept = [judged[row] for row in sample_rows(len(judged), limit)]
     return RetrievalCollection(
         path.name.partition(".")[0],
@@ -80,7 +80,7 @@ def _read_rows(path: Path) -> Judgements:
 
 
 def _read_ids(table: Table) -> Judgements:
-    """Lists of relevant documents, each with grade 1."""
+    """Read lists of relevant documents, each with grade 1."""
     problems = table.problems()
     found: Judgements = {}
     for query, ids, line in zip(table.columns["query"], table.columns["ids"], table.lines.tolist(), strict=True):
@@ -97,7 +97,7 @@ def _read_ids(table: Table) -> Judgements:
 
 
 def _read_columns(path: Path) -> Table:
-    """The table with the roles as names of its columns, or with the columns `query` and `ids`."""
+    """Read the table, with the roles as names of its columns, or with the columns `query` and `ids`."""
     try:
         return read_table(path, _ROLES)
     except MissingColumns as error:
@@ -143,7 +143,7 @@ def _whole_number(value: object) -> int | None:
 
 
 def _read_rank_eval(path: Path) -> Judgements:
-    """The `requests` of a `_rank_eval` body. The text of a query is found in `params` or in the request."""
+    """Read the `requests` of a `_rank_eval` body. The text of a query is found in `params` or in the request."""
     try:
         body = orjson.loads(path.read_bytes())
     except OSError as error:
@@ -152,13 +152,13 @@ def _read_rank_eval(path: Path) -> Judgements:
         raise SourceError(f"{path} is not valid JSON: {error}", "For JSON Lines, name the file .jsonl.") from error
     requests = body.get("requests") if isinstance(body, dict) else None
     if not isinstance(requests, list) or not requests:
-        raise SourceError(f"{path} has no list of requests, which the body of _rank_eval needs", _REMEDY)
+        raise SourceError(f"{path} must have a list of requests, as in the body of _rank_eval", _REMEDY)
     found: Judgements = {}
     problems = RowErrors(path, "request")
     for number, request in enumerate(requests, start=1):
         for reason in _read_request(request, found):
             problems.add(number, reason)
-    problems.check('Each request needs one text to search for, and ratings: [{"_id": "1", "rating": 2}, …].')
+    problems.check('Each request needs a single text to search for, and ratings: [{"_id": "1", "rating": 2}, …].')
     return found
 
 
@@ -187,7 +187,7 @@ _UNSEARCHED = frozenset({"filter", "must_not", "aggs", "aggregations", "highligh
 
 
 def _query_texts(request: dict[str, Any]) -> Sequence[str]:
-    """The texts that a request searches for, without duplicates."""
+    """Collect the texts that a request searches for, without duplicates."""
     params = request.get("params")
     if isinstance(params, dict):
         texts = [value for value in params.values() if isinstance(value, str)]

@@ -30,7 +30,7 @@ class Similarity(StrEnum):
 def paired_similarity(
     similarity: Similarity, first: NDArray[np.float32], second: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Similarity of each row of `first` with the same row of `second`, in float64.
+    """Compute the similarity of each row of `first` with the same row of `second`, in float64.
 
     A vector of zeros (a text without a known word) has the cosine 0 with everything.
 
@@ -62,8 +62,8 @@ def paired_similarity(
 
 
 def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows scaled to unit length, *shape* ``(rows, dimensions)``; rows of zeros do not change."""
-    # Divided by the largest value first, because squares of very large or small values leave the range of float64.
+    """Scale rows to unit length, *shape* ``(rows, dimensions)``; rows of zeros do not change."""
+    # Divide by the largest value first, because squares of very large or small values leave the range of float64.
     largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)  # (rows, 1)
     scaled = vectors / np.where(largest == 0, 1.0, largest)  # (rows, dimensions)
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)  # (rows, 1)
@@ -76,7 +76,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Correlation:
-    """How well scores agree with gold scores.
+    """Agreement of scores with gold scores.
 
     Attributes:
         spearman: Spearman's ρ × 100; ties have their mean rank.
@@ -88,7 +88,7 @@ class Correlation:
 
 
 def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Correlation:
-    """Correlations of a model's scores with gold scores.
+    """Correlate a model's scores with gold scores.
 
     If all scores are equal, the correlation is undefined and counts as 0.
 
@@ -107,11 +107,11 @@ def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Corre
     if len(expected) < 2 or _is_constant(expected):
         raise SourceError(
             f"{len(expected)} pairs with equal gold scores cannot be ranked",
-            "Give at least two pairs with different scores, or set a larger `limit`.",
+            "Use at least two pairs with different scores, or set a larger `limit`.",
         )
     if _is_constant(predicted):
         return Correlation(0.0, 0.0)
-    # Centered first, so that almost equal scores do not lose their digits to rounding in r.
+    # Center the scores first, so that almost equal ones do not lose their digits to rounding in r.
     pearson = stats.pearsonr(predicted - predicted.mean(), expected - expected.mean()).statistic
     return Correlation(100 * float(stats.spearmanr(predicted, expected).statistic), 100 * float(pearson))
 
@@ -119,7 +119,7 @@ def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Corre
 def sts_correlations(
     first: NDArray[np.float32], second: NDArray[np.float32], gold: NDArray[np.floating]
 ) -> dict[Similarity, Correlation]:
-    """Correlations of every similarity of sentence vectors with gold scores.
+    """Correlate every similarity of sentence vectors with gold scores.
 
     Args:
         first, second: *Shape:* ``(pairs, dimensions)``.
@@ -132,12 +132,12 @@ def sts_correlations(
 
 
 def subset_rows(subsets: Sequence[str] | None, gold: NDArray[np.floating]) -> dict[str, NDArray[np.int64]]:
-    """Rows of all pairs, and of each subset if there are several.
+    """Return the rows of all pairs, and of each subset if there are several.
 
     STS12–16 consist of several sources. Like most papers, the paper correlates over all pairs of a year at once.
 
     Args:
-        subsets: Name of each pair's subset; None if there are none.
+        subsets: Name of each pair's subset; None without subsets.
         gold: *Shape:* ``(pairs,)``; subsets with equal gold scores (small samples) are left out.
 
     Returns:
@@ -163,9 +163,9 @@ DISTANCES = (Similarity.COSINE, Similarity.EUCLIDEAN, Similarity.MANHATTAN)
 def triplet_accuracy(
     anchors: NDArray[np.float32], positives: NDArray[np.float32], negatives: NDArray[np.float32]
 ) -> dict[Similarity, float]:
-    """Share of triplets × 100 with d(anchor, positive) < d(anchor, negative), for each distance.
+    """Compute the share of triplets × 100 with d(anchor, positive) < d(anchor, negative), for each distance.
 
-    A tie is a failure, so a model that gives all texts the same vector has the accuracy 0.
+    A tie counts as a failure, so a model that returns the same vector for all texts has the accuracy 0.
 
     Args:
         anchors, positives, negatives: *Shape:* ``(triplets, dimensions)``.
@@ -176,7 +176,7 @@ def triplet_accuracy(
         ValueError: the shapes differ.
     """
     if not len(anchors):
-        raise SourceError("there are no triplets to measure", "Give at least one.")
+        raise SourceError("there are no triplets to measure", "At least one is needed.")
     return {
         each: 100
         * float(np.mean(paired_similarity(each, anchors, positives) > paired_similarity(each, anchors, negatives)))
@@ -186,7 +186,7 @@ def triplet_accuracy(
 
 @dataclass(frozen=True)
 class DuplicateMetrics:
-    """How well scores separate duplicates from other pairs; a pair with score ≥ threshold is a duplicate.
+    """Separation of duplicates from other pairs by scores; a pair with score ≥ threshold is a duplicate.
 
     The thresholds are chosen on the measured pairs themselves, so the best F1 and accuracy are upper bounds. Average
     precision does not need a threshold.
@@ -214,7 +214,7 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
         labels: *Shape:* ``(pairs,)``: 1 for duplicates, 0 for others.
 
     Raises:
-        SourceError: the labels are not both 0 and 1.
+        SourceError: the labels do not include both 0 and 1.
         ModelError: a score is not a finite number.
         ValueError: the shapes differ.
     """
@@ -223,19 +223,19 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
     check_finite(scores.astype(np.float64))
     if set(labels.tolist()) != {0, 1}:
         raise SourceError(
-            "duplicates are measured on pairs of which some are duplicates (1) and some are not (0)",
-            "Give a file with both, or set a larger `limit`.",
+            "the task needs pairs that are duplicates (1) and pairs that are not (0)",
+            "Use a file with both, or set a larger `limit`.",
         )
     duplicate_count = int(labels.sum())
     other_count = len(labels) - duplicate_count
-    # Every cut between different scores, from no pair to all pairs being duplicates.
+    # Every threshold between distinct scores, from "no pair is a duplicate" to "all pairs are".
     false_rate, true_rate, found = roc_curve(labels, scores.astype(np.float64), drop_intermediate=False)
-    right = np.rint(true_rate * duplicate_count)  # (cuts,): duplicates at or above the cut
-    wrong = np.rint(false_rate * other_count)  # (cuts,): other pairs there
-    thresholds = _midway(found[1:])  # (cuts,)
-    f1 = 2 * right / (right + wrong + duplicate_count)  # (cuts,): 2PR / (P + R), without dividing by zero
-    correct = right + other_count - wrong  # (cuts,)
-    # Of several best cuts, the first one is taken, which calls the fewest pairs duplicates.
+    right = np.rint(true_rate * duplicate_count)  # (thresholds,): duplicates at or above it
+    wrong = np.rint(false_rate * other_count)  # (thresholds,): other pairs at or above it
+    thresholds = _midway(found[1:])  # (thresholds,)
+    f1 = 2 * right / (right + wrong + duplicate_count)  # (thresholds,): 2PR / (P + R), without dividing by zero
+    correct = right + other_count - wrong  # (thresholds,)
+    # Of several best thresholds, the first is used: it calls the fewest pairs duplicates.
     best_f1, best_accuracy = int(f1.argmax()), int(correct.argmax())
     return DuplicateMetrics(
         average_precision=100 * float(average_precision_score(labels, scores)),
@@ -249,12 +249,12 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
 
 
 def _midway(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Thresholds for descending scores: one above all of them, one between every two, and the last score.
+    """Return thresholds for descending scores: one above all of them, one between every two, and the last score.
 
     *Shape:* ``(scores + 1,)``.
     """
     lower = np.append(scores[1:], scores[-1])  # (scores,)
     middle = lower + (scores - lower) / 2
-    # A middle that is rounded to the lower score would include that score too.
+    # Use the higher score if the middle is rounded to the lower one, which would then be included too.
     middle = np.where(middle == lower, scores, middle)
     return np.append(np.nextafter(scores[0], np.inf), middle)

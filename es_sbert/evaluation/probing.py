@@ -45,7 +45,7 @@ from es_sbert.evaluation.evaluated_models import check_finite
 from es_sbert.evaluation.pair_metrics import Correlation, correlate
 
 FOLDS = 10
-# Inverse penalties for vectors of mean length 1: SentEval's grid covers about these for vectors of length 10.
+# Inverse penalties for vectors of mean length 1; SentEval's grid covers about the same range for vectors of length 10.
 PENALTIES = tuple(4.0**power for power in range(6))
 # With vectors of this length, lbfgs converges long before this limit.
 _ITERATIONS = 2000
@@ -64,7 +64,7 @@ class LabeledFeatures:
     classes: NDArray[np.str_]
 
     def at(self, rows: NDArray[np.int64]) -> LabeledFeatures:
-        """Some of the examples."""
+        """Select examples by their rows."""
         return LabeledFeatures(self.features[rows], self.classes[rows])
 
 
@@ -75,7 +75,7 @@ class SentEvalResult:
     Attributes:
         accuracy: Accuracy × 100; with several folds, the mean over the folds.
         f1: F1 × 100 of the class `1` if the classes are 0 and 1; otherwise None.
-        dev_accuracy: Accuracy × 100 by which the penalty was chosen.
+        dev_accuracy: Accuracy × 100 for which the penalty was chosen.
     """
 
     accuracy: float
@@ -84,19 +84,19 @@ class SentEvalResult:
 
 
 def pair_features(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(|u − v|, u ∗ v) of paired vectors, *shape* ``(pairs, 2 · dimensions)`` (SentEval's features of MRPC)."""
+    """Compute (|u − v|, u ∗ v) of paired vectors, *shape* ``(pairs, 2 · dimensions)`` (SentEval's MRPC features)."""
     return np.hstack([np.abs(first - second), first * second])
 
 
 def evaluate_in_folds(examples: LabeledFeatures, *, folds: int = FOLDS) -> SentEvalResult:
-    """Accuracy over stratified folds, shuffled by a fixed seed, with a penalty chosen for each.
+    """Measure the accuracy over stratified folds, shuffled by a fixed seed, with a penalty chosen for each fold.
 
     Raises:
-        SourceError: fewer than two classes, or a class with too few examples for the folds.
+        SourceError: there are fewer than two classes, or a class has too few examples for the folds.
         ModelError: a feature is not a finite number.
     """
     results = []
-    _check_classes(examples, at_least=folds + 2)  # the other folds still have `folds` of each class
+    _check_classes(examples, at_least=folds + 2)  # so that the other folds still have `folds` of each class
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     for train, test in splits.split(examples.features, examples.classes):
         results.append(evaluate_split(examples.at(train), examples.at(test), folds=folds))
@@ -111,21 +111,22 @@ def evaluate_in_folds(examples: LabeledFeatures, *, folds: int = FOLDS) -> SentE
 def evaluate_split(
     train: LabeledFeatures, test: LabeledFeatures, dev: LabeledFeatures | None = None, *, folds: int = FOLDS
 ) -> SentEvalResult:
-    """Accuracy on given test examples.
+    """Fit a classifier, and measure its accuracy on test examples.
 
     Args:
-        train: Examples that the classifier is fitted on.
-        test: Examples that it is measured on.
-        dev: Examples by which the penalty is chosen; None for stratified folds of the training examples.
+        train: Examples to fit the classifier on.
+        test: Examples to measure the classifier on.
+        dev: Examples to choose the penalty on; None for stratified folds of the training examples.
         folds: Number of these folds, which are shuffled with a fixed seed.
 
     Raises:
-        SourceError: fewer than two classes, a class with fewer training examples than folds, or no test examples.
+        SourceError: there are fewer than two classes, a class has fewer training examples than folds, or there are no
+            test examples.
         ModelError: a feature is not a finite number.
     """
     _check_classes(train, at_least=folds if dev is None else 1)
     if not len(test.classes) or (dev is not None and not len(dev.classes)):
-        raise SourceError("there are no examples to measure the classifier on", "Give at least one.")
+        raise SourceError("there are no examples to measure the classifier on", "At least one is needed.")
     check_finite(test.features, *([dev.features] if dev is not None else []))
     scale = _mean_length_scale(train.features)
     learned = LabeledFeatures(train.features * scale, train.classes)
@@ -133,7 +134,7 @@ def evaluate_split(
     if dev is None:
         cv, choosing = StratifiedKFold(folds, shuffle=True, random_state=0), learned
     else:
-        # −1: never left out; 0: the one fold that measures.
+        # −1: always used for fitting; 0: the only fold that is measured.
         cv = PredefinedSplit(np.repeat([-1, 0], [len(train.classes), len(dev.classes)]))
         features = np.vstack([learned.features, dev.features * scale])
         choosing = LabeledFeatures(features, np.append(train.classes, dev.classes))
@@ -154,7 +155,7 @@ def _classifier(C: float = 1.0) -> LogisticRegression:  # noqa: N803 - scikit-le
 
 
 def _mean_length_scale(features: NDArray[np.float32]) -> np.float32:
-    """Factor that makes the mean length 1, so that one grid of penalties fits vectors of any length."""
+    """Factor that scales the mean length to 1, so that one grid of penalties fits vectors of any length."""
     mean = float(np.linalg.norm(features.astype(np.float64), axis=1).mean())
     return np.float32(1 / mean) if mean > 0 else np.float32(1)
 
@@ -165,12 +166,12 @@ def _check_classes(examples: LabeledFeatures, *, at_least: int) -> None:
     if len(names) < 2:
         raise SourceError(
             f"all {len(examples.classes)} examples are of one class",
-            "Give examples of at least two classes, or set a larger `limit`.",
+            "Use examples of at least two classes, or set a larger `limit`.",
         )
     if counts.min() < at_least:
         raise SourceError(
             f"the class {names[counts.argmin()]} has {counts.min()} examples, but {at_least} are needed",
-            "Give more of them, or set a larger `limit`.",
+            "Add examples of this class, or set a larger `limit`.",
         )
 
 
@@ -197,7 +198,7 @@ class FoldedCorrelation:
 
 
 def grades(labels: Sequence[str]) -> NDArray[np.float64]:
-    """Labels as grades, *shape* ``(pairs,)``.
+    """Convert labels to grades, *shape* ``(pairs,)``.
 
     Raises:
         SourceError: a label is not one of the four.
@@ -209,23 +210,23 @@ def grades(labels: Sequence[str]) -> NDArray[np.float64]:
 
 
 def random_splits(labels: Sequence[str], *, folds: int = ARGUMENT_FOLDS, seed: int = 0) -> list[FoldSplit]:
-    """Folds of all topics, shuffled by the seed, each with about the same share of every label.
+    """Make folds of all topics, shuffled by the seed, each with about the same share of every label.
 
     Raises:
-        SourceError: fewer pairs of the rarest label than folds.
+        SourceError: there are fewer pairs of the rarest label than folds.
     """
     rarest, count = min(Counter(labels).items(), key=lambda entry: entry[1], default=("any", 0))
     if count < folds:
         raise SourceError(
-            f"{folds} folds need {folds} pairs of every label; there are {count} of {rarest}",
-            "Give more pairs, set a larger `limit`, or use fewer folds.",
+            f"{folds} folds need {folds} pairs of every label, but there are only {count} of {rarest}",
+            "Use more pairs, set a larger `limit`, or use fewer folds.",
         )
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
     return list(splitter.split(np.zeros(len(labels)), np.array(labels)))
 
 
 def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int = 0) -> list[FoldSplit]:
-    """Folds that share no topic, so that no topic is both trained on and scored.
+    """Make folds that share no topic, so that no topic is both trained on and scored.
 
     Args:
         topics: Topic of each pair.
@@ -233,13 +234,13 @@ def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int =
         seed: Seed of the grouping.
 
     Raises:
-        SourceError: fewer topics than folds.
+        SourceError: there are fewer topics than folds.
     """
     distinct = sorted(set(topics))
     if len(distinct) < folds:
         raise SourceError(
             f"{len(distinct)} topics cannot be split into {folds} folds",
-            "Give pairs of more topics, set a larger `limit`, or use fewer folds.",
+            "Use pairs of more topics, set a larger `limit`, or use fewer folds.",
         )
     splitter = GroupKFold(folds, shuffle=True, random_state=seed)
     rows = np.zeros(len(topics))  # (pairs,)
@@ -249,11 +250,11 @@ def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int =
 def fold_correlations(
     splits: Sequence[FoldSplit], scores: NDArray[np.floating], gold: NDArray[np.floating]
 ) -> FoldedCorrelation:
-    """Correlations of scores with gold scores in each fold, and their mean.
+    """Correlate scores with gold scores in each fold, and average the correlations.
 
     Args:
         splits: Folds, see `random_splits` and `topic_splits`; each row is scored in one of them.
-        scores: The score of each pair by a model that was trained without its fold, *shape* ``(pairs,)``.
+        scores: Score of each pair by a model that was trained without the pair's fold, *shape* ``(pairs,)``.
         gold: *Shape:* ``(pairs,)``.
 
     Raises:
@@ -271,7 +272,7 @@ def fold_correlations(
 def svr_scores(
     features: NDArray[np.float32], gold: NDArray[np.floating], splits: Sequence[FoldSplit]
 ) -> NDArray[np.float64]:
-    """Scores by a support vector regression, *shape* ``(pairs,)``: the baseline of Misra et al. 2016.
+    """Score pairs by a support vector regression, *shape* ``(pairs,)``: the baseline of Misra et al. 2016.
 
     Each fold is scored by a model that was trained on the others. Features are standardized on the training rows.
     Kernel and constants are scikit-learn's defaults.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from es_sbert.errors import SourceError
 
-DEPTH = 100  # maximum number of hits that a metric looks at
+DEPTH = 100  # maximum number of hits that a metric considers
 MAIN_METRIC = "ndcg@10"  # for decisions that need a single metric
 METRICS = (MAIN_METRIC, "mrr@10", "map@100", "precision@10", "recall@10", "recall@100", "success@1", "unjudged@10")
 
@@ -17,7 +17,7 @@ QueryScores = dict[str, dict[str, float]]  # query → metric → value
 
 
 def ranked_run(rankings: Mapping[str, Sequence[str]]) -> Run:
-    """Rankings as a run that keeps their order, because an engine has already ranked equal scores."""
+    """Convert rankings to a run that keeps their order, because an engine has already ranked equal scores."""
     return {
         query: {document: -float(rank) for rank, document in enumerate(documents)}
         for query, documents in rankings.items()
@@ -25,12 +25,12 @@ def ranked_run(rankings: Mapping[str, Sequence[str]]) -> Run:
 
 
 def measure_run(run: Run, judgements: Mapping[str, Grades]) -> dict[str, float]:
-    """Means of `measure_queries` over the judged queries."""
+    """Compute the means of `measure_queries` over the judged queries."""
     return mean_scores(measure_queries(run, judgements))
 
 
 def measure_queries(run: Run, judgements: Mapping[str, Grades]) -> QueryScores:
-    """Metrics of each judged query, × 100.
+    """Compute the metrics of each judged query, × 100.
 
     Args:
         run: The documents found for every judged query, with scores; `{}` for a query without documents. With equal
@@ -50,12 +50,12 @@ def measure_queries(run: Run, judgements: Mapping[str, Grades]) -> QueryScores:
     """
     judged = {query: grades for query, grades in judgements.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
-        raise SourceError("no query has a relevant document", "Give judgements with grades above 0.")
+        raise SourceError("no query has a relevant document", "Grade relevant documents above 0.")
     return {query: measure_ranking(_rank(run[query]), grades) for query, grades in judged.items()}
 
 
 def mean_scores(scores: QueryScores) -> dict[str, float]:
-    """Metric → mean over the queries, at least one."""
+    """Compute the mean of each metric over the queries, at least one."""
     return {name: sum(own[name] for own in scores.values()) / len(scores) for name in METRICS}
 
 
@@ -64,7 +64,7 @@ def _rank(found: Mapping[str, float]) -> list[str]:
 
 
 def measure_ranking(ranking: Sequence[str], grades: Grades) -> dict[str, float]:
-    """The metrics of `measure_queries` for one query.
+    """Compute the metrics of `measure_queries` for one query.
 
     Args:
         ranking: Documents, best first, without duplicates.

@@ -27,7 +27,7 @@ DEFAULT_CONFIDENCE = 0.95
 _BLOCK_VALUES = 1 << 20
 # With at most this many queries that differ, all 2^n assignments of signs are counted: fewer than the resamples.
 _MAX_EXACT = 13
-# Differences of the statistic that are due to the order of a sum.
+# Tolerance for comparing statistics, which depend a little on the order of a sum.
 _ROUNDING = 1e-12
 
 
@@ -99,7 +99,7 @@ def paired_difference(
     if ours.ndim != 1 or ours.shape != theirs.shape or not len(ours):
         raise UsageError(
             f"scores of shapes {ours.shape} and {theirs.shape} cannot be compared by query",
-            "Give one score of each system for every query, for at least one query.",
+            "Pass one score of each system for every query, and at least one query.",
         )
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         raise UsageError("a score is not a finite number", "Leave out queries that have no score.")
@@ -125,11 +125,11 @@ def paired_difference(
 
 
 def _group_places(groups: Sequence[Hashable] | None, count: int) -> list[NDArray[np.int64]]:
-    """Places of the queries of each group."""
+    """Return the positions of the queries of each group."""
     if groups is None:
         return [np.arange(count)]
     if len(groups) != count:
-        raise UsageError(f"there are {count} queries and {len(groups)} groups", "Give the group of every query.")
+        raise UsageError(f"there are {count} queries and {len(groups)} groups", "Pass the group of every query.")
     places: dict[Hashable, list[int]] = {}
     for place, group in enumerate(groups):
         places.setdefault(group, []).append(place)
@@ -139,7 +139,7 @@ def _group_places(groups: Sequence[Hashable] | None, count: int) -> list[NDArray
 def _bootstrap_means(
     differences: Doubles, places: Sequence[NDArray[np.int64]], resamples: int, random: np.random.Generator
 ) -> Iterator[Doubles]:
-    """Means of bootstrap samples, in blocks of bounded size; *shape* ``(samples,)`` each."""
+    """Compute the means of bootstrap samples, in blocks of bounded size; *shape* ``(samples,)`` each."""
     for samples in _blocks(resamples, len(differences)):
         total = np.zeros(samples)
         for own in places:
@@ -149,7 +149,7 @@ def _bootstrap_means(
 
 
 def _randomization_p_value(terms: Doubles, resamples: int, random: np.random.Generator) -> float:
-    """Share of the assignments of signs whose sum is at least as far from 0.
+    """Compute the share of sign assignments whose sum is at least as far from 0 as that of `terms`.
 
     Args:
         terms: Contribution of each query to the difference of the means. *Shape:* ``(queries,)``.
@@ -169,18 +169,18 @@ def _randomization_p_value(terms: Doubles, resamples: int, random: np.random.Gen
 
 
 def _blocks(resamples: int, width: int) -> Iterable[int]:
-    """Sizes of blocks of samples that add up to all of them."""
+    """Divide samples into blocks; return the sizes of the blocks."""
     size = max(1, _BLOCK_VALUES // width)
     return (min(size, resamples - begin) for begin in range(0, resamples, size))
 
 
 def shown_difference(first: float, second: float, digits: int = 2) -> float:
-    """The difference of two scores as they are shown, rounded: 61.34 and 61.00 differ by 0.34, never by 0.33."""
+    """Return the difference between two scores as displayed: 61.34 and 61.00 differ by 0.34, never by 0.33."""
     return round(round(first, digits) - round(second, digits), digits) + 0.0  # -0.0 would be shown with a minus
 
 
 def difference_line(found: PairedDifference, first: str, second: str, metric: str) -> str:
-    """The result as one line: `A is better than B: nDCG@10 +1.20 (95 % interval +0.30 to +2.10, p = 0.008, …)`.
+    """Format the result as one line: `A is better than B: nDCG@10 +1.20 (95 % interval +0.30 to +2.10, p = 0.008, …)`.
 
     Args:
         found: The difference, with scores × 100.
@@ -205,8 +205,8 @@ class Comparison:
 
     Attributes:
         first, second: Names of the systems.
-        differences: Data set → metric → difference. With several sets, `average` comes last, in which each set counts
-            the same.
+        differences: Data set → metric → difference. With several data sets, the last is `average`, to which all
+            contribute equally.
     """
 
     first: str
@@ -245,7 +245,7 @@ def _queries(row: ReportRow) -> tuple[str, list[str]]:
 
 
 def _compare(pairs: Sequence[tuple[ReportRow, ReportRow]]) -> dict[str, PairedDifference]:
-    """Differences of each metric over rows of both systems, each of which counts the same."""
+    """Compare each metric over rows of both systems; every row has the same weight."""
     groups = [number for number, (row, _) in enumerate(pairs) for _ in row.scores]
     return {
         metric: paired_difference(
@@ -258,7 +258,7 @@ def _compare(pairs: Sequence[tuple[ReportRow, ReportRow]]) -> dict[str, PairedDi
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """The verdict by nDCG@10 for each data set, then all metrics of the last one (the average if there are several)."""
+    """Format the verdict by nDCG@10 for each data set, then all metrics of the last data set or of the average."""
     first, second = comparison.first, comparison.second
     label = metric_label(MAIN_METRIC)
     for data, own in comparison.differences.items():

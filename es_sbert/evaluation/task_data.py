@@ -165,9 +165,9 @@ class RetrievalCollection:
     empty: tuple[str, ...] = ()
 
     def own(self, query: str) -> str | None:
-        """The document that is the query itself, which is never an answer to it; None if there is no such document.
+        """Id of the document that is the query itself and therefore never relevant; None if there is none.
 
-        Equal ids are not enough, because some collections number queries and documents alike.
+        Equal ids are not enough: the document must contain the query, because some collections number both alike.
         """
         text, document = self.queries[query].strip(), self.documents.get(query)
         return query if document is not None and text and text in document else None
@@ -179,7 +179,7 @@ _SAMPLE_SEED = 0
 
 
 def sample_rows(count: int, limit: int | None) -> NDArray[np.int64]:
-    """Rows to keep, ascending, *shape* ``(rows,)``: all of `count`, or `limit` of them drawn with a fixed seed.
+    """Choose the rows to keep, ascending, *shape* ``(rows,)``: all of `count`, or `limit` drawn with a fixed seed.
 
     The first rows would not be a fair sample, because many files are sorted by label or topic.
     """
@@ -210,7 +210,7 @@ def read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> 
         missing = next(role for role, name in names.items() if name == error.missing[0])
         raise SourceError(
             error.message,
-            f"Name the column to be read as {missing}: {setting_text('columns', {missing: 'COLUMN'})}, one of "
+            f"Set the column to read as {missing}: {setting_text('columns', {missing: 'COLUMN'})}, one of "
             f"{', '.join(error.names) or 'none'}.",
         ) from None
     return replace(table, columns={role: table.columns[name] for role, name in names.items()})
@@ -227,7 +227,7 @@ def has_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> b
 
 
 def check_labels(table: Table, column: str, allowed: Sequence[str]) -> None:
-    """Refuse labels that are not allowed.
+    """Check that all labels are allowed.
 
     Raises:
         SourceError: a label is not allowed; the message names the lines.
@@ -240,7 +240,7 @@ def check_labels(table: Table, column: str, allowed: Sequence[str]) -> None:
 
 
 def texts_at(table: Table, rows: NDArray[np.int64], *columns: str) -> list[list[str]]:
-    """The texts in some rows, one list for each column.
+    """Return the texts in some rows, one list for each column.
 
     Raises:
         SourceError: a row of the file, kept or not, has no text.

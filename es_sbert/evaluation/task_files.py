@@ -65,17 +65,17 @@ def read_task_data(
 
     Args:
         task: The task.
-        folder, files: See `read_folder` and `read_files`; one of the two.
+        folder, files: Exactly one of the two; see `read_folder` and `read_files`.
         limit: Maximum number of examples of each file.
         columns: Role → column. Roles of other tasks are ignored.
         report: Called with warnings.
 
     Raises:
-        UsageError: neither a folder nor files were given, or both.
+        UsageError: neither or both of `folder` and `files` are set.
         SourceError: see `read_folder` and `read_files`.
     """
     if (folder is None) == (not files):
-        raise UsageError("give either a folder of data or files", "Name one of them: `data=FOLDER`, or `files=FILE`.")
+        raise UsageError("exactly one of `data` and `files` is required", "Set `data=FOLDER` or `files=FILE`.")
     task_columns = {role: column for role, column in (columns or {}).items() if role in TASKS[task].roles}
     if folder is None:
         return read_files(task, files, limit=limit, columns=task_columns)
@@ -91,7 +91,7 @@ def read_task_data(
 def read_folder(
     task: EvaluationTask, folder: Path, *, limit: int | None = None, columns: Mapping[str, str] = _NO_RENAMES
 ) -> list[TaskData]:
-    """All data sets of a task in a folder, sorted by name.
+    """Read all data sets of a task in a folder, sorted by name.
 
     Args:
         task: The task.
@@ -128,7 +128,7 @@ def read_folder(
 
 
 def _beir_folders(folder: Path) -> list[Path]:
-    """The folder itself if it holds a corpus; otherwise the folders in it that do."""
+    """Return the folder itself if it holds a corpus; otherwise its subfolders that do."""
     return [folder] if is_beir_folder(folder) else sorted(filter(is_beir_folder, folder.iterdir()))
 
 
@@ -183,14 +183,16 @@ def _read_classifications(files: Sequence[Path], limit: int | None, columns: Map
         split = _split_name(path)
         base = _dataset_name(path).removesuffix(f"-{split}")
         if split in groups.setdefault(base, {}):
-            raise UsageError(f"{path} and {groups[base][split]} are the same split of {base}", "Name one of the two.")
+            raise UsageError(
+                f"{path} and {groups[base][split]} are the same split of {base}", "Use only one of the two."
+            )
         groups[base][split] = path
     found: list[TaskData] = []
     for base, splits in groups.items():
         if set(splits) != {""} and ("" in splits or not {"train", "test"} <= set(splits)):
             raise UsageError(
                 f"{base} has the files {', '.join(path.name for path in splits.values())}",
-                f"Give one file {base} with all examples, or {base}-train and {base}-test (and {base}-dev).",
+                f"Use one file {base} with all examples, or {base}-train and {base}-test (and {base}-dev).",
             )
         parts = {
             split: _read_labeled_texts(splits[split], limit, columns)
@@ -211,17 +213,17 @@ def _read_labeled_texts(path: Path, limit: int | None, columns: Mapping[str, str
     for value, line in zip(table.columns["label"], table.lines.tolist(), strict=True):
         if value is None or not str(value).strip():
             problems.add(line, "label is empty")
-    problems.check("Give every example a label.")
+    problems.check("Every example needs a label.")
     classes = [str(table.columns["label"][row]) for row in rows]
     return LabeledTexts(tuple(texts_at(table, rows, *roles)), classes)
 
 
 def _dataset_name(path: Path) -> str:
-    """`stsb-en-test` for `stsb-en-test.tsv.gz`."""
+    """File name without suffixes: `stsb-en-test` for `stsb-en-test.tsv.gz`."""
     return path.name.partition(".")[0]
 
 
 def _split_name(path: Path) -> str:
-    """`test` for `stsb-en-test.tsv.gz`; empty if the name does not end in a split."""
+    """Split of a file: `test` for `stsb-en-test.tsv.gz`; empty if the name does not end in a split."""
     last = _dataset_name(path).rpartition("-")[2]
     return last if last in _SPLITS else ""

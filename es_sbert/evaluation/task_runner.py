@@ -61,7 +61,7 @@ def run_task(
         progress: Called with progress messages.
 
     Returns:
-        The figures of each data set; for several collections of retrieval also their average.
+        The figures of each data set, and for several collections of retrieval their average.
 
     Raises:
         UsageError: the task needs sentence vectors, but the model only scores pairs.
@@ -97,7 +97,7 @@ def _evaluate(model: SentenceEmbedder | PairScorer, data: TaskData) -> list[Repo
 
 
 def require_vectors(model: SentenceEmbedder | PairScorer, task: EvaluationTask) -> SentenceEmbedder:
-    """The model, if it returns sentence vectors.
+    """Return the model if it returns sentence vectors.
 
     Raises:
         UsageError: the model only scores pairs.
@@ -132,7 +132,7 @@ def _evaluate_sts(model: SentenceEmbedder | PairScorer, data: StsPairs) -> list[
 
 
 def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs) -> list[ReportRow]:
-    """Similarity without training; for sentence vectors also a regression on them, in folds and across topics."""
+    """Evaluate similarity without training; for sentence vectors also a regression, in folds and across topics."""
     gold = probing.grades(data.labels)  # (pairs,)
 
     def row(part: str, correlation: Correlation) -> ReportRow:
@@ -189,7 +189,7 @@ def _evaluate_senteval(model: SentenceEmbedder, data: ClassificationData) -> Rep
 
 
 def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> Run:
-    """The nearest documents to each query by exact cosine; a query that is a document is not an answer to itself."""
+    """Find the nearest documents to each query by exact cosine, without the document that is the query itself."""
     queries, documents = list(data.queries), list(data.documents)
     (questions,) = embed_columns(model, list(data.queries.values()), kind="query")
     (corpus,) = embed_columns(model, list(data.documents.values()), kind="document")
@@ -204,7 +204,7 @@ def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> Run:
 
 
 def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None) -> list[Vectors]:
-    """Vectors of columns of texts, *shape* ``(texts, dimensions)`` each; equal texts are embedded once."""
+    """Embed columns of texts, *shape* ``(texts, dimensions)`` each; equal texts are embedded only once."""
     places = {text: place for place, text in enumerate(dict.fromkeys(text for column in columns for text in column))}
     vectors = model.embed(list(places), kind)  # (different texts, dimensions)
     return [vectors[[places[text] for text in column]] for column in columns]

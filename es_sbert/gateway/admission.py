@@ -25,10 +25,10 @@ except ImportError:  # Windows, which has no limit of open files
     resource = None  # type: ignore[assignment]
 
 _RETRY_SOON = "Send the request again in a moment."
-# A household has at least 2^64 IPv6 addresses.
+# An IPv6 network of this size counts as one client: a household has at least 2^64 addresses.
 _CLIENT_PREFIX_V6 = 64
 _MAX_CONNECTIONS = 10_000
-# For files, the log, the listening socket, and surplus connections.
+# Open files that are reserved for files, the log, the listening socket, and surplus connections.
 _RESERVED_FILES = 256
 _MAX_SURPLUS = 64
 
@@ -57,7 +57,7 @@ class AdmissionControl:
 
     @contextmanager
     def slot(self) -> Iterator[RequestSlot]:
-        """The share of one request, released at its end."""
+        """Provide the slot of one request, and release it at the end."""
         slot = RequestSlot(self)
         try:
             yield slot
@@ -104,7 +104,7 @@ class RequestSlot:
         """
         limit = self._admission.limits.max_buffered_bytes
         if self._admission.buffered_bytes + size > limit:
-            raise Overloaded(f"the bodies of other requests use the {limit:,} bytes of memory for bodies", _RETRY_SOON)
+            raise Overloaded(f"the gateway is at its limit of {limit:,} bytes of request bodies", _RETRY_SOON)
         self._admission.buffered_bytes += size
         self.reserved += size
 
@@ -200,7 +200,7 @@ def client_network(address: str) -> str:
 
 
 def default_connection_limit() -> int:
-    """The number of connections that the limit of open files allows; each may need another to the engine."""
+    """Number of client connections that the limit of open files allows; each may need one more, to the engine."""
     if sys.platform != "win32" and resource is not None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY:

@@ -58,7 +58,7 @@ from es_sbert.gateway.writes.missing_vectors import UnreadReason
 from es_sbert.gateway.writes.write_handler import WriteHandler
 
 logger = logging.getLogger(__name__)
-# Between the error response to a slow client and the end of its connection.
+# Maximum time between the error response to a slow client and the end of its connection.
 _LINGER_SECONDS = 2.0
 
 
@@ -68,11 +68,11 @@ def create_app(
     on_loaded: Callable[[], None] | None = None,
     shutdown: ShutdownState | None = None,
 ) -> ASGIApp:
-    """The gateway as an ASGI application with a lifespan.
+    """Create the gateway as an ASGI application with a lifespan.
 
     Args:
         connections: The server's connection limiter, if it has one.
-        on_loaded: Called once the default model is loaded.
+        on_loaded: Called once the default model is loaded or has failed to load.
         shutdown: State of the server's shutdown, if it has one.
 
     Raises:
@@ -102,7 +102,7 @@ class Gateway:
         settings: Settings of the gateway.
         connections: The server's connection limiter.
         shutdown: State of the server's shutdown.
-        on_loaded: Called once the default model is loaded.
+        on_loaded: Called once the default model is loaded or has failed to load.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Gateway:
         self._search = SearchHandler(rewriter, self._upstream, hider)
         self._msearch = MsearchHandler(rewriter, self._upstream, hider)
         self._rank_eval = RankEvalHandler(rewriter, self._upstream)
-        # Functions that check or rewrite requests of APIs that are not searches but may contain queries.
+        # Functions that check or rewrite requests that are not searches but may contain queries.
         self._others = dict.fromkeys((*BY_QUERY_APIS, EngineApi.LANGUAGE), UnsupportedApiHandler(rewriter).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         clicks = ClickApi(self._record_click, settings.limits, self._metrics, self._admission)
@@ -190,8 +190,8 @@ class Gateway:
                 await self._send_error(failure, receive, send)
 
     async def _dispatch(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
-        """Let the handler of an API respond; returns the status, 0 if the client disconnected."""
-        requested_mode(incoming)  # an unknown mode is rejected
+        """Call the handler of an API; return the status of the response, 0 if the client disconnected."""
+        requested_mode(incoming)  # rejects an unknown mode
         if route.api in SEARCH_APIS or route.api in MULTI_SEARCH_APIS:
             handler = self._search if route.api in SEARCH_APIS else self._msearch
             with self._record_search(route) as recorder:
@@ -239,7 +239,7 @@ class Gateway:
         for cache in caches:
             cache.invalidate()
         status = await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
-        # Again, because other requests may have filled them in between.
+        # Invalidate again: other requests may have filled the caches in the meantime.
         for cache in caches:
             cache.invalidate()
         return status
@@ -247,12 +247,12 @@ class Gateway:
     async def _send_error(self, error: EsSbertError, receive: DrainableReceive, send: Send) -> None:
         body = error_body(error)
         headers = response_headers(self._upstream.engine_type, len(body))
-        await receive.drain(0)  # what has arrived already
+        await receive.drain(0)  # discard what has already arrived
         if not receive.complete:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": http_status(error), "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        # A client that sends slowly is not waited for.
+        # Do not wait long for a client that sends slowly.
         slow = isinstance(error, RequestTimeout)
         await receive.drain(_LINGER_SECONDS if slow else self._settings.limits.idle_seconds)
         await send({"type": "http.response.body", "body": b""})
@@ -306,7 +306,7 @@ class _GatewayRoutes:
     """The gateway's own endpoints. All other requests go to the engine.
 
     Args:
-        prefix: Path before all of them; empty by default.
+        prefix: Path before all endpoints; may be empty.
         routes: The endpoints.
     """
 
@@ -315,7 +315,7 @@ class _GatewayRoutes:
         self._prefixes = tuple(f"{prefix}/{route.path.split('/')[1]}" for route in routes)
 
     def matches(self, scope: Scope) -> bool:
-        """Whether a request is for one of them. Other methods on their paths go to the engine."""
+        """Whether a request is for one of the endpoints. Other methods on their paths go to the engine."""
         # The prefixes are a fast check: most requests go to the engine.
         if not scope["path"].startswith(self._prefixes):
             return False
@@ -337,11 +337,11 @@ def health_routes(
     overload: Callable[[], str | None],
     shutdown: ShutdownState,
 ) -> list[Route]:
-    """`GET /healthz` and `GET /readyz`, without authentication and admission control.
+    """Create the routes `GET /healthz` and `GET /readyz`, without authentication and admission control.
 
     Args:
-        engine_problem: Reason why the engine is not available; None if it is.
-        overload: Limit of the gateway that is reached; else None.
+        engine_problem: Returns the reason why the engine is not available; None if it is.
+        overload: Returns a message if a limit of the gateway is reached; else None.
         shutdown: State of the server's shutdown.
     """
 

@@ -31,7 +31,7 @@ from es_sbert.gateway.settings import Limits
 CLICK_PATH = "/_es_sbert/click"
 SEARCH_ID_HEADER = b"x-es-sbert-search-id"
 
-# A click with the longest id that an engine takes (512 bytes, each of which JSON may write as six characters).
+# Enough for a click with the longest id that engines accept: 512 bytes, each of which JSON may write as six characters.
 _MAX_BODY = 8192
 _MAX_ID_BYTES = 512
 _MAX_INDEX_CHARACTERS = 255
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClickRecord:
-    """A document of a search was opened.
+    """A click on a hit: a document that a search found was opened.
 
     Attributes:
         search_id: Id of the search.
@@ -69,7 +69,7 @@ class ClickRecord:
 
 
 def click_document(click: ClickRecord, gateway: str) -> Json:
-    """The document of a click.
+    """Convert a click to its log document.
 
     Args:
         gateway: Name of the gateway.
@@ -89,7 +89,7 @@ def parse_click(body: bytes) -> ClickRecord:
     """Parse and check the body of a request.
 
     Raises:
-        BadRequest: not a JSON object, or an unknown, missing or invalid member.
+        BadRequest: the body is not a JSON object, or a member is unknown, missing or invalid.
     """
     try:
         members = orjson.loads(body)
@@ -119,7 +119,7 @@ class ClickApi:
     """The endpoint for clicks.
 
     Args:
-        record: Takes a click without blocking; False if it cannot.
+        record: Logs a click without blocking; returns False if it cannot.
         limits: Limits of the gateway.
         metrics: Counts requests.
         admission: Limits requests.
@@ -153,7 +153,7 @@ class ClickApi:
             return response
 
     async def _answer(self, request: Request, slot: RequestSlot) -> Response:
-        """The content type does not matter: `navigator.sendBeacon` sends texts."""
+        """Log the click. The content type is not checked, because `navigator.sendBeacon` sends plain text."""
         incoming = IncomingRequest.from_scope(request.scope, request.receive, self._limits, slot)
         if not self._record(parse_click(await incoming.body())):
             raise Overloaded("too many records wait to be written to the search log", "Send the click again later.")

@@ -52,7 +52,7 @@ async def offload_if_large(size: int, function: Callable[..., T], *args: Any) ->
 
     Args:
         size: Bytes of the request.
-        function: Does no I/O.
+        function: Must not do I/O.
         args: Arguments of the function.
     """
     if size <= INLINE_BYTES:
@@ -76,7 +76,7 @@ async def offload_steps(size: int, steps: Generator[None, None, T]) -> T:
 
 
 def _next_step(steps: Generator[None, None, T]) -> list[T]:
-    """Run one step; returns the generator's value once it has ended, else nothing."""
+    """Run one step; return a list of the generator's value once it has ended, else an empty list."""
     try:
         next(steps)
     except StopIteration as end:

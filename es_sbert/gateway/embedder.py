@@ -31,7 +31,7 @@ from es_sbert.runtime.tokenizer import TokenizedTexts
 VectorCacheKey = tuple[str, PromptKind | None, bytes]
 
 
-# The most recently used vectors, shared by all models, for one thread. Values hold one text.
+# The most recently used vectors, shared by all models, for use in one thread. Each value is the result for one text.
 VectorCache: TypeAlias = LRUCache[VectorCacheKey, EncodeResult]
 
 
@@ -83,15 +83,15 @@ class BatchingEmbedder:
         self._pending: list[QueuedRequest] = []
         self._oldest_first = True
         self._occupied = 0  # texts in the queue or in batches
-        self._free = asyncio.Event()  # set while there are none
+        self._free = asyncio.Event()  # set while there are no such texts
         self._free.set()
         self._running: set[asyncio.Task[None]] = set()  # one task for each batch in flight
         self.close = weakref.finalize(self, _close, encoder, self._threads)
 
     async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> EncodeResult:
-        """Vectors of texts, in order.
+        """Embed texts; the vectors are in their order.
 
-        Cancelling it removes the texts from the queue. Vectors of documents are not cached, since documents seldom
+        Cancellation removes the texts from the queue. Vectors of documents are not cached, since documents seldom
         repeat.
 
         Args:
@@ -100,7 +100,8 @@ class BatchingEmbedder:
             caller: Key of the caller (`CallerCacheKeys.key`), which separates the cache by caller.
 
         Raises:
-            UsageError: not a sequence of texts, invalid Unicode, or more texts than the queue may hold.
+            UsageError: `texts` is not a sequence of strings, contains invalid Unicode, or holds more texts than the
+                queue may.
             Overloaded: the queue is full.
         """
         keys = _cache_keys(self.info.encoder_fingerprint(kind), texts, kind, caller)
@@ -153,7 +154,7 @@ class BatchingEmbedder:
         try:
             request = QueuedRequest(await self._tokenize(texts, kind), loop.create_future())
             self._pending.append(request)
-            # Not immediately, so that concurrent requests share a batch.
+            # Start batches in the event loop's next iteration, so that concurrent requests share a batch.
             loop.call_soon(self._start_batches)
             return await request.future
         finally:
@@ -184,7 +185,7 @@ class BatchingEmbedder:
 
     def _start_batches(self) -> None:
         while len(self._running) < self.batches_in_flight:
-            # The others were cancelled, or failed in another batch.
+            # Drop requests that were cancelled, or that failed in another batch.
             self._pending = [request for request in self._pending if not request.future.done()]
             batch = next_batch(self._pending, self._batch_tokens, oldest_first=self._oldest_first)
             if not batch:
@@ -230,7 +231,7 @@ def _lower_priority() -> None:
 
 
 def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
-    # Without waiting: this may run in one of these threads.
+    # Do not wait: this may run in one of these threads.
     threads.shutdown(wait=False)
     encoder.close()
 
@@ -238,12 +239,12 @@ def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
 def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, caller: bytes) -> list[VectorCacheKey]:
     """Keys of texts. Callers do not share vectors, so that response times do not reveal what others searched for."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise UsageError("the texts to embed are not a sequence of strings", "Give a list of strings.")
+        raise UsageError("the texts to embed must be a sequence of strings", "Pass a list of strings.")
     try:
         hashes = [hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest() for text in texts]
     except UnicodeEncodeError as error:
-        # Checked before the tokenizer, which would fail other requests' texts too.
-        raise UsageError(f"a text cannot be tokenized: {error.reason}", "Give valid Unicode strings.") from error
+        # Reject the text before the tokenizer, where it would make the texts of other requests fail too.
+        raise UsageError(f"a text cannot be tokenized: {error.reason}", "Pass valid Unicode strings.") from error
     return [(fingerprint, kind, digest) for digest in hashes]
 
 
@@ -251,7 +252,7 @@ def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeR
     """Embed the texts of several requests; runs in a thread."""
     parts = [share.tokenized for share in batch]
     texts = TokenizedTexts.joined(parts, max(part.max_tokens for part in parts))
-    # Queries and documents may have different limits.
+    # Take each part's own flags: queries and documents may have different limits.
     truncated = np.concatenate([part.truncated for part in parts])  # (texts,)
     result = EncodeResult(encoder.embed(texts), texts.tokens, truncated)
     ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)

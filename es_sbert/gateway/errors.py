@@ -1,4 +1,4 @@
-"""Report errors: to clients as responses in the engine's format, to the operator as log lines that are not repeated."""
+"""Report errors: to clients as responses in the engine's format, to the operator as throttled log lines."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def http_status(error: EsSbertError) -> int:
 
 
 def error_object(error: EsSbertError) -> Json:
-    """An error in the engine's format, also for an item of an `_msearch` or `_bulk` response."""
+    """Convert an error to the engine's format, also for an item of an `_msearch` or `_bulk` response."""
     name = next((name for kind, _, name in _ERROR_TYPES if isinstance(error, kind)), "es_sbert_exception")
     return engine_error(name, error_text(error))
 
@@ -111,19 +111,19 @@ def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[
 def unknown_text_error() -> TextUnknown:
     """The error for a vector field whose mapping does not say which text it is made of."""
     return TextUnknown(
-        "the text of a vector field of the index is not known, so its vector cannot be computed",
+        "the mapping does not say which text a vector field is made of, so its vectors cannot be computed",
         "Set the text with `es-sbert index create INDEX --text-field FIELD`, load documents once with "
         "`es-sbert ingest`, or send documents with their vectors.",
     )
 
 
 def public_model_error(error: EsSbertError) -> EsSbertError:
-    """The caller's error for a model that cannot be used."""
+    """Return the caller's error, without details, for a model that cannot be used."""
     return _without_details(error, "the model of the vector field cannot be loaded by the gateway")
 
 
 def public_mapping_error(error: EsSbertError) -> EsSbertError:
-    """The caller's error for a mapping that cannot be read."""
+    """Return the caller's error, without details, for a mapping that cannot be read."""
     return _without_details(error, "the mapping of the index does not describe its vector fields correctly")
 
 
@@ -134,7 +134,7 @@ def log_detail(error: EsSbertError) -> str:
 
 
 def _without_details(error: EsSbertError, message: str) -> EsSbertError:
-    # Clients retry after 429, 502 and 503, since their request was valid.
+    # Keep the status of these errors: clients retry after 429, 502 and 503, since their request was valid.
     if isinstance(error, Overloaded | EngineError):
         return error
     refusal = ModelError(message, "The gateway's log says why.")

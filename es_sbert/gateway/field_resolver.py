@@ -24,7 +24,7 @@ class FieldResolver:
         searched: The indices of the request.
         virtual_field: Name of an index's first vector field in queries; `VIRTUAL.NAME` is any other.
         defined: Fields that the request itself defines, which are never vector fields.
-        lenient: Whether the virtual field is an unknown field, which matches nothing, if no index has vectors.
+        lenient: Whether the virtual field counts as unknown, and so matches nothing, if no index has vectors.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class FieldResolver:
         self._cache: dict[tuple[str, str], Any] = {}
 
     def virtual(self, name: str) -> SearchScope | None:
-        """The field of a virtual name; None if the name is an ordinary field here.
+        """Resolve a virtual name; None if the name is an ordinary field of the searched indices.
 
         Raises:
-            IndexMismatch: there is no such vector field, or none at all (unless `lenient`), or the models differ.
+            IndexMismatch: no index has this vector field, or any (unless `lenient`), or the models differ.
             EsSbertError: the vector fields of remote indices are unknown (`RemoteRefusal`). The methods below raise it
                 too.
         """
@@ -50,7 +50,7 @@ class FieldResolver:
         """Like `virtual`, but None if an index has an ordinary field of that name.
 
         Raises:
-            IndexMismatch: there is no such vector field, or the models differ.
+            IndexMismatch: no index has this vector field, or the models differ.
         """
         has_answer = self._searched or self._searched.refusal is not None
         return self.virtual(name) if has_answer and not self._searched.ordinary else None
@@ -113,10 +113,10 @@ class FieldResolver:
         return field
 
     def _check_known(self, name: str) -> None:
-        """Refuse a query that would lack the remote indices.
+        """Refuse a query whose response would lack documents of remote indices.
 
         Raises:
-            EsSbertError: their vector fields are unknown.
+            EsSbertError: the vector fields of remote indices are unknown.
         """
         if self._searched.refusal is not None:
             raise self._searched.refusal.error(name)
@@ -125,7 +125,7 @@ class FieldResolver:
         """Refuse a query that needs to know which texts are embedded.
 
         Raises:
-            IndexMismatch: there are remote indices with vectors.
+            IndexMismatch: a searched index with vectors is remote.
             EsSbertError: see `_check_known`.
         """
         self._check_known(name)
@@ -141,7 +141,7 @@ class FieldResolver:
         """The vector field of an index that queries use by default.
 
         Raises:
-            IndexMismatch: a remote index has several, and their order is unknown.
+            IndexMismatch: a remote index has several vector fields, whose order is unknown.
         """
         fields = self._searched.fields[index]
         if is_remote_name(index) and len(fields) > 1 and DEFAULT_VECTOR_FIELD not in fields:
@@ -173,7 +173,7 @@ class FieldResolver:
                 if (text := fields[name].text) is not None
             }
             meant = source_names(self._searched.derived.get(index, {}), text_field)
-            # Its own name first: the text of another vector field may be copied to this one.
+            # Vector fields whose text contains this field itself come first: the text of others may be copied to it.
             matches = [name for name, embedded in texts.items() if text_field in embedded]
             matches += [name for name, embedded in texts.items() if not meant.isdisjoint(embedded)]
             if matches:
@@ -193,7 +193,7 @@ class FieldResolver:
         return [*sorted(texts), *sorted(filled - texts)]
 
     def _resolve(self, field_by_index: dict[str, str], query_name: str) -> SearchScope:
-        """The field in all its indices, sorted by name.
+        """Return the field in all its indices: local ones first, each group sorted by name.
 
         Args:
             field_by_index: Index → its vector field.

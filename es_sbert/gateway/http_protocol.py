@@ -61,7 +61,7 @@ def check_uvicorn() -> None:
     """Check that uvicorn has every name that the gateway relies on.
 
     Raises:
-        UsageError: one is missing.
+        UsageError: a name is missing.
     """
     missing = [f"{cls.__name__}.{name}" for cls, names in _METHODS.items() for name in names if not hasattr(cls, name)]
     for cls, names in _ATTRIBUTES.items():
@@ -131,7 +131,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.send_400_response("")
 
     def close_after_response(self) -> None:
-        """Close the connection after its response. If the response has started, it is too late to announce that.
+        """Close the connection after its response, unless that has started: then it is too late to announce the close.
 
         An idle connection stays open for one more request.
         """
@@ -225,10 +225,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _check_host(self, *, is_health: bool) -> None:
         """Refuse a request without exactly one Host (RFC 9112, 3.2), or with one that is not allowed.
 
-        A health check is often sent to an IP address.
+        A health check may name any host: it is often sent to an IP address.
 
         Raises:
-            RejectedRequestError: it is refused.
+            RejectedRequestError: the request is refused.
         """
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
@@ -278,7 +278,7 @@ def limited_protocol(
     allowed_hosts: Iterable[str] = (),
     shutdown: ShutdownState | None = None,
 ) -> type[asyncio.Protocol]:
-    """A protocol class for uvicorn's setting `http`.
+    """Create a protocol class for uvicorn's setting `http`.
 
     Args:
         head_seconds: Timeout of a request's head.
@@ -295,7 +295,7 @@ def limited_protocol(
 
 
 def host_name(value: bytes) -> str:
-    """The name in a Host header, in lower case, without its port: `search.example:9280`, `[::1]:9280`."""
+    """Return the host name in a Host header (`search.example:9280`, `[::1]:9280`), in lower case, without the port."""
     host = value.decode("latin-1").strip().lower()
     return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
 

@@ -34,7 +34,7 @@ _MATCH_NONE: Json = {"size": 0, "query": {"match_none": {}}, "track_total_hits":
 
 @dataclass
 class SearchableIndices:
-    """The indices of an expression that a caller may search.
+    """The indices that a caller may search, among those of an expression.
 
     Attributes:
         indices: Concrete names.
@@ -65,7 +65,7 @@ class CallerPermissions:
     async def searchable_indices(
         self, parts: Sequence[str], options: Mapping[str, str], headers: Headers, *, fresh: bool = False
     ) -> SearchableIndices | None:
-        """The indices that the caller may search; None if the engine rejects the caller or has no such index.
+        """Look up the indices that the caller may search; None if the engine rejects the caller or has no such index.
 
         Args:
             parts: An index expression, percent-encoded, in parts that fit into the path of a request.
@@ -89,16 +89,16 @@ class CallerPermissions:
             if reply.status == 403 and await self._may_search(part, options, headers):
                 raise AccessDenied(
                     "the caller may not list the indices of this search",
-                    "Give the caller the index privilege read, which allows searching and listing.",
+                    "Grant the caller the index privilege read, which allows searching and listing.",
                 )
             if reply.status in CLIENT_ERROR_STATUSES:
                 return None
             answer = self._upstream.require_object(reply, _FIELD_CAPS)
             with self._upstream.parsing(_FIELD_CAPS):
                 if answer.get("failures"):
-                    # Indices whose shards do not respond are left out: they must not look as if they did not exist.
+                    # The engine leaves out indices whose shards do not respond. They must not look missing.
                     raise response_error(503, answer["failures"][0]["failure"], label="the engine", action=_FIELD_CAPS)
-                indices.update(answer.get("indices", ()))  # missing if there is no index
+                indices.update(answer.get("indices", ()))  # the member is missing if there is no index
         self._searchable[key] = SearchableIndices(frozenset(indices))
         return self._searchable[key]
 
@@ -156,10 +156,10 @@ _FILTER_PATH = (
     "*.mappings._meta.es_sbert", "*.settings.index.number_of_shards", "*.aliases.*.filter",
     # Ordinary fields of the virtual field's name: with a type, with subfields, with a dot in the name, runtime fields.
     "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
-    # Fields by which queries name the texts and vectors of others.
+    # Aliases and targets of copy_to, by which queries name the texts and vectors of other fields.
     "*.mappings.properties.**.path", "*.mappings.properties.**.copy_to",
 )  # fmt: skip
-# Characters of an expression; the rest of the request line is for the parameters.
+# Maximum characters of an expression in a request line; the rest of the line is for the parameters.
 MAX_EXPRESSION_LENGTH = 3000
 
 
@@ -189,10 +189,10 @@ class ResolvedIndices:
         shards: Concrete index → number of primary shards.
         exists: Whether any index matches, with vector fields or without.
         ordinary: Whether the virtual field's name may be an ordinary field in one of them.
-        refusal: Reason why the vector fields of the remote indices among them are unknown.
+        refusal: Reason why the vector fields of remote indices are unknown; None if they are known.
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
-        is_mixed: Whether there are local indices without one of the vector fields that others have.
+        is_mixed: Whether the vector fields of the local indices differ.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
@@ -226,7 +226,7 @@ class IndexLookup:
     def __init__(self, upstream: Upstream, virtual_field: str) -> None:
         self._upstream = upstream
         self._virtual = virtual_field
-        # Encoded once: its many braces and dots take as long as the rest of a request.
+        # Encode the filter path only once: its many braces and dots take as long as the rest of a request.
         self._filter_path = urlencode({"filter_path": ",".join(_FILTER_PATH).format(virtual_field)})
         self._permissions = CallerPermissions(upstream)
         self._remote = RemoteLookup(upstream, virtual_field)
@@ -236,7 +236,7 @@ class IndexLookup:
         self._elsewhere: TTLCache[bytes, frozenset[str]] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 
     async def get(self, names: IndexExpression, *, fresh: bool = False) -> ResolvedIndices:
-        """The indices of an expression that the caller may search. Concurrent equal lookups share one request.
+        """Resolve an expression to the indices that the caller may search. Concurrent equal lookups share one request.
 
         Args:
             fresh: Do not use a cached result.
@@ -260,7 +260,7 @@ class IndexLookup:
         return await asyncio.shield(self._pending[key])
 
     async def mapped_elsewhere(self, names: IndexExpression, owners: Mapping[str, Collection[str]]) -> frozenset[str]:
-        """The fields that are ordinary fields in other local indices of an expression.
+        """Find the fields that other local indices of an expression map as ordinary fields.
 
         Args:
             owners: Field → the indices that are excluded from the search for it.
@@ -288,7 +288,7 @@ class IndexLookup:
         return self._elsewhere[key]
 
     async def get_for_write(self, name: str, headers: Headers) -> ResolvedIndices | None:
-        """The indices of a name that documents are written to; None if the caller may not write there.
+        """Resolve a name that documents are written to; None if the caller may not write there.
 
         Args:
             name: Index, alias or data stream, not percent-encoded.
@@ -336,7 +336,7 @@ class IndexLookup:
     async def _resolve_local(self, local: str, options: dict[str, str], names: IndexExpression) -> ResolvedIndices:
         parts = split_expression(local or "_all")
         credentials = self.lookup_credentials(names.headers)
-        # Permissions first, so that a caller without permissions costs the engine only one request. Without the
+        # Check permissions first, so that a caller without permissions costs the engine only one request. Without the
         # gateway's own credentials there is nothing to check: the mappings are read with the caller's permissions.
         restricted = not names.listed and bool(credentials)
         allowed = await self._permissions.searchable_indices(parts, options, names.headers) if restricted else None
@@ -371,7 +371,9 @@ class IndexLookup:
     async def _mappings(
         self, parts: Sequence[str], options: Mapping[str, str], credentials: Headers, name: str
     ) -> Json | ResolvedIndices:
-        """Concrete index → the relevant parts of its mapping, settings and aliases; or the result if there are none.
+        """Read the relevant parts of the mapping, settings and aliases of each concrete index.
+
+        If no mapping can be read, the result of the lookup is returned instead.
 
         Args:
             parts: An expression in parts that each fit into the path of a request.
@@ -389,19 +391,19 @@ class IndexLookup:
             if reply.status == 403:
                 raise AccessDenied(
                     f"the mapping of {name or 'the indices'}, which describes the vector fields, may not be read",
-                    "Give the caller the index privilege view_index_metadata, or give the gateway its own credentials.",
+                    "Grant the caller the index privilege view_index_metadata, or set credentials for the gateway.",
                 )
             mappings |= self._upstream.require_object(reply, "GET /INDEX")
         return mappings
 
     async def _alias_filters(self, path: str, options: dict[str, str], credentials: Headers) -> dict[str, Json]:
-        """Concrete index → filter of the aliases through which the expression names it."""
+        """Read, for each concrete index, the filter of the aliases through which the expression names it."""
         query = urlencode(options | {"filter_path": "indices"})
         reply = await self._upstream.request("GET", f"{path}/_search_shards?{query}", credentials)
         if reply.status == 403:
             raise AccessDenied(
                 f"the filters of the aliases of {path.removeprefix('/')} may not be read",
-                "Allow the caller indices:admin/shards/search_shards, or give the gateway its own credentials.",
+                "Grant the caller indices:admin/shards/search_shards, or set credentials for the gateway.",
             )
         answer = self._upstream.require_object(reply, "GET /INDEX/_search_shards")
         with self._upstream.parsing("GET /INDEX/_search_shards"):
@@ -410,7 +412,7 @@ class IndexLookup:
 
 
 def with_remote(local: ResolvedIndices, remote: RemoteIndices) -> ResolvedIndices:
-    """The local and the remote indices of an expression together."""
+    """Combine the local and the remote indices of an expression."""
     if not remote.names and remote.refusal is None:
         return local
     if not local.exists:
@@ -433,7 +435,7 @@ def split_expression(expression: str) -> list[str]:
         expression: Percent-encoded.
 
     Raises:
-        BadRequest: it is too long, and cannot be split because it excludes indices.
+        BadRequest: the expression is too long, and cannot be split because it excludes indices.
     """
     if len(expression) <= MAX_EXPRESSION_LENGTH:
         return [expression]
@@ -450,13 +452,13 @@ def split_expression(expression: str) -> list[str]:
 
 def _expression_too_long(expression: str, reason: str) -> BadRequest:
     return BadRequest(
-        f"the index expression has {len(expression):,} characters, and {reason}",
+        f"the index expression has {len(expression):,} characters and cannot be split, because {reason}",
         "Use a pattern or an alias that covers the indices.",
     )
 
 
 def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
-    """The vector fields in a response to `GET /EXPRESSION`.
+    """Read the vector fields from a response to `GET /EXPRESSION`.
 
     Args:
         virtual_field: A mapped field of that name, of any type, is an ordinary field.

@@ -110,31 +110,31 @@ class GatewayMetrics:
             self._requests.labels(outcome.kind, str(outcome.status)).inc()
 
     def observe_batch(self, texts: int, seconds: float) -> None:
-        """A batch was embedded."""
+        """Count the texts of an embedded batch and its time."""
         self._vectors.labels("model").inc(texts)
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
     def documents(self, *, embedded: int, without: int, refused: int) -> None:
-        """Documents were written with vectors or without, or refused because embedding failed."""
+        """Count documents that were written with vectors or without, or refused because embedding failed."""
         for outcome, count in (("embedded", embedded), ("without", without), ("refused", refused)):
             self._documents.labels(outcome).inc(count)
 
     def documents_without_vector(self, reason: str, count: int) -> None:
-        """Documents were written without the vector of a vector field."""
+        """Count documents that were written without the vector of a vector field."""
         self._documents_without_vector.labels(reason).inc(count)
 
     def unread_write(self, reason: str) -> None:
-        """A request that writes documents passed through unread."""
+        """Count a write request that passed through without being read."""
         self._unread_writes.labels(reason).inc()
 
     def model_loaded(self, model: str, fingerprint: str, change: int = 1) -> None:
-        """A model was loaded, or dropped if `change` is -1."""
+        """Count a loaded model, or a dropped one if `change` is -1."""
         labels = (model, fingerprint) if model in self._named else ("other", "")
         self._models.labels(*labels).inc(change)
 
     def track_nodes(self, nodes: Sequence[UpstreamNode]) -> None:
-        """Report which nodes of the engine get requests at each scrape; by numbers, since addresses are not public."""
+        """At each scrape, report which nodes of the engine get requests: by number, since addresses are not public."""
         for node in nodes:
             self._nodes.labels(str(node.number)).set_function(lambda node=node: float(node.is_alive))  # type: ignore[misc]
 
@@ -163,10 +163,10 @@ class _CallbackCounter:
 
 
 def metrics_routes(metrics: GatewayMetrics, key: SecretStr | None = None) -> list[Route]:
-    """`GET /metrics`.
+    """Create the route `GET /metrics`.
 
     Args:
-        key: Bearer token that is required; None for none.
+        key: Required bearer token; None for none.
     """
 
     async def show(request: Request) -> Response:

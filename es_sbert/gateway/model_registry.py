@@ -1,4 +1,4 @@
-"""Models of a gateway: loaded on first use, dropped when the least recently used, found by fingerprint.
+"""Load a gateway's models on first use, drop the least recently used, and find models by fingerprint.
 
 Anyone who may write an index can write its mapping, so the mapping's model name is a claim. The fingerprint is
 verified by hashing the model. The name is only compared with other names and never opened as a path; it is passed to
@@ -51,25 +51,25 @@ class TrustedModels:
         self._unusable: LRUCache[str, tuple[float, str]] = LRUCache(_MAX_UNUSABLE)
 
     def find(self, name: str | None, fingerprint: str) -> str:
-        """A model with that fingerprint, for `Encoder`.
+        """Find a model with that fingerprint; return its name or folder, for `Encoder`.
 
-        Searched in this order: the served models, under any name; the registered models; bundles exported on this
-        machine; the installed package that provides the name; the hub, if downloads are allowed.
+        These are searched, in this order: the served models, under any name; the registered models; bundles exported
+        on this machine; the installed package that provides the name; the hub, if downloads are allowed.
 
         Args:
             name: The model name in the mapping.
             fingerprint: The fingerprint in the mapping.
 
         Raises:
-            IndexMismatch: the model of that name has another fingerprint, or the fingerprint is malformed.
-            ModelNotFound: there is no such model.
+            IndexMismatch: the model of that name has a different fingerprint, or the fingerprint is malformed.
+            ModelNotFound: no model has that fingerprint.
         """
         if not is_fingerprint(fingerprint):
             raise IndexMismatch(
                 f"{fingerprint!r} is not a model fingerprint: the index's _meta was edited by hand",
                 "Load the documents into a new index.",
             )
-        # The served model of that name first, to avoid hashing the others.
+        # Check the served model of that name first, to avoid hashing the others.
         for model in sorted(self._settings.models, key=lambda model: model != name):
             if self._fingerprint(model) == fingerprint:
                 return model
@@ -91,7 +91,7 @@ class TrustedModels:
         found = set()
         for model in self._settings.models:
             try:
-                # A model of the hub is not downloaded before it is used.
+                # Do not download a model from the hub before it is used.
                 is_local = not is_hub_id(model) or installed_model_folder(model) or registered_model_folder(model)
                 read = read_sentence_model(resolve_model(model), model) if is_local else None
             except EsSbertError:
@@ -145,7 +145,7 @@ class ModelRegistry:
 
     Args:
         settings: The models and their devices.
-        embedding: Settings of their embedders.
+        embedding: Settings of the models' embedders.
         metrics: Counts models, texts and batches.
 
     Attributes:
@@ -169,7 +169,7 @@ class ModelRegistry:
         self.not_ready_reason: str | None = f"the model {settings.public_names[0]} is not loaded yet"
 
     async def get(self, name: str | None = None, fingerprint: str | None = None) -> BatchingEmbedder:
-        """The embedder of a model.
+        """Return the embedder of a model, which is loaded on first use.
 
         Do not keep a reference: a dropped model is closed when its last reference is gone.
 
@@ -180,8 +180,8 @@ class ModelRegistry:
 
         Raises:
             ModelNotFound: the gateway serves no such model.
-            IndexMismatch: the model of that name has another fingerprint.
-            ModelError, DeviceError: it cannot be loaded.
+            IndexMismatch: the model of that name has a different fingerprint.
+            ModelError, DeviceError: the model cannot be loaded.
         """
         if fingerprint is None:
             return await self._open(self.settings.find(name))
@@ -207,17 +207,17 @@ class ModelRegistry:
             self._pairs_found = True
 
     async def for_field(self, meta: VectorFieldMeta, index: str) -> BatchingEmbedder:
-        """The embedder of a field's model, for a caller who may not read the mapping.
+        """Return the embedder of a field's model, for a caller who may not read the mapping.
 
         Args:
             meta: The field's metadata.
             index: The index, for the log.
 
         Raises:
-            ModelError: it cannot be loaded. The reason, which may name models and folders, is only logged.
+            ModelError: the model cannot be loaded. The reason, which may name models and folders, is only logged.
         """
         try:
-            return await self.get(meta.model or None, meta.fingerprint)  # without a name on a remote cluster
+            return await self.get(meta.model or None, meta.fingerprint)  # a remote field has no model name
         except (ModelError, IndexMismatch, DeviceError) as error:
             self._log.warning(
                 "the model of %s cannot be used: %s. %s", index, error.message, error.remedy, kind="model"
@@ -235,7 +235,7 @@ class ModelRegistry:
         self._loaded.clear()
 
     async def _open(self, model: str) -> BatchingEmbedder:
-        """A loaded embedder; concurrent calls share one load."""
+        """Return the embedder of a model, loading it if needed. Concurrent calls share one load."""
         if model in self._loaded:
             self._loaded.move_to_end(model)
             return self._loaded[model]

@@ -67,7 +67,7 @@ class OpenAIApi:
         ]
 
     def _endpoint(self, kind: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """A handler with metrics, admission control, authentication and error responses."""
+        """Add metrics, admission control, authentication and error responses to a handler."""
 
         async def endpoint(request: Request) -> Response:
             with self._metrics.request(kind) as outcome, self._admission.slot() as slot:
@@ -136,7 +136,7 @@ class EmbeddingsRequest:
         texts: At least one.
         model: Name of the model; None is the default.
         encoding: Format of the vectors.
-        dimensions: How many values of a vector to keep; None for all.
+        dimensions: Number of values to keep of each vector; None for all.
         kind: The model's prompt for the texts.
     """
 
@@ -151,7 +151,7 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
     """Parse and check a request.
 
     Raises:
-        UsageError: not a JSON object, an invalid, missing or unknown field, or too much text.
+        UsageError: the body is not a JSON object; a field is invalid, missing or unknown; or there is too much text.
     """
     try:
         fields = orjson.loads(body)
@@ -164,15 +164,15 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
             raise UsageError(f"unknown field {name!r}", f"Use only {', '.join(_REQUEST_FIELDS)}.")
     for name in ("model", "user"):
         if not isinstance(fields.get(name), str | None):
-            raise UsageError(f"{name!r} is not a string", "Give a string, or leave it out.")
+            raise UsageError(f"{name!r} is not a string", "Send a string, or leave it out.")
     encoding = fields.get("encoding_format")
     if encoding is None:
         encoding = "float"
     if encoding not in ("float", "base64"):
-        raise UsageError(f"'encoding_format' is {encoding!r}", "Give float or base64.")
+        raise UsageError(f"'encoding_format' is {encoding!r}", "Use float or base64.")
     kind = fields.get("input_type")
     if not isinstance(kind, str | None) or kind not in INPUT_TYPES:
-        raise UsageError(f"'input_type' is {kind!r}", "Give query or document, or leave it out.")
+        raise UsageError(f"'input_type' is {kind!r}", "Use query or document, or leave it out.")
     dimensions = fields.get("dimensions")
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise UsageError("'dimensions' is not a positive whole number", "Leave it out to use the model's dimensions.")
@@ -204,22 +204,22 @@ def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
 
 
 def check_dimensions(requested: int | None, dimensions: int, model: str) -> None:
-    """Reject more dimensions than the model's.
+    """Check the number of dimensions that a request asks for.
 
     Raises:
-        UsageError: more dimensions.
+        UsageError: the request asks for more dimensions than the model has.
     """
     if requested is not None and requested > dimensions:
         raise UsageError(
             f"the vectors of {model} have {dimensions} dimensions, not {requested}",
-            f"Leave 'dimensions' out, or give at most {dimensions}.",
+            f"Leave 'dimensions' out, or set it to at most {dimensions}.",
         )
 
 
 def cut_vectors(vectors: Vectors, dimensions: int) -> Vectors:
-    """The first values of vectors, scaled to length 1: the vectors of the model `NAME@DIMENSIONS`.
+    """Truncate vectors and scale them to length 1, as the model `NAME@DIMENSIONS` does.
 
-    Vectors that are not longer are unchanged. A vector that is all zeros after the cut stays so.
+    Vectors that are not longer are unchanged. A vector whose remaining values are all zero is not scaled.
     """
     if dimensions >= vectors.shape[1]:
         return vectors
@@ -235,7 +235,7 @@ def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, enco
     Args:
         encoded: Vectors of the texts, in order.
         model: The model's name for clients.
-        max_tokens: Tokens that the model reads of a text; truncated tokens do not count as used.
+        max_tokens: Maximum tokens that the model reads of a text; truncated tokens do not count as used.
         encoding: Format of the vectors.
     """
     tokens = int(np.minimum(encoded.tokens, max_tokens).sum())
@@ -273,7 +273,7 @@ _ERROR_HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "clos
 def error_response(
     status: int, message: str, *, kind: str = "invalid_request_error", code: str | None = None
 ) -> Response:
-    """An error in OpenAI's format.
+    """Create an error response in OpenAI's format.
 
     Args:
         message: The problem and its remedy.
@@ -285,7 +285,7 @@ def error_response(
 
 
 def exception_response(error: Exception) -> Response:
-    """The response to a failed request.
+    """Convert an exception to the response to a failed request.
 
     Errors that are not the caller's fault are logged, and the caller gets no details.
     """

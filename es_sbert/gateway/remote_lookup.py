@@ -35,11 +35,11 @@ from es_sbert.index.mapping import (
     document_meta_field,
 )
 
-# Any number above one: hits of several shards are cut off at the k-th.
+# Any number above one will do: hits of several shards are cut off at the k-th.
 _SEVERAL_SHARDS = 2
 # No field has this name.
 _UNMAPPED = f"{META_KEY}_unmapped"
-# For chunks, only their existence is known.
+# Placeholder for the rules of chunks: only their existence is known.
 _SOME_CHUNKS = ChunkRules(tokens=1, overlap=0)
 _FINGERPRINT = f"{document_meta_field('')}.fingerprint"
 _MAPPED = ("indices", "failures", "fields.{0}*", "fields.*.dense_vector", "fields.*.knn_vector", "fields.*.nested",
@@ -91,7 +91,7 @@ class RemoteVectorField:
 
     Attributes:
         plain: The indices where documents have one vector.
-        chunked: The indices where they have one per chunk.
+        chunked: The indices where documents have one vector per chunk.
     """
 
     name: str
@@ -103,7 +103,7 @@ class RemoteVectorField:
         return f"{self.name}{_FINGERPRINT}"
 
     def vectors_query(self, plain: Json, chunked: Json) -> Json:
-        """A query for documents whose vectors match, by a query for each of the two kinds of indices."""
+        """Combine a query for each of the two kinds of indices into a query for documents with matching vectors."""
         nested = {"nested": {"path": self.name, "query": chunked}}
         should = [
             {"bool": {"filter": [{"terms": {"_index": sorted(indices)}}, query]}}
@@ -114,7 +114,7 @@ class RemoteVectorField:
 
 
 def split_remote(expression: str) -> tuple[str | None, str | None]:
-    """The names of local and of remote indices in an expression; None where it has none.
+    """Split an expression into its local and its remote indices; None for a part without any.
 
     Args:
         expression: Percent-encoded; empty for all local indices.
@@ -140,7 +140,7 @@ class RemoteLookup:
         self._virtual = virtual_field
 
     async def resolve(self, parts: Sequence[str], options: Mapping[str, str], headers: Headers) -> RemoteIndices:
-        """The remote indices of an expression.
+        """Look up the remote indices of an expression and their vector fields.
 
         Args:
             parts: The expression, percent-encoded, in parts that fit into the path of a request.
@@ -188,9 +188,9 @@ class RemoteLookup:
         return RemoteIndices(names, by_index, ordinary)
 
     def _meta(self, field: RemoteVectorField, index: str, fingerprint: str, graphs: frozenset[str]) -> VectorFieldMeta:
-        """The metadata that a search needs. Its index type is one of those that share the same query."""
+        """Return the metadata that a search needs. Its index type is one of those that share the same query."""
         if self._upstream.engine_type_or_default is EngineType.ELASTICSEARCH:
-            # Oversampling for the coarsest type is right for all, and without effect on types that are not quantized.
+            # Oversampling for the coarsest type suits all types, and has no effect on those that are not quantized.
             index_type = IndexType.BBQ_HNSW
         else:
             # A kNN query fails on a field without a graph. A script searches any field, but compares all its vectors.
@@ -201,9 +201,10 @@ class RemoteLookup:
     async def _models(
         self, target: str, shown: str, fields: Sequence[RemoteVectorField], credentials: Headers
     ) -> dict[str, str] | RemoteRefusal:
-        """Field → fingerprint of its model; without fields that no document has.
+        """Look up the fingerprint of each field's model, by a search. Fields that no document has are left out.
 
-        The search also shows whether all clusters respond: OpenSearch leaves the others out of the field capabilities.
+        The search also shows whether all clusters respond: OpenSearch leaves those that do not out of the field
+        capabilities.
         """
         aggregations: Json = {}
         for number, each in enumerate(fields):
@@ -231,7 +232,7 @@ class RemoteLookup:
                     )
                 if reply.body["aggregations"][f"unmarked-{number}"]["doc_count"]:
                     return RemoteRefusal(
-                        f"{shown} has documents that do not say by which model the vector in {each.name} was made",
+                        f"{shown} has documents that do not record the model of their vector in {each.name}",
                         "Load them with es-sbert ingest, or send the search to a gateway of the remote cluster.",
                     )
                 if fingerprints:
@@ -241,7 +242,7 @@ class RemoteLookup:
     async def _understands_knn(self, target: str, credentials: Headers) -> bool:
         """Whether the remote clusters understand a kNN query. OpenSearch 2 and 3 write it differently.
 
-        The response would lack the documents of such a cluster, whichever indices the query is for.
+        If a cluster does not understand it, the response lacks its documents, whichever indices the query is for.
         """
         if self._upstream.engine_type_or_default is not EngineType.OPENSEARCH:
             return True
@@ -276,7 +277,7 @@ def remote_vector_fields(capabilities: Json, names: frozenset[str], vector_type:
 
     def indices(field: str, field_type: str) -> frozenset[str]:
         entry = capabilities.get(field, {}).get(field_type)
-        # The indices are left out where all have the field.
+        # The engine leaves out the list of indices if all have the field.
         return frozenset() if entry is None else frozenset(entry.get("indices") or names)
 
     fields = []
@@ -304,7 +305,9 @@ def lacks_clusters(answer: Json) -> bool:
 
 
 def _short_knn(path: str) -> Json:
-    """A query that fails on every shard: by the field, or by the length of the vector if the field has a graph."""
+    """Return a query that fails on every shard: because of the vector's length if the field has a graph, else because
+    of the field.
+    """
     return {"knn": {path: {"vector": [1.0], "k": 1}}}
 
 
@@ -324,7 +327,7 @@ def _refusal_of_status(shown: str, status: int, body: Any) -> RemoteRefusal:
     if status == 403:
         return RemoteRefusal(
             f"the caller may not read the field capabilities of {shown}, or may not search it",
-            "Give the caller the privilege read on the remote indices, in both clusters.",
+            "Grant the caller the privilege read on the remote indices, in both clusters.",
             AccessDenied,
         )
     return _incomplete(shown, body)
@@ -352,6 +355,6 @@ def _error_types(value: Any) -> Iterable[str]:
 
 def _foreign_knn(shown: str) -> RemoteRefusal:
     return RemoteRefusal(
-        f"kNN queries do not reach all indices of {shown}: OpenSearch 2 and 3 do not understand each other's",
+        f"not all indices of {shown} can be searched: OpenSearch 2 and 3 do not understand each other's kNN queries",
         "Upgrade the cluster with OpenSearch 2, or send the search to a gateway of the remote cluster.",
     )

@@ -19,9 +19,9 @@ from es_sbert.runtime.tokenizer import TokenizedTexts
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """The texts of one request that are not cached.
+    """The uncached texts of one request, longest first.
 
-    Longest first: a batch is padded to its longest text, so texts of similar length belong together.
+    A batch is padded to its longest text, so texts of similar length belong together.
 
     Attributes:
         order: Positions of the texts, by descending length.
@@ -111,7 +111,7 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     if order and oldest_first:
         order.remove(waiting[0])
         order.insert(0, waiting[0])
-    # Texts of another route are embedded by another network.
+    # Only requests of one route: each route has a separate network.
     order = [request for request in order if request.tokenized.route == order[0].tokenized.route]
     shares = []
     count, shortest, longest = 0, sys.maxsize, 0
@@ -133,7 +133,7 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
 
 
 def join_results(parts: Iterable[EncodeResult]) -> EncodeResult:
-    """The vectors of all parts, one after the other: a copy, so that it does not keep other vectors in memory."""
+    """Concatenate the vectors of all parts. The result is a copy, so it does not keep other vectors in memory."""
     parts = list(parts)
     return EncodeResult(
         np.concatenate([part.vectors for part in parts]),  # (texts, dimensions)
@@ -143,5 +143,5 @@ def join_results(parts: Iterable[EncodeResult]) -> EncodeResult:
 
 
 def select_rows(result: EncodeResult, rows: slice | NDArray[np.intp] | list[int]) -> EncodeResult:
-    """The vectors of some of the texts."""
+    """Return the vectors of some of the texts."""
     return EncodeResult(result.vectors[rows], result.tokens[rows], result.truncated[rows])

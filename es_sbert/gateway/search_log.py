@@ -51,7 +51,7 @@ class SearchKind(StrEnum):
 
 
 def new_search_id() -> str:
-    """A random id that cannot be guessed."""
+    """Create a random id that cannot be guessed."""
     return secrets.token_hex(10)
 
 
@@ -97,7 +97,7 @@ LogRecord = SearchRecord | ClickRecord
 
 
 def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -> Json:
-    """The log document of a search.
+    """Convert a search to its log document.
 
     Args:
         gateway: Name of the gateway.
@@ -126,7 +126,7 @@ def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -
 
 
 def bulk_body(records: Sequence[LogRecord], name: str, wording: QueryTextPolicy, gateway: str) -> bytes:
-    """Body of a bulk request. The engine rejects a record that is in the log already (409)."""
+    """Return the body of a bulk request. The engine rejects a record that is already in the log (409)."""
     lines = []
     for record in records:
         document = (
@@ -191,7 +191,7 @@ class SearchLog:
         return len(self._buffer)
 
     def record(self, search: SearchRecord) -> None:
-        """Log a search, unless it is of internal indices. Never blocks. Call it in the event loop's thread."""
+        """Log a search, unless it is internal. Never blocks. Call it in the event loop's thread."""
         if not is_internal_search(search.index, self._settings.index):
             self._append(search)
 
@@ -206,7 +206,7 @@ class SearchLog:
     def _append(self, record: LogRecord) -> bool:
         if self._closing.is_set() or len(self._buffer) >= self._settings.buffer:
             self.dropped += 1
-            self._warn(f"{self._settings.buffer:,} records wait to be written already")
+            self._warn(f"{self._settings.buffer:,} records wait to be written, which is the limit")
             return False
         self._buffer.append(record)
         self._has_records.set()
@@ -328,7 +328,7 @@ class SearchLog:
             ) from None
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep, or only for a moment once the log is closing."""
+        """Sleep; once the log is closing, only for a moment."""
         try:
             await asyncio.wait_for(self._closing.wait(), seconds)
         except TimeoutError:
@@ -343,7 +343,7 @@ class SearchLog:
         self._last_warning = now
         dropped, waiting = self.dropped, self.waiting
         if lost:
-            message = f"{pluralize(dropped, 'record')} {be(dropped)} missing in the search log: {reason}"
+            message = f"{pluralize(dropped, 'record')} {be(dropped)} missing from the search log: {reason}"
             log_event("search_log_dropped", message, logging.WARNING, dropped=dropped, waiting=waiting)
         else:
             message = f"the search log cannot be written: {reason}"
@@ -366,9 +366,9 @@ def _report_failure(writer: asyncio.Task[None]) -> None:
 
 
 def is_internal_search(expression: str, log: str) -> bool:
-    """Whether a search is an internal one of Kibana or OpenSearch Dashboards, or reads the data of our dashboards.
+    """Whether a search is internal to Kibana or OpenSearch Dashboards, or reads the data of es-sbert's dashboards.
 
-    Both search their system indices all the time; the names of these begin with a dot.
+    Both programs search their system indices all the time; the names of system indices begin with a dot.
 
     Args:
         expression: Index expression, not percent-encoded.
@@ -431,20 +431,20 @@ def lacks_query(body: bytes, parameters: bytes = b"") -> bool:
     return all(isinstance(each, dict) and len(each) == 1 and each.keys() <= _UNTYPED_CLAUSES for each in clauses)
 
 
-# Other places of queries than the member `query`: parameters of the URL, and members of the body.
+# Queries outside the member `query`: in parameters of the URL, and in other members of the body.
 _QUERY_PARAMS = frozenset({"q", "source"})
 _QUERY_MEMBERS = frozenset({"knn", "post_filter", "rescore", "suggest"})
-# Sent by the query bar and the time picker if nothing is typed.
+# Clauses that the query bar and the time picker send if nothing is typed.
 _UNTYPED_CLAUSES = frozenset({"match_all", "range"})
 
 
 def read_trace(body: bytes, parameters: bytes = b"", index: str | None = None) -> SearchTrace:
-    """The log entry of a search before it is handled.
+    """Create the log entry of a search, before the search is handled.
 
     Args:
         body: JSON, uncompressed.
         parameters: Parameters of the request.
-        index: Its own index expression, not percent-encoded; None for that of the request.
+        index: The search's own index expression, not percent-encoded; None for that of the request.
     """
     returns_hits = requests_hits(body, parameters)
     return SearchTrace(index, returns_hits=returns_hits, lacks_query=returns_hits and lacks_query(body, parameters))
@@ -460,8 +460,8 @@ class SearchTrace:
         lacks_query: Whether it matches all documents.
         is_semantic: Whether it has a semantic query, even an invalid one.
         queries: Its semantic queries; empty if it was refused before they were known.
-        seconds: Time until they were replaced by native queries.
-        status: Status of its part of the response, if the gateway itself answered; None for that of the response.
+        seconds: Time until its semantic queries were replaced by native queries.
+        status: Status of its part of the response, if the gateway itself responded; None for that of the response.
     """
 
     index: str | None = None
@@ -498,7 +498,7 @@ class SearchRecorder:
     Attributes:
         index: Index expression as the caller wrote it, not percent-encoded.
         api: `search`, `msearch`, ….
-        searches: The searches of the request; empty for one about which nothing else is known.
+        searches: The searches of the request. Empty stands for one search about which nothing else is known.
         status: HTTP status of the response; 499 if the client disconnected before it.
         is_logged: Whether the records are written; if not, nothing needs to be read for them.
         sends_ids: Whether the response names the ids of the searches, for clicks on their hits.
@@ -523,9 +523,9 @@ class SearchRecorder:
         return self.total_hits
 
     def response_headers(self) -> Headers:
-        """Headers to add to a successful response: the ids of the searches in their order, with commas between.
+        """Return the headers to add to a successful response: the ids of the searches, in order, separated by commas.
 
-        None are added for more searches than a header holds, or where no search returns documents.
+        No header is added for more searches than a header holds, or if no search returns documents.
         """
         if not self.sends_ids or not any(search.returns_hits for search in self.searches):
             return []
@@ -535,7 +535,7 @@ class SearchRecorder:
         return [(SEARCH_ID_HEADER, ",".join(self._ids).encode())]
 
     def records(self) -> list[SearchRecord]:
-        """The records, once the response was sent."""
+        """Return the records of all searches. Call it once the response has been sent."""
         searches = self.searches or [SearchTrace()]
         totals = [] if self.total_hits is None else self.total_hits.totals()
         # If some searches of an `_msearch` failed, it is unknown which search a total belongs to.
@@ -576,12 +576,12 @@ class TotalHitsParser:
         self._beginning = bytearray()
 
     def part(self, chunk: bytes) -> None:
-        """A chunk of the response, as the engine sent it."""
+        """Add a chunk of the response, as the engine sent it."""
         if len(self._beginning) < self._limit:
             self._beginning += chunk[: self._limit - len(self._beginning)]
 
     def totals(self) -> list[int]:
-        """The total hits of each search; fewer if the response does not contain them, or too late."""
+        """The total hits of each search; fewer if the response does not contain them, or contains them too late."""
         beginning = bytes(self._beginning)
         if beginning.startswith(b"\x1f\x8b"):
             try:

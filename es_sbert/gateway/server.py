@@ -1,4 +1,4 @@
-"""Run the gateway under uvicorn: its server, its socket, and the settings of the interpreter."""
+"""Run the gateway under uvicorn: create the server, bind the socket, and tune the interpreter."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _GC_THRESHOLDS = (1000, 10, 1000)  # as gc.set_threshold takes them
 
 
 def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = None) -> uvicorn.Server:
-    """A server that is ready to `run()`.
+    """Create a server that is ready to `run()`.
 
     It adds no Server or Date header to the engine's responses, and logs neither addresses nor queries.
 
     Args:
-        on_loaded: Called once the default model is loaded.
+        on_loaded: Called once the default model is loaded or has failed to load.
 
     Raises:
         UsageError: invalid settings, for example a certificate or key that cannot be read; or a version of uvicorn
@@ -61,7 +61,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     except OSError as error:
         raise UsageError(
             f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
-            "Give PEM files that belong together, which this user may read: `certificate` and `key`.",
+            "Set `certificate` and `key` to PEM files that belong together and that this user may read.",
         ) from error
     return DrainingServer(config, shutdown, listen.drain_seconds)
 
@@ -72,11 +72,12 @@ def _is_not_cut_off(record: logging.LogRecord) -> bool:
 
 
 def tune_interpreter() -> None:
-    """Tune thread switching and garbage collection for low latency, in a process that only serves. By default, a thread
-    that parses a large request may hold the interpreter lock for five milliseconds whenever the event loop needs it,
-    which is several times per request. And the many objects of a large request trigger full collections, which stop
-    every thread for tens of milliseconds and free nothing: JSON has no cycles. Collections of young objects stay small,
-    so that each is short.
+    """Tune thread switching and garbage collection for low latency, in a process that only serves.
+
+    By default, a thread that parses a large request may hold the interpreter lock for five milliseconds whenever the
+    event loop needs it, which is several times per request. And the many objects of a large request trigger full
+    collections, which stop every thread for tens of milliseconds and free nothing: JSON has no cycles. Collections of
+    young objects stay small, so that each is short.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -105,5 +106,5 @@ def bind_socket(listen: ListenSettings) -> socket.socket:
         reason = str(error.strerror).partition(" (")[0]  # the rest repeats the address
         raise UsageError(
             f"the gateway cannot listen on {listen.host}, port {listen.port}: {reason}",
-            "Give an address of this machine and a port that is free: `host` and `port`.",
+            "Set `host` to an address of this machine, and `port` to a free port.",
         ) from error

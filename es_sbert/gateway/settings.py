@@ -27,7 +27,7 @@ MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
 
 @dataclass(frozen=True)
 class QueryTextPolicy:
-    """Storage of query texts in the search log, since they may be personal data.
+    """Policy for logging query texts, which may be personal data.
 
     Attributes:
         queries: Whether to log the text itself.
@@ -51,13 +51,13 @@ class QueryTextPolicy:
         """
         if key is not None and not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
             raise UsageError(
-                f"the key of the search log has {len(key)} bytes, not {MIN_KEY_BYTES} to {MAX_KEY_BYTES}",
+                f"the key of the search log must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes, not {len(key)}",
                 "Create one: openssl rand -hex 32.",
             )
         return cls(queries=queries, key=key or secrets.token_bytes(MAX_KEY_BYTES))
 
     def of_texts(self, texts: Sequence[str]) -> Json:
-        """The fields of a log document for the texts of a search."""
+        """Return the fields of a log document that record the texts of a search."""
         if not texts:
             return {}
         hashes = {"query_hash": [self._hash(text) for text in texts]}
@@ -70,10 +70,10 @@ class QueryTextPolicy:
 
 
 def check_index_name(name: str) -> str:
-    """Check the name of a log, the part before the month.
+    """Check the name of a log, which is the part of its index names before the month.
 
     Raises:
-        UsageError: it is not a valid index name.
+        UsageError: the name is not a valid index name.
     """
     if not _INDEX_NAME.fullmatch(name):
         raise UsageError(
@@ -106,7 +106,7 @@ class SearchLogSettings:
         index: Name of the log. Each month has a separate index.
         wording: Form in which query texts are logged.
         gateway: Name of this gateway.
-        buffer: Records that may wait to be written; further ones are dropped and counted.
+        buffer: Maximum records that wait to be written; more are dropped and counted.
         batch: Maximum records of a bulk request.
         flush_seconds: Longest time that a record waits for a full batch.
         close_seconds: Time to write the last records at shutdown.
@@ -127,7 +127,7 @@ class SearchLogSettings:
 
 
 class FrozenSettings(UsageErrorModel):
-    """Settings that cannot be changed, without unknown names."""
+    """Immutable settings. Unknown names are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -139,7 +139,7 @@ class EmbeddingsApiSettings(FrozenSettings):
         max_texts: Maximum texts of a request.
         max_characters: Maximum characters of all texts of a request.
         max_body: Maximum bytes of a request.
-        api_key: Bearer token that is required; None for none.
+        api_key: Required bearer token; None for none.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -165,7 +165,7 @@ class EmbeddingSettings(FrozenSettings):
 
 
 class ModelNotServed(ModelNotFound):
-    """The gateway serves no model of the name that a client gave."""
+    """A client named a model that the gateway does not serve."""
 
 
 class ModelSettings(FrozenSettings):
@@ -175,7 +175,7 @@ class ModelSettings(FrozenSettings):
         models: Models that clients may name: folders, bundles, hub ids, installed or registered names. The first is
             the default.
         aliases: Further name for clients (`text-embedding-3-small`) → one of `models`.
-        device, precision, runtime, threads: For `Encoder`, for all models.
+        device, precision, runtime, threads: Options of `Encoder`, for all models.
         in_memory: Maximum loaded models; the least recently used is dropped.
         download: Whether a model that only a mapping names may be downloaded from the hub.
     """
@@ -210,7 +210,7 @@ class ModelSettings(FrozenSettings):
         return tuple(map(public_name, self.models))
 
     def find(self, name: str | None) -> str:
-        """The model of a name; the default if None.
+        """Return the model that a client names; the default for None.
 
         Raises:
             ModelNotServed: the gateway serves no model of that name.
@@ -220,7 +220,7 @@ class ModelSettings(FrozenSettings):
         if name not in names:
             raise ModelNotServed(
                 f"this gateway serves no model {name!r}",
-                f"Name one of: {', '.join([*self.public_names, *self.aliases])}; --also-model adds more.",
+                f"Use one of: {', '.join([*self.public_names, *self.aliases])}; --also-model adds more.",
             )
         return names[name]
 
@@ -255,8 +255,8 @@ class Limits(FrozenSettings):
         connect_seconds: Timeout of a connection to the engine.
         answer_seconds: Timeout of the engine's response, and between two chunks of it. Long, because a synchronous
             reindex sends nothing until its end.
-        health_seconds: Timeout of the health request that is sent to a node which does not answer a request.
-        unanswered_seconds: Time without an answer before that health request is sent.
+        health_seconds: Timeout of the health request to a node that does not respond to a request.
+        unanswered_seconds: Time without a response after which that health request is sent.
         idle_seconds: Timeout between two chunks of a request body, and of an idle connection.
         body_seconds: Maximum time spent waiting for one body (408).
         body_rate: Minimum bytes per second of a body while the gateway waits for it (408).
@@ -293,7 +293,8 @@ class Limits(FrozenSettings):
         # A body as sent and decompressed must fit: a request that can never succeed must not be answered with 429.
         if self.buffered_bytes is not None and self.buffered_bytes < 2 * self.body_bytes:
             raise UsageError(
-                f"{self.buffered_bytes:,} bytes for all bodies are less than two of {self.body_bytes:,} bytes",
+                f"`buffered_bytes` ({self.buffered_bytes:,} bytes) is less than twice `body_bytes` "
+                f"({self.body_bytes:,} bytes)",
                 "Set `buffered_bytes` to at least twice `body_bytes`.",
             )
         return self
@@ -307,7 +308,7 @@ class OnEmbeddingFailure(StrEnum):
 
 
 class HideVectors(StrEnum):
-    """Whether the hits of searches lack vectors and their metadata. A caller who asks for them always gets them."""
+    """Whether search hits are returned without vectors and their metadata, unless the caller asks for them."""
 
     AUTO = "auto"  # if a document that is written back without them gets them again
     ALWAYS = "always"
@@ -320,9 +321,9 @@ class SemanticSettings(FrozenSettings):
     Attributes:
         virtual_field: Field name for semantic queries on an index's first vector field: `semantic: "…"`. Other vector
             fields are `semantic.NAME`.
-        k: Nearest documents of a semantic query by the virtual field.
-        min_cosine: Drop hits whose cosine is below this value; None drops those below the value in the mapping of their
-            index, and keeps all k without one.
+        k: Number of nearest documents that a semantic query on the virtual field finds.
+        min_cosine: Drop hits whose cosine is below this value. None uses the value in the mapping of their index; if
+            it has none, all k are kept.
         num_candidates: Candidates per shard; None derives them from k.
         hybrid: Whether `match` and `multi_match` queries on an embedded text become hybrid, unless the request's
             header overrides it.
@@ -330,7 +331,7 @@ class SemanticSettings(FrozenSettings):
             measured optimum (`es_sbert.search.hybrid_search`).
         writes: Whether to embed documents that are written through the gateway.
         on_embedding_failure: Policy for a document that cannot be embedded.
-        hide_vectors: Whether the hits of searches lack vectors and their metadata.
+        hide_vectors: Whether search hits are returned without vectors and their metadata.
     """
 
     virtual_field: str = "semantic"
@@ -387,15 +388,15 @@ class ListenSettings(FrozenSettings):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise UsageError(
                     f"{origin!r} is not a valid origin",
-                    "Give scheme and host without a path: https://app.example:8443.",
+                    "Use scheme and host without a path: https://app.example:8443.",
                 )
         for host in self.allowed_hosts:
             if not host or not host.isprintable() or any(character in host for character in "/[]@ "):
                 raise UsageError(
-                    f"{host!r} is not a host name or IP address", "Give it without a port: search.example, ::1."
+                    f"{host!r} is not a host name or IP address", "Write it without a port: search.example, ::1."
                 )
         if self.key is not None and self.certificate is None:
-            raise UsageError("a TLS key is given without its certificate", "Give `certificate` too.")
+            raise UsageError("a TLS key requires its certificate", "Set `certificate` too.")
         return self
 
 

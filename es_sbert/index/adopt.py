@@ -59,13 +59,13 @@ class AdoptionSettings:
     """Settings for checking and adopting vectors.
 
     Attributes:
-        sample: Documents that are embedded and compared before anything is written.
+        sample: Number of documents that are embedded and compared before anything is written.
         seed: Seed of the random sample.
         min_cosine: Lowest cosine at which a vector counts as the model's; None for the default, see `least_cosine`.
         share: Share of the sample that must have such a vector.
-        all_documents: Whether each of the other documents is compared too before it is adopted.
+        all_documents: Whether to compare each of the other documents too before it is adopted.
         dry_run: Whether to check the sample without writing anything.
-        retry_seconds: How long transient failures are retried.
+        retry_seconds: Seconds for which transient failures are retried.
     """
 
     sample: int = 300
@@ -115,7 +115,7 @@ def adopt_vectors(
     retrying = make_retrier(
         RetryPolicy(settings.retry_seconds), lambda reason: report(f"waiting for the engine: {reason}")
     )
-    # For reads only. Each change is retried as a whole and uses the plain engine.
+    # This engine is for reads only. Each change is retried as a whole and uses the plain engine.
     engine = cast(Engine, RetryingEngine(plain, retrying))
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
     name = adoptable.state.name
@@ -127,7 +127,7 @@ def adopt_vectors(
     if not waiting:
         if adoptable.stored is not None or not with_vector:
             raise _nothing_to_adopt_error(adoptable, with_vector)
-        # Only the mapping has lost the field, because another program replaced `_meta`.
+        # The documents have metadata. Only the field's entry in `_meta` is missing: another program replaced `_meta`.
         sampled = has_vector
     compared = waiting or with_vector
     report(
@@ -147,7 +147,7 @@ def adopt_vectors(
     report(f"writing the metadata of {pluralize(waiting, 'vector')}")
     writer = MetadataWriter(plain, adoptable, found.meta, encoder, settings, report)
     written = writer.write(check.failing, waiting)
-    # Another machine may have erased the entry in the meantime.
+    # Check the entry again: another machine may have erased it in the meantime.
     retrying(partial(put_adopted_field, plain, adoptable, found.meta))
     return replace(found, written=written)
 
@@ -241,7 +241,7 @@ class MetadataWriter:
         adoptable: The field.
         meta: The field's metadata in the mapping.
         encoder: The encoder of its model.
-        settings: How strictly documents are checked, and how long transient failures are retried.
+        settings: Settings for checking documents and for retrying transient failures.
         report: Called with the reason for each retry and with the progress.
 
     Attributes:

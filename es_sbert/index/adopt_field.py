@@ -54,7 +54,7 @@ class AdoptableField:
         state: Its index.
         name: The field.
         dimensions: Length of its vectors.
-        index_type, element_type: How they are stored.
+        index_type, element_type: The types in which its vectors are stored.
         template: The text that its vectors are supposed to be made from.
         stored: The field's entry in `_meta.es_sbert` if es-sbert already fills it. Documents without metadata can
             still be adopted then.
@@ -74,7 +74,7 @@ class AdoptableField:
         return f"{self.state.name}.{self.name}"
 
     def meta(self, fingerprint: str, model: str) -> VectorFieldMeta:
-        """The field's metadata in the mapping once it is adopted."""
+        """Return the field's metadata in the mapping once it is adopted."""
         if self.stored is not None:
             return self.stored.changed(text=self.template.template)
         return VectorFieldMeta(
@@ -102,7 +102,7 @@ class AdoptableField:
             check_field_model(VectorField(self.state.name, self.name, self.stored), fingerprint, model)
 
     def mapping_change(self, info: EngineInfo, meta: VectorFieldMeta, existing_meta: Json) -> Json:
-        """Body of `PUT /index/_mapping` that adds es-sbert's metadata; the field's own mapping does not change.
+        """Build the body of `PUT /index/_mapping` that adds es-sbert's metadata; the field's mapping stays unchanged.
 
         Args:
             existing_meta: The current `_meta` of the mapping.
@@ -160,7 +160,7 @@ def check_plain_field(
 
 
 def copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
-    """The remedy if the vectors cannot be adopted in their present field or index."""
+    """Return the remedy if the vectors cannot be adopted in their current field or index."""
     create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
     return (
         f"Create a suitable index (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "
@@ -171,7 +171,7 @@ def copy_remedy(vector_field: str, how: str = "which copies their vectors too") 
 def _es_sbert_field(
     engine: Engine, index: str, state: IndexState, vector_field: str, text: TextTemplate | None
 ) -> AdoptableField:
-    """A field that es-sbert already fills; documents written by other programs may lack metadata."""
+    """Read a field that es-sbert already fills; documents written by other programs may lack metadata."""
     field = vector_field_from_state(engine, state, vector_field)
     meta = field.meta
     if meta.passages is not None:
@@ -184,7 +184,12 @@ def _es_sbert_field(
 
 
 def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> Json:
-    """The mapping of the field."""
+    """Return the mapping of the field.
+
+    Raises:
+        IndexMismatch: the field does not exist, is inside an object, or does not hold one vector per document.
+        UsageError: the field name is invalid.
+    """
     properties: Json = state.mappings.get("properties", {})
     if "." in vector_field and vector_field.partition(".")[0] in properties:
         raise IndexMismatch(
@@ -240,7 +245,7 @@ def _check_takes_updates(state: IndexState) -> None:
 
 
 def _mapping_problem(info: EngineInfo, property: Json) -> str | None:
-    """Why es-sbert cannot search the vectors of a field, as the end of a sentence; None if it can."""
+    """Return the reason why es-sbert cannot search a field's vectors, as the end of a sentence; None if it can."""
     if property.get("index", True) is False:
         return "is mapped with `index: false`, so kNN searches cannot find its vectors"
     kind = mapped_element_type(info.engine_type, property)

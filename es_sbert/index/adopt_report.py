@@ -27,7 +27,7 @@ class MetadataCounts:
         unreadable: Documents with a value other than a string in a field of the text; they get no metadata.
         changed: Ids of documents that were written after they were read.
         deleted: Documents that were deleted after they were read.
-        refused: Id → why the engine rejected the update.
+        refused: Id → the engine's reason for rejecting the update.
     """
 
     adopted: int = 0
@@ -51,7 +51,7 @@ class AdoptionReport:
         meta: The field's metadata for the mapping.
         documents: Documents of the index.
         with_vector: Documents with a vector.
-        without_metadata: Of these, documents without metadata, which were to be adopted.
+        without_metadata: Documents with a vector but no metadata: those to adopt.
         check: The comparison of the sample.
         variant: Another text that the vectors were made from; None if the sample passed or no such text was found.
         written: Results for the documents; None if nothing was written.
@@ -92,7 +92,7 @@ _CLOSE_MEDIAN_COSINE = 0.98
 
 
 def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
-    """The lines of the report: the comparison, the result, the failing documents and what to do next.
+    """Format the report: the comparison, the result, the failing documents and what to do next.
 
     Args:
         name: The index or alias as the user gave it.
@@ -150,7 +150,7 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         yield (
             f"Only documents longer than the model reads ({pluralize(check.max_tokens, 'token')}) fail: "
             "their vectors were made "
-            "with another `max_seq_length`. Set `model` to a copy of the model with that maximum in "
+            "with a different `max_seq_length`. Set `model` to a copy of the model with that maximum in "
             "sentence_bert_config.json. Or adopt the others (`all_documents` and a lower `share`), and embed these "
             f"again: {ingest}."
         )
@@ -162,8 +162,8 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         )
     elif check.median >= _CLOSE_MEDIAN_COSINE:
         yield (
-            "The vectors are close to the model's but not the same: they were probably made in another precision, or "
-            "by another version of the model. Compare with another `precision`. If slightly different vectors may "
+            "The vectors are close to the model's but not the same: they were probably made in a different precision, "
+            "or by another version of the model. Compare with another `precision`. If slightly different vectors may "
             "share a field, set a lower `min_cosine`."
         )
     else:

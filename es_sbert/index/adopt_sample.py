@@ -45,7 +45,7 @@ class ComparedDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """How well the vectors of a sample agree with a model.
+    """The agreement of the vectors of a sample with a model.
 
     Attributes:
         documents: The compared documents, at least one.
@@ -185,7 +185,7 @@ def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: i
 
 
 def _stored_vectors(documents: Sequence[TextDocument], vector_field: str, element_type: ElementType) -> Vectors:
-    """The stored vectors of documents. *Shape:* ``(documents, dimensions)``.
+    """Read the stored vectors of documents. *Shape:* ``(documents, dimensions)``.
 
     Raises:
         IndexMismatch: a document has a vector that the engine does not return.
@@ -247,7 +247,7 @@ class TextVariant:
 
 
 def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, check: SampleCheck) -> TextVariant | None:
-    """Embed a few of the failing documents with other prompts, by single text fields and by pairs of fields.
+    """Embed a few of the failing documents with other prompts, from single text fields and from pairs of fields.
 
     Returns:
         The text whose vectors match best; None if none reaches the check's minimum cosine.
@@ -266,7 +266,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
     best: TextVariant | None = None
     for template, kind in _candidate_texts(adoptable.template, sources, encoder):
         documents = TextPage.from_hits(hits, template).documents
-        # A field that only a few documents have says nothing about the others.
+        # Skip a text that only a few documents have: it says nothing about the others.
         if 2 * len(documents) < len(hits) or not documents:
             continue
         made = encoder.encode([document.text for document in documents], kind)
@@ -280,7 +280,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
 def _candidate_texts(
     given: TextTemplate, sources: Sequence[Json], encoder: Encoder
 ) -> Iterator[tuple[TextTemplate, PromptKind | None]]:
-    """Texts to try: the given text with other prompts, single fields, and pairs of fields."""
+    """Yield the texts to try: the given text with other prompts, single fields, and pairs of fields."""
     others: tuple[PromptKind | None, ...] = (None, "query")
     kinds: list[PromptKind | None] = ["document"]
     kinds += [kind for kind in others if encoder.prompt(kind) != encoder.prompt("document")]

@@ -23,11 +23,11 @@ class DerivedField:
     sources: tuple[str, ...]
 
     def explain(self, name: str) -> str:
-        """Explain, for a message, why a text cannot name the field."""
+        """Explain, for a message, why a text cannot use the field."""
         if not self.sources:
             return f"{name} is a {self.kind}, which documents do not contain."
         listed = " and ".join(self.sources)
-        return f"{name} is {self.kind} of {listed}. Documents contain only {listed}: name that instead."
+        return f"{name} is {self.kind} of {listed}. Documents contain only {listed}: use that instead."
 
 
 def derived_fields(mappings: Mapping[str, Any]) -> dict[str, DerivedField]:
@@ -52,7 +52,7 @@ def derived_fields(mappings: Mapping[str, Any]) -> dict[str, DerivedField]:
 
 
 def mapped_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All fields by dotted name, including objects and the fields in them.
+    """Yield all fields by dotted name, including objects and the fields in them.
 
     With `subobjects: false`, the names in a mapping already have dots.
 

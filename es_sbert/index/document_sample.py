@@ -1,4 +1,4 @@
-"""Read all documents of an index that match a query, or a random sample of them that a seed determines."""
+"""Read all documents of an index that match a query, or a random sample of them, determined by a seed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SampledDocument(NamedTuple):
     """A document that was read.
 
     Attributes:
-        key: Its id and its routing, None if it has no custom routing.
+        key: Id and routing of the document; the routing is None if it has no custom one.
         source: The requested fields.
     """
 
@@ -73,7 +73,7 @@ def read_documents(
         The documents in the order of their hashes, so that the first documents of the list are a random sample too.
 
     Raises:
-        IndexMissing: no such index.
+        IndexMissing: the index does not exist.
         IndexMismatch: the name is an alias of several indices, or the index was replaced while it was read.
         EngineError: the engine failed.
     """
@@ -103,7 +103,7 @@ def read_documents(
 def random_hits(
     engine: Engine, index: str, query: Json, count: int, seed: int, *, source: Json | bool, page: int = _PAGE
 ) -> Iterator[Json]:
-    """Hits of a query in random order, without duplicates.
+    """Read hits of a query in random order, without duplicates.
 
     A seed gives the same hits as long as the index does not change.
 

@@ -1,4 +1,4 @@
-"""The vectors of one document: the text of each field, its JSON value, and the metadata object next to it."""
+"""Compute what a document needs for each vector field: its text, the vector as JSON, and the metadata object."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DocumentMeta(NamedTuple):
     passages: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The object as it is stored next to the vector."""
+        """Return the object as it is stored next to the vector."""
         members: dict[str, Any] = {
             "fingerprint": self.fingerprint,
             "text_hash": self.text_hash,
@@ -76,9 +76,9 @@ class DocumentMeta(NamedTuple):
 
 
 def text_hash(text: str) -> str:
-    """SHA-256 of the text in UTF-8, the first 32 hex digits (128 bits).
+    """Return the first 32 hex digits (128 bits) of the SHA-256 of the text in UTF-8.
 
-    For a text of several values, it also covers where they begin, because the chunks depend on that.
+    For a text of several values, the hash also covers where they begin, because the chunks depend on that.
 
     Raises:
         UnicodeEncodeError: the text holds lone surrogates.
@@ -91,7 +91,7 @@ def text_hash(text: str) -> str:
 
 
 def document_hash(document: dict[str, Any]) -> str:
-    """SHA-256 of the document as JSON with sorted keys, the first 32 hex digits."""
+    """Return the first 32 hex digits of the SHA-256 of the document as JSON with sorted keys."""
     return hashlib.sha256(dump_object(document, sort_keys=True)).hexdigest()[:32]
 
 
@@ -112,7 +112,7 @@ FieldValue = str | StoredVectors | list[dict[str, Any]]
 
 
 def vector_value(info: EngineInfo, vector: StoredVectors) -> str | list[float]:
-    """One vector as a JSON value for a document or a bulk action.
+    """Convert one vector to a JSON value for a document or a bulk action.
 
     Args:
         vector: *Shape:* ``(dimensions,)`` float32 or int8.
@@ -124,7 +124,7 @@ def vector_value(info: EngineInfo, vector: StoredVectors) -> str | list[float]:
 
 
 def to_wire_order(info: EngineInfo, vectors: StoredVectors) -> StoredVectors:
-    """Vectors in the byte order that the engine expects.
+    """Convert vectors to the byte order that the engine expects.
 
     `bulk_vector_value` accepts any byte order, but many vectors are converted faster at once than one by one.
     """
@@ -141,12 +141,12 @@ def bulk_vector_value(info: EngineInfo, vector: StoredVectors) -> str | StoredVe
 
 
 def _is_sent_as_base64(info: EngineInfo, vectors: StoredVectors) -> bool:
-    # Lists of int8 are hardly longer than their base64, and all engines and versions take and return them.
+    # int8 is never sent as base64: lists are hardly longer, and all engines and versions take and return them.
     return info.supports_base64_vectors and vectors.dtype != np.int8
 
 
 def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: StoredVectors) -> list[dict[str, Any]]:
-    """The passages of a document, for bodies that orjson writes.
+    """Build the passages of a document, for bodies that orjson writes.
 
     Args:
         spans: Start and end of each passage in characters of the document's text, the end not included.
@@ -159,7 +159,7 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: St
 
 
 def to_bulk_value(info: EngineInfo, value: Any, element_type: ElementType) -> FieldValue:
-    """The value of a vector field as read from the engine, converted to the form in which it is written."""
+    """Convert the value of a vector field, as read from the engine, to the form in which it is written."""
 
     def written(stored: Any) -> str | StoredVectors:
         vector = read_vector(stored, element_type)
@@ -179,7 +179,7 @@ def _stored_chunks(value: Any) -> list[dict[str, Any]] | None:
 
 
 def to_float_list(vector: QueryVector) -> list[float]:
-    """A vector as numbers with only the digits that float32 needs, half as many characters as Python would write.
+    """Convert a vector to numbers with only the digits that float32 needs: half of what Python would write.
 
     Args:
         vector: *Shape:* ``(dimensions,)`` float32 or int8, which gives whole numbers. A list is returned unchanged.
@@ -200,9 +200,10 @@ def _encode_base64(vector: StoredVectors) -> str:
 def read_stored_vectors(
     value: Any, length: int, element_type: ElementType = ElementType.FLOAT
 ) -> list[tuple[int, int, Vectors]]:
-    """All vectors of a vector field of a document, as read from the engine.
+    """Read all vectors from the value of a vector field in a document.
 
     Args:
+        value: The value as read from the engine.
         length: Length of the document's text, which is the end of a vector of the whole text.
         element_type: Element type of the field.
 
@@ -220,7 +221,7 @@ def read_stored_vectors(
 
 
 def read_vector(value: str | list[float], element_type: ElementType = ElementType.FLOAT) -> Vectors:
-    """The inverse of `vector_value`, for both forms.
+    """Read a vector from its JSON value: the inverse of `vector_value`, for both forms.
 
     Args:
         element_type: Element type of the field. Other programs may write bytes as hexadecimal digits, which
@@ -238,7 +239,7 @@ def read_vector(value: str | list[float], element_type: ElementType = ElementTyp
 
 
 def json_bytes(value: Json) -> bytes:
-    """JSON on one line; arrays of float32 are written with the fewest digits that give the same float32 again."""
+    """Write JSON on one line; arrays of float32 get the fewest digits that give the same float32 again."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -255,7 +256,7 @@ def append_members(source: bytes, added: Json) -> bytes:
 
 
 def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
-    """The cosine of each row of `one` with the same row of `two`; the rows need not have unit length.
+    """Return the cosine of each row of `one` with the same row of `two`; the rows need not have unit length.
 
     Args:
         one, two: *Shape:* ``(rows, dimensions)``.
@@ -270,7 +271,7 @@ def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
 
 
 def quantization_loss(vectors: Vectors, element_type: ElementType) -> NDArray[np.float64]:
-    """1 minus the cosine of each vector with its stored form; 0 for floats and for zero vectors.
+    """Return 1 minus the cosine of each vector with its stored form; 0 for floats and for zero vectors.
 
     Args:
         vectors: *Shape:* ``(rows, dimensions)`` float32.
@@ -306,7 +307,7 @@ _Body = TypeVar("_Body", bound=HasBody)
 
 
 def group_actions(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body]]:
-    """Actions in groups of at most `max_bytes`; a larger action gets its own group."""
+    """Yield actions in groups of at most `max_bytes`; a larger action gets its own group."""
     return slice_by_size(actions, lambda action: len(action.body), max_bytes)
 
 
@@ -338,11 +339,11 @@ class EmbeddingTarget:
     """A vector field and the text that its vectors are made from.
 
     Attributes:
-        field: Its name.
-        template: The text.
-        meta: Its metadata in the mapping.
-        filled: Whether this load makes its vectors. Other fields have another model or were not requested. A document
-            that is written again keeps its vector in such a field as long as it was made from the document's text.
+        field: Name of the field.
+        template: Template of the text.
+        meta: The field's metadata in the mapping.
+        filled: Whether this load makes the vectors. Other fields have another model or were not requested. A document
+            that is written again keeps its vector in such a field as long as the vector was made from its text.
     """
 
     field: str
@@ -365,7 +366,7 @@ def targets_to_fill(targets: EmbeddingTargets) -> EmbeddingTargets:
 
 
 def kept_targets(fields: Mapping[str, VectorFieldMeta], filled_fields: Sequence[str]) -> EmbeddingTargets:
-    """The other vector fields of an index whose text is known.
+    """Return the vector fields that the load does not fill, if their text is known.
 
     Args:
         fields: All vector fields of the index.
@@ -379,7 +380,7 @@ def kept_targets(fields: Mapping[str, VectorFieldMeta], filled_fields: Sequence[
 
 
 def target_texts(fields: Mapping[str, Any], targets: EmbeddingTargets) -> tuple[str, ...]:
-    """A document's text for each target, in their order; empty where its fields are all missing, null or blank.
+    """Return a document's text for each target, in order; empty if all fields of it are missing, null or blank.
 
     Raises:
         TextFieldError: a field of a text that the load embeds holds a value other than a string.
@@ -388,7 +389,7 @@ def target_texts(fields: Mapping[str, Any], targets: EmbeddingTargets) -> tuple[
 
 
 def stored_text(source: Mapping[str, Any], target: EmbeddingTarget) -> str | None:
-    """The text that a document of the index has for a target; empty if there is nothing to embed.
+    """Return the text that a document of the index has for a target; empty if there is nothing to embed.
 
     None if a field of the text holds a value other than a string, which a load rejects in documents of a source.
     """
@@ -404,7 +405,7 @@ def target_text_fields(targets: EmbeddingTargets) -> tuple[str, ...]:
 
 
 def absent_fields(fields: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """The names of fields that a document lacks, or in which it has null or a list without values."""
+    """Return the names of fields that a document lacks, or in which it has null or a list without values."""
     return [name for name in names if not has_value(find_field(fields, name))]
 
 
@@ -418,9 +419,9 @@ class VectorFieldValue(NamedTuple):
     """A vector field of a document and its metadata.
 
     Attributes:
-        field: Its name.
-        value: Its value in the form that the engine accepts.
-        meta: Its metadata object.
+        field: Name of the field.
+        value: The value in the form that the engine accepts.
+        meta: The metadata object.
     """
 
     field: str
@@ -432,7 +433,7 @@ class ChunkedText(NamedTuple):
     """A text of a document, as embedded.
 
     Attributes:
-        target: The vector field that it is for.
+        target: The vector field that gets its vectors.
         text: The whole text.
         spans: Start and end of each passage; None if the text is embedded as a whole.
     """
@@ -443,7 +444,7 @@ class ChunkedText(NamedTuple):
 
     @classmethod
     def cut(cls, target: EmbeddingTarget, text: str, passages: Sequence[tuple[int, int]]) -> ChunkedText:
-        """Split a text into chunks; a text of white space only is one chunk."""
+        """Create the chunks of a text from the spans of its passages; a text of white space only is one chunk."""
         return cls(target, text, tuple(passages) or ((0, len(text)),))
 
     @property
@@ -477,11 +478,11 @@ def build_field_value(
     max_tokens: int,
     provenance: EmbeddingProvenance,
 ) -> VectorFieldValue:
-    """The vector field of a text, whole or in chunks.
+    """Build the value and the metadata of a vector field for a text, whole or in chunks.
 
     Args:
         info: The engine, which determines the form of a vector.
-        vectors: *Shape:* ``(chunks, dimensions)`` float32; or int8, already as the field takes them.
+        vectors: *Shape:* ``(chunks, dimensions)`` float32, or int8 if they are quantized already.
         tokens: Number of tokens of each chunk, special tokens included, before truncation.
         max_tokens: Maximum number of tokens that the model reads of a chunk.
     """
@@ -501,7 +502,7 @@ def build_field_value(
 
 
 def vector_members(fields: Sequence[VectorFieldValue], cleared: Sequence[str] = ()) -> Json:
-    """The members for vector fields in a document or a partial document.
+    """Build the members for vector fields in a document or a partial document.
 
     Args:
         cleared: Vector fields to remove, with their metadata.

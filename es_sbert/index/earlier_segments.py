@@ -1,8 +1,8 @@
-"""Find out which part of an index is stored in the present index type of a vector field.
+"""Determine which part of an index is stored in the current index type of a vector field.
 
 A change of the index type applies only to segments that are written later, including those that merges write. Engines
 do not report the type of a segment. Therefore `_meta` records which segments each shard copy has once the change has
-taken effect. Segments never change, so the recorded segments have an earlier type and all others the present one. This
+taken effect. Segments never change, so the recorded segments have an earlier type and all others the current one. This
 also holds for copies that were made from these copies later. If it cannot be decided for a segment, the share is
 unknown.
 """
@@ -52,12 +52,12 @@ class EarlierSegments(BaseModel):
 
 @dataclass(frozen=True)
 class IndexTypeShare:
-    """How much of an index is stored in the present index type of a vector field.
+    """The share of an index that is stored in the current index type of a vector field.
 
     Attributes:
-        index, field, index_type: The index, the vector field and its present index type.
+        index, field, index_type: The index, the vector field and its current index type.
         share: Share of the documents in all shard copies, from 0 to 1; None if it is not known.
-        reason: Why the share is not known.
+        reason: Reason why the share is not known.
     """
 
     index: str
@@ -72,19 +72,19 @@ class IndexTypeShare:
         return self.share == 1.0
 
     def describe(self) -> str:
-        """The share as a sentence without a period."""
+        """Format the share as a sentence without a period."""
         if self.share is None:
             return f"It is not known which documents are already stored as {self.index_type}: {self.reason}"
         if self.is_whole:
             return f"All documents are stored as {self.index_type}"
-        # Never rounded to none or all.
+        # The share is never rounded to none or all.
         percent = 100 * self.share
         shown = "0" if percent == 0 else f"{min(99.9, max(0.1, percent)):.1f}"
         return f"{shown} % of the documents are stored as {self.index_type}; the others still have an earlier type"
 
     @property
     def remedy(self) -> str:
-        """How to store all documents in the type, as a sentence."""
+        """The command that stores all documents in the type, as a sentence."""
         return (
             "Store all documents in this type: `es-sbert index change-type "
             f"{self.index} --index-type {self.index_type}{format_vector_field_option(self.field)} --force-merge`."
@@ -92,7 +92,7 @@ class IndexTypeShare:
 
 
 def read_index_type_share(engine: Engine, index: IndexState, vector_field: str) -> IndexTypeShare:
-    """Read how much of an index is stored in the present index type of a vector field.
+    """Read how much of an index is stored in the current index type of a vector field.
 
     The segments are those of the last refresh. If the type was never changed, no request is sent.
 
@@ -132,7 +132,7 @@ def _parse(entry: object) -> EarlierSegments | None:
 
 
 def present_share(earlier: EarlierSegments, copies: Mapping[int, list[ShardCopy]]) -> float | None:
-    """Share of the documents in segments of the present type, over all shard copies; None if it is not known.
+    """Share of the documents in segments of the current type, over all shard copies; None if it is not known.
 
     Args:
         earlier: The segments that are of an earlier type.
@@ -194,7 +194,7 @@ def settled_segments(engine: Engine, index: str) -> dict[int, list[ShardCopy]] |
 def note_earlier_segments(engine: Engine, index: IndexState, vector_field: str) -> None:
     """Record in `_meta` which segments may hold vectors in an earlier type, after the mapping was changed.
 
-    They stay unknown if `settled_segments` returns None or if there are too many segments.
+    The segments stay unknown if `settled_segments` returns None or if there are too many of them.
 
     Raises:
         IndexMissing, IndexMismatch: see `update_mapping`.
@@ -254,7 +254,7 @@ def are_rewritten(before: Mapping[int, list[ShardCopy]], after: Mapping[int, lis
 
 
 def _plan_entry(state: IndexState, vector_field: str, entry: Json | None) -> Json | None:
-    """The change of `_meta` that sets or removes the entry of a field; None if nothing changes."""
+    """Plan the change of `_meta` that sets or removes the entry of a field; None if nothing changes."""
     entries = read_meta_entry(state.mappings, EARLIER_SEGMENTS) or {}
     if entries.get(vector_field) == entry:
         return None

@@ -30,7 +30,7 @@ from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.mapping import VECTOR_TYPES
 from es_sbert.messages import log_event
 
-# Returns the body of `PUT /index/_mapping` for the present mapping, or None if the change is already there. `_meta` in
+# Returns the body of `PUT /index/_mapping` for the current mapping, or None if the change is already there. `_meta` in
 # the body must keep everything that belongs to others. The function is called again until it returns None.
 MappingPlan = Callable[[IndexState], Json | None]
 
@@ -57,7 +57,7 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
 
     Raises:
         IndexMissing, IndexMismatch: the index was deleted or replaced, another program keeps erasing the change, the
-            engine made other fields than requested, or it would fail the shards (`require_index_knn`).
+            engine made fields that differ from the request, or it would fail the shards (`require_index_knn`).
         EngineError: the engine failed; the change may be there. The same call completes it.
     """
     body: Json | None = None
@@ -137,7 +137,7 @@ _COMPARED = ("dims", "dimension", "similarity")
 
 
 def mapping_differences(put: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    """How the fields of a mapping differ from the request.
+    """Describe how the fields of a mapping differ from the request.
 
     Args:
         put, made: `properties` of the request and of the mapping. An object may have been replaced by the fields in it
@@ -169,9 +169,9 @@ def _pause(seconds: float, writes: int) -> float:
     """Seconds to wait before a change is read back.
 
     Args:
-        seconds: How long this process took to read and write the mapping.
-        writes: How often the change was already erased. The pause grows with it and is random, so that writers that
-            erase each other's changes do not stay in step.
+        seconds: Seconds that this process took to read and write the mapping.
+        writes: Number of times that the change was already erased. The pause grows with it and is random, so that
+            writers that erase each other's changes do not stay in step.
     """
     longest = max(_MIN_PAUSE_SECONDS, 2 * seconds) * 2.0**writes
     return min(_MAX_PAUSE_SECONDS, longest) * random.uniform(1, 2)
@@ -195,7 +195,7 @@ def _mapping_lock(index: IndexState) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(path, lambda: None, timeout=_LOCK_SECONDS))
         except (OSError, UsageError) as error:
-            # The process then relies on reading its change back, like one on another machine.
+            # Continue without the lock: the process relies on reading its change back, like one on another machine.
             reason = error.message if isinstance(error, UsageError) else str(error)
             log_event("mapping_unlocked", f"changing the mapping of {index.name} without a lock: {reason}")
         yield

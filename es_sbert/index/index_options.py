@@ -23,7 +23,7 @@ class IndexOptions(TypedDict, total=False):
         text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
         text_template: Template of the text, instead of `text_fields`, e.g. `{title}. {body}`.
         index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
-        element_type: How the engine stores a number of a vector: `float` (default), `bfloat16` or `byte`.
+        element_type: Format in which the engine stores a number of a vector: `float` (default), `bfloat16` or `byte`.
         passages: Split texts into passages of this many tokens, each with an embedding.
         passage_overlap: Tokens that neighboring passages share; by default an eighth of a passage.
         shards, replicas: Numbers of shards and replicas of a new index, for `ensure_vector_field`.
@@ -52,8 +52,8 @@ def request_vector_field(
         model: A loaded encoder, or a model's folder, bundle, hub id, installed or registered name.
 
     Raises:
-        UsageError: the settings contradict each other, or passages are longer than the model reads.
-        ModelError: the model is not found or broken.
+        UsageError: the settings conflict, or passages are longer than the model reads.
+        ModelError: the model cannot be found or is broken.
     """
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
@@ -71,10 +71,10 @@ def request_vector_field(
         identity = (model.info.fingerprint, model.info.model, model.info.dimensions)
     tokens, overlap = options.get("passages"), options.get("passage_overlap")
     if tokens is None and overlap is not None:
-        raise UsageError("`passage_overlap` is for passages", "Give `passages=TOKENS` too.")
+        raise UsageError("`passage_overlap` requires `passages`", "Set `passages=TOKENS` too.")
     rules = None if tokens is None else ChunkRules.from_tokens(tokens, overlap)
     if rules is not None:
-        # Rejects passages that are longer than the model reads.
+        # `make_chunker` rejects passages that are longer than the model reads.
         tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str) else model
         tokenizer.make_chunker(rules.tokens, rules.overlap, "document")
     return FieldRequest(

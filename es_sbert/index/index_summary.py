@@ -1,4 +1,4 @@
-"""A summary of an index: documents, size, vector fields and how many documents have vectors (`index show`)."""
+"""Summarize an index: documents, size, vector fields and the number of documents with vectors (`index show`)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class FieldSummary:
         name: The field.
         meta: Its entry in `_meta`. The index type is taken from the mapping; for a type that es-sbert does not search,
             it is a description.
-        vectors: Documents with a vector in it.
-        current: Of these, documents whose vector was made by the field's model.
-        truncated: Documents whose text was longer than the model reads.
-        passages: Passages with a vector; None if a document has one vector.
-        stored: How much of the index is stored in the index type.
+        vectors: Number of documents with a vector in it.
+        current: Number of these documents whose vector was made by the field's model.
+        truncated: Number of documents whose text was longer than the model reads.
+        passages: Number of passages with a vector; None if a document has one vector.
+        stored: Share of the index that is stored in the index type.
     """
 
     name: str
@@ -54,7 +54,7 @@ class IndexSummary:
     Attributes:
         name: The concrete index.
         engine: `Elasticsearch 9.5.0`.
-        documents: All documents that a search can see.
+        documents: Number of documents that a search can see.
         bytes: Size of the primary shards on disk; None if this user may not read it (index privilege `monitor`).
         fields: The vector fields that es-sbert fills.
         other_fields: Names of the other top-level fields.
@@ -90,7 +90,7 @@ def describe_indices(engine: Engine, expression: str) -> list[IndexSummary]:
     """Summarize all indices that a name, a list of names or a pattern matches; see `describe_index`.
 
     Raises:
-        IndexMissing: no such index.
+        IndexMissing: the index does not exist.
         EngineError: the engine failed.
     """
     states = engine.resolve_indices(expression)
@@ -108,7 +108,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         index: Index or alias, or an index whose mapping has already been read.
 
     Raises:
-        IndexMissing: no such index.
+        IndexMissing: the index does not exist.
         EngineError: the engine failed.
     """
     state = require_index(engine, index) if isinstance(index, str) else index
@@ -146,7 +146,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
 
 
 def count_chunks(engine: Engine, index: str, field: str, query: Json | None = None) -> int:
-    """Count the vectors of a field of chunks. They are nested objects, and the count API counts only documents.
+    """Count the vectors of a field of chunks by an aggregation: they are nested objects, which the count API ignores.
 
     Args:
         query: Query for the documents to count in; None for all.

@@ -1,4 +1,4 @@
-"""Make the requests that add the vector fields of an index to the index template from which a rollover creates indices.
+"""Build the requests that add an index's vector fields to its index template, so that a rollover creates them too.
 
 Nothing is sent: the template may apply to other indices too, so its owner should review the change first.
 """
@@ -34,17 +34,16 @@ class TemplateRequest(NamedTuple):
 
 
 def template_requests(engine: Engine, name: str) -> list[TemplateRequest]:
-    """The requests that give new indices the vector fields of an index, in the order to send them.
+    """Build the requests that give new indices the vector fields of an index, in the order to send them.
 
-    They change the template that an index of this name gets, or add one if there is none.
+    They change the template that applies to an index of this name, or add one if there is none.
 
     Args:
-        name: Index, alias or data stream. Of several indices, the one with the newest name that has vector fields is
-            used.
+        name: Index, alias or data stream. Of several indices, the last one by name that has vector fields is used.
 
     Raises:
-        IndexMissing: no such index.
-        IndexMismatch: it has no vector field.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the index has no vector field.
         EngineError: the engine failed.
     """
     states = engine.get_indices(name)
@@ -81,7 +80,7 @@ def _requests_for(engine: Engine, state: IndexState) -> list[TemplateRequest]:
 
 
 def vector_template(engine_type: EngineType, state: IndexState) -> Json:
-    """The part of a template that adds the vector fields of an index: settings and mappings."""
+    """Build the part of a template that adds the vector fields of an index: settings and mappings."""
     fields = vector_fields(state.mappings, state.name)
     names = [name for field in fields for name in (field, document_meta_field(field))]
     properties = state.mappings.get("properties", {})
@@ -97,7 +96,7 @@ def vector_template(engine_type: EngineType, state: IndexState) -> Json:
 
 
 def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
-    """The template that a new index of this name gets, with its name; None if there is none."""
+    """Find the name and body of the template that applies to a new index of this name; None if there is none."""
     answer = engine.request_api("/_index_template") or {}
     found = [
         (int(entry["index_template"].get("priority", 0)), entry["name"], entry["index_template"])

@@ -48,10 +48,10 @@ def check_index_type_change(engine: Engine, index: str, vector_field: str, index
     """Check that a vector field can get another index type in place.
 
     Returns:
-        The present type.
+        The current type.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field, or the engine does not allow the change.
+        IndexMissing, IndexMismatch: the index or field does not exist, or the engine does not allow the change.
         UsageError: the engine or the dimensions rule out the index type.
         EngineError: the engine failed.
     """
@@ -69,7 +69,7 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
         The previous type of the field; the same type if there was nothing to change.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field, or the engine does not allow the change.
+        IndexMissing, IndexMismatch: the index or field does not exist, or the engine does not allow the change.
         UsageError: the engine or the dimensions rule out the index type.
         EngineError: the engine failed.
     """
@@ -82,7 +82,7 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
 
 
 def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index_type: str) -> Json | None:
-    """The change of the mapping that gives a vector field another index type; None if it has that type."""
+    """Plan the change of the mapping that gives a vector field another index type; None if it has that type."""
     field = vector_field_from_state(engine, state, vector_field)
     meta, before = field.meta, IndexType(field.meta.index_type)
     after = parse_index_type(index_type, engine.info, meta.dimensions, meta.element_type)
@@ -112,16 +112,16 @@ def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index
 
 
 def changed_index_options(stored: Json, after: IndexType) -> Json:
-    """A field's `index_options` with its new type; the graph keeps its parameters."""
+    """Return a field's `index_options` with its new type; the graph keeps its parameters."""
     kept = {name: stored[name] for name in _GRAPH_PARAMETERS if name in stored} if after in _HNSW else {}
     return {"type": str(after), **kept}
 
 
 def store_in_index_type(engine: Engine, index: str, vector_field: str) -> None:
-    """Write all documents in the present index type of a vector field, by merging every shard into one segment.
+    """Rewrite all vectors of a field in its current index type, by merging every shard into one segment.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index, see also `update_mapping`.
+        IndexMissing, IndexMismatch: the index does not exist; see also `update_mapping`.
         EngineError: the engine failed; the merge may continue in the background.
     """
     state = require_index(engine, index)
@@ -132,7 +132,7 @@ def store_in_index_type(engine: Engine, index: str, vector_field: str) -> None:
 
 
 def force_merge(engine: Engine, index: str) -> None:
-    """Merge every shard into one segment, written in the field's present type, and wait until it is done.
+    """Merge every shard into one segment, written in the field's current type, and wait until the merge is done.
 
     Engines do not merge a shard that is one segment without deletions. In such a shard, one document is rewritten
     unchanged, so that there is something to merge.

@@ -14,7 +14,7 @@ from es_sbert.index.vector_field import embed_command, similar_fields
 
 
 def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:
-    """Fields that an index does not keep in `_source` and that a partial update would therefore lose.
+    """Find the fields that a partial update would lose, because the index does not keep them in `_source`.
 
     For a partial update, the engine indexes the document again from `_source`.
 
@@ -39,7 +39,7 @@ class TargetIndex:
 
     Attributes:
         state: The index; None if it does not exist yet.
-        others: The other indices of the given alias, the newest name first.
+        others: The other indices of the given alias, in reverse order of their names.
     """
 
     state: IndexState | None
@@ -98,7 +98,7 @@ def check_can_hold_vectors(state: IndexState) -> None:
     """Reject an index in which vectors cannot be searched.
 
     Raises:
-        VectorIndexError: its mapping indexes nothing.
+        VectorIndexError: the mapping of the index has `enabled: false`.
     """
     if state.mappings.get("enabled", True) is False:
         raise VectorIndexError(
@@ -110,7 +110,7 @@ def check_can_hold_vectors(state: IndexState) -> None:
 def check_can_load_files(
     state: IndexState, name: str, meta_fields: Collection[str] = (), *, routing_field: str | None = None
 ) -> None:
-    """Reject an index that would reject every document of a file, or for which every load would embed all of them.
+    """Reject an index that would reject every document of a file, or for which every load would embed all documents.
 
     Args:
         name: Index or alias as given to the load.
@@ -132,7 +132,8 @@ def check_can_load_files(
     routing = state.alias_routing(name)
     if routing is not None and routing_field is not None:
         raise UsageError(
-            f"the alias {name} gives all documents the routing {routing!r}, so it cannot come from {routing_field}",
+            f"the alias {name} gives all documents the routing {routing!r}, so the routing cannot come from "
+            f"{routing_field}",
             f"Omit `routing_field`, or load into {state.name}.",
         )
     if state.mappings.get("_routing", {}).get("required") and routing is None and routing_field is None:
@@ -180,7 +181,7 @@ def check_created_index(
     *,
     routing_field: str | None = None,
 ) -> None:
-    """Reject an index that the load has just created but that an index template makes unusable, and delete it.
+    """Check an index that the load has just created; delete it if an index template makes it unusable.
 
     Args:
         documents: The first documents of the source.
@@ -217,7 +218,7 @@ def delete_unused_index(engine: Engine, state: IndexState) -> bool:
 
 
 def unmapped_fields(mappings: Mapping[str, Any], documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Fields of documents that the mapping lacks and rejects (`dynamic: strict`), without duplicates, in order.
+    """Find fields of documents that the mapping lacks and rejects (`dynamic: strict`), without duplicates, in order.
 
     Args:
         mappings: The mapping of the index after the fields of the load were added.

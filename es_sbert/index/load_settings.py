@@ -39,7 +39,7 @@ def _read_note(index: IndexState) -> Json | None:
 
 
 def plan_load_note(index: IndexState, run: str, *, keep_replicas: bool = False) -> Json | None:
-    """The change of the mapping that saves the settings of an index before a load; None if a load has saved them.
+    """Plan the change of the mapping that saves an index's settings before a load; None if a load has saved them.
 
     Args:
         run: Distinguishes the note of this load from those of others.
@@ -60,7 +60,7 @@ def _load_settings(index: IndexState, keep_replicas: bool) -> dict[str, str]:
 
 
 def _remove_note(engine: Engine, index: IndexState, note: Json) -> None:
-    """Remove this note unless it has been replaced by that of another load."""
+    """Remove this note unless another load has replaced it."""
 
     def plan(state: IndexState) -> Json | None:
         if _read_note(state) != note:

@@ -36,7 +36,7 @@ META_KEY = "es_sbert"
 
 
 class ChunkRules(BaseModel):
-    """How long texts are split into passages, each with its own vector.
+    """Rules for splitting long texts into passages, each with its own vector.
 
     Attributes:
         tokens: Maximum number of tokens of a passage as the model reads it, prompt and special tokens included.
@@ -50,7 +50,7 @@ class ChunkRules(BaseModel):
 
     @classmethod
     def from_tokens(cls, tokens: int, overlap: int | None = None) -> ChunkRules:
-        """Rules with an overlap of an eighth by default, enough for a sentence that both neighbors need."""
+        """Create rules; the default overlap is an eighth, enough for a sentence that both neighboring passages need."""
         return cls(tokens=tokens, overlap=tokens // 8 if overlap is None else overlap)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class ChunkRules(BaseModel):
 
 
 class ElementType(StrEnum):
-    """How the engine stores one number of a vector."""
+    """The format in which the engine stores one number of a vector."""
 
     FLOAT = "float"
     BFLOAT16 = "bfloat16"
@@ -79,11 +79,11 @@ class VectorFieldMeta(BaseModel):
         dimensions: Length of a vector.
         similarity: Always `cosine`.
         index_type: `hnsw`, `int8_hnsw`, `flat`, ….
-        element_type: `float`, `bfloat16` or `byte`: how the engine stores a number of a vector. Vectors are sent as
-            float32, those of a `byte` field as int8.
+        element_type: Format in which the engine stores a number of a vector: `float`, `bfloat16` or `byte`. Vectors are
+            sent as float32, those of a `byte` field as int8.
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
-        passages: How texts are split; None if a document has one vector, made from the part of its text that the model
-            reads.
+        passages: Rules for splitting texts; None if a document has one vector, made from the part of its text that the
+            model reads.
         min_cosine: Minimum cosine of hybrid searches and of semantic queries through the gateway, as measured by
             `es-sbert index calibrate --save` for this model and text; None for no minimum.
     """
@@ -101,7 +101,7 @@ class VectorFieldMeta(BaseModel):
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
 
     def changed(self, **changes: Any) -> VectorFieldMeta:
-        """A copy of this entry with other values; the minimum cosine is dropped if the model or the text changes."""
+        """Copy this entry with other values; the minimum cosine is dropped if the model or the text changes."""
         new = self.model_copy(update=changes)
         if (new.fingerprint, new.text) == (self.fingerprint, self.text):
             return new
@@ -109,7 +109,7 @@ class VectorFieldMeta(BaseModel):
 
 
 def with_meta_entry(meta: dict[str, Any], name: str, value: object) -> dict[str, Any]:
-    """A mapping's `_meta` with `_meta.es_sbert.<name>` set, or without it if the value is None.
+    """Return a mapping's `_meta` with `_meta.es_sbert.<name>` set, or without it if the value is None.
 
     A mapping update replaces `_meta` as a whole, so all other entries are kept. `_meta.es_sbert` is removed with its
     last entry.
@@ -188,7 +188,7 @@ def parse_index_type(
     try:
         index_type = IndexType(text)
     except ValueError:
-        raise UsageError(f"there is no index type {text!r}", f"Use one of {', '.join(IndexType)}.") from None
+        raise UsageError(f"unknown index type {text!r}", f"Use one of {', '.join(IndexType)}.") from None
     supported = supported_index_types(info)
     if index_type is IndexType.FLAT and index_type not in supported:
         raise UsageError(
@@ -197,7 +197,9 @@ def parse_index_type(
             f"Use one of {', '.join(supported)}; exact searches (`exact`) work on them too.",
         )
     if index_type not in supported:
-        raise UsageError(f"{info.label} has no index type {index_type}", f"Use one of {', '.join(supported)}.")
+        raise UsageError(
+            f"{info.label} does not support the index type {index_type}", f"Use one of {', '.join(supported)}."
+        )
     if dimensions > MAX_DIMENSIONS[info.engine_type]:
         raise UsageError(
             f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.engine_type]} dimensions, but the model has "
@@ -251,7 +253,7 @@ def parse_element_type(text: str, info: EngineInfo) -> ElementType:
     try:
         element_type = ElementType(text)
     except ValueError:
-        raise UsageError(f"there is no element type {text!r}", f"Use one of {', '.join(ElementType)}.") from None
+        raise UsageError(f"unknown element type {text!r}", f"Use one of {', '.join(ElementType)}.") from None
     if element_type not in supported_element_types(info):
         raise UsageError(
             f"es-sbert cannot write vectors of {element_type} to {info.label}",
@@ -326,15 +328,15 @@ def named_vectors_query(fields: Iterable[tuple[str, VectorFieldMeta]]) -> Json:
 
 
 def chunks_property(vector: Json) -> Json:
-    """The mapping of a field of passages, around the mapping of one vector."""
-    # Offsets are read from `_source` alone: searches do not use them.
+    """Build the mapping of a field of passages, around the mapping of one vector."""
+    # Offsets are not indexed: they are only read from `_source`.
     offset: Json = {"type": "integer", "index": False, "doc_values": False}
     properties = {CHUNK_VECTOR: vector, CHUNK_START: offset, CHUNK_END: dict(offset)}
     return {"type": "nested", "properties": properties}
 
 
 def vector_property(field: Json) -> Json:
-    """The inverse of `chunks_property`: the mapping of the vector, in the field itself or in its chunks."""
+    """Return the mapping of the vector, in the field itself or in its chunks: the inverse of `chunks_property`."""
     if field.get("type") != "nested":
         return field
     inner: Json = field.get("properties", {}).get(CHUNK_VECTOR, {})
@@ -353,7 +355,7 @@ def index_body(
     shards: int | None = None,
     replicas: int | None = None,
 ) -> Json:
-    """Body of `PUT /index` for an index with this vector field.
+    """Build the body of `PUT /index` for an index with this vector field.
 
     Args:
         shards, replicas: None for the engine's defaults.
@@ -375,7 +377,7 @@ def index_body(
 def mapping_addition(
     engine_type: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json, *, is_new: bool = True
 ) -> Json:
-    """Body of `PUT /index/_mapping` that adds this vector field, its metadata object and its entry in `_meta`.
+    """Build the body of `PUT /index/_mapping` that adds a vector field, its metadata object and its entry in `_meta`.
 
     Args:
         is_new: Whether the mapping does not have the field yet, see `merge_field_meta`.
@@ -416,7 +418,7 @@ EARLIER_SEGMENTS = "earlier_segments"
 
 
 def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta, *, is_new: bool = False) -> Json:
-    """A mapping's `_meta` with this field's entry set.
+    """Return a mapping's `_meta` with this field's entry set.
 
     An update replaces `_meta` as a whole, so all other entries are kept.
 
@@ -489,7 +491,7 @@ def mapped_element_type(engine_type: EngineType, field: Json) -> str:
     """Element type in a vector field's mapping, as the engine names it."""
     field = vector_property(field)
     name = "element_type" if engine_type is EngineType.ELASTICSEARCH else "data_type"
-    # OpenSearch returns it in capitals.
+    # OpenSearch returns the type in capitals.
     return str(field.get(name) or ElementType.FLOAT).lower()
 
 
@@ -507,7 +509,7 @@ def mapped_index_type(engine_type: EngineType, settings: Mapping[str, str], fiel
     if settings.get("index.knn") != "true":
         return IndexType.FLAT
     method = field.get("method")
-    # These two are the values of an ordinary graph of float32 vectors.
+    # An ordinary graph of float32 vectors has these two values.
     is_compressed = field.get("mode", "in_memory") != "in_memory" or field.get("compression_level", "1x") != "1x"
     if method is None or is_compressed:
         return "chosen by the engine (a mapping without `method`, or with `mode` or `compression_level`)"

@@ -51,7 +51,7 @@ INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
 
 
 def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) -> Mapping[str, bool] | None:
-    """Which index privileges the user or API key has; None if security is disabled or the engine cannot tell.
+    """Request the index privileges of the user or API key; None if security is disabled or the engine cannot tell.
 
     Raises:
         EngineError: the engine failed.

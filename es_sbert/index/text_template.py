@@ -70,7 +70,7 @@ def closest_name(name: str, names: Iterable[str]) -> str | None:
 def fields_hint(
     missing: Sequence[str], names: Sequence[str], owner: str, derived: Mapping[str, DerivedField] | None = None
 ) -> str:
-    """A hint about fields that do not exist: the names that were probably meant, and the existing names.
+    """Build a hint about fields that do not exist: the names that were probably meant, and the existing names.
 
     Args:
         missing: Names that do not exist.
@@ -90,7 +90,7 @@ def fields_hint(
 
 
 MISSING = object()
-# Halves of characters, such as an emoji that was cut in two. Engines keep them and index U+FFFD in their place.
+# Halves of characters, such as of an emoji that was cut in two. Engines keep them and index U+FFFD in their place.
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -99,7 +99,7 @@ class TextFieldError(Exception):
 
 
 def find_field(fields: Mapping[str, Any], name: str) -> Any:
-    """The value at a dotted name: `a.b` is a key of that name, or `b` inside the object `a`.
+    """Find the value at a dotted name: `a.b` is a key of that name, or `b` inside the object `a`.
 
     As in the engines, a name goes through lists of objects and may occur more than once. It then has all the values, in
     the order of the document.
@@ -118,8 +118,8 @@ def find_field(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def flatten(values: Iterable[Any]) -> Iterator[Any]:
-    """The values of a list and of the lists in it, which the engines treat as one list."""
-    # Without recursion: engines accept lists that are nested deeper than Python's stack.
+    """Yield the values of a list and of the lists in it, which the engines treat as one list."""
+    # No recursion is used: engines accept lists that are nested deeper than Python's stack.
     open_lists = [iter(values)]
     while open_lists:
         for value in open_lists[-1]:
@@ -185,7 +185,7 @@ def _splits(name: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
-    """The strings in a field of a document, in order; blank ones are left out of a list.
+    """Return the strings in a field of a document, in order; blank ones are left out of a list.
 
     Returns:
         None if the field is missing or null, or a list without values.
@@ -205,7 +205,7 @@ def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
 
 
 def field_text(document: Mapping[str, Any], field: str) -> str | None:
-    """The text in a field of a document, as `TextTemplate` joins it; None if it holds no text."""
+    """Return the text in a field of a document, as `TextTemplate` joins it; None if the field holds no text."""
     try:
         values = text_values(document, field)
     except TextFieldError:
@@ -240,7 +240,7 @@ def _indexed_text(text: str) -> str:
 
 
 def _absence(value: Any) -> str:
-    """Why a field has no value."""
+    """Describe why a field has no value."""
     return "is missing" if value is MISSING else "is null" if value is None else "is an array without values"
 
 
@@ -292,7 +292,7 @@ class TextTemplate:
         parts: list[TemplatePart] = []
         for literal, field, specification, conversion in parsed:
             if field == "" or specification or conversion:
-                raise UsageError(f"the text template {template!r} has something other than a name in braces", remedy)
+                raise UsageError(f"the text template {template!r} may have only field names in braces", remedy)
             name, bar, filter_name = (field or "").rpartition("|")
             if not bar:
                 parts.append(TemplatePart(literal, field))
@@ -304,16 +304,20 @@ class TextTemplate:
                 )
             parts.append(TemplatePart(literal, name, filter_name))
         if all(part.field is None for part in parts):
-            raise UsageError(f"the text template {template!r} names no field", remedy)
+            raise UsageError(f"the text template {template!r} has no field", remedy)
         return cls(template, tuple(parts))
 
     @classmethod
     def from_fields(cls, fields: Sequence[str]) -> TextTemplate:
-        """A template that joins the texts of fields with line feeds."""
+        """Create a template that joins the texts of fields with line feeds.
+
+        Raises:
+            UsageError: a field name is invalid.
+        """
         for field in fields:
             if not field or set(field) & set("{}!:"):
                 raise UsageError(
-                    f"{field!r} cannot be the name of a text field", "Name a field, or set `text_template`."
+                    f"{field!r} cannot be the name of a text field", "Use another field, or set `text_template`."
                 )
         return cls.parse("\n".join(f"{{{field}}}" for field in fields))
 
@@ -323,7 +327,7 @@ class TextTemplate:
         return tuple(dict.fromkeys(part.field for part in self.parts if part.field is not None))
 
     def stripping_html(self) -> TextTemplate:
-        """The template with HTML stripped from all fields."""
+        """Return the template with HTML stripped from all fields."""
         pieces: list[str] = []
         for literal, field, _ in self.parts:
             pieces.append(literal.replace("{", "{{").replace("}", "}}"))
@@ -332,7 +336,7 @@ class TextTemplate:
         return TextTemplate.parse("".join(pieces))
 
     def render(self, document: Mapping[str, Any]) -> str:
-        """The document's text.
+        """Return the document's text.
 
         The values of a list are joined with line feeds, in their order; blank ones are left out. If the template names
         several fields, a missing or null field counts as empty, and white space that it leaves at either end is
@@ -361,7 +365,7 @@ class TextTemplate:
         if not present:
             return None
         if not any(text and not text.isspace() for own in present for text in own):
-            # The literals of the template alone are not a text of the document.
+            # The text is empty: the literals of the template alone are not a text of the document.
             return ""
         if self.is_single_field and len(present[0]) == 1:
             return present[0][0]
@@ -417,7 +421,7 @@ class TextTemplate:
 
 
 def _part_values(document: Mapping[str, Any], part: TemplatePart) -> list[str] | None:
-    """The values of a part's field, see `text_values`, after its filter.
+    """Return the values of a part's field (see `text_values`), with the part's filter applied; None if it has none.
 
     Raises:
         TextFieldError: the field holds a value other than a string, or the filter cannot read it.
@@ -438,20 +442,20 @@ DEFAULT_TEXT_FIELD = "text"
 
 
 def parse_text_options(text_fields: Sequence[str], text_template: str | None) -> TextTemplate | None:
-    """The template that the settings define; None if neither is set.
+    """Parse the template that the settings define; None if neither is set.
 
     Raises:
-        UsageError: both are given, or one cannot be read.
+        UsageError: both settings are given, or one is invalid.
     """
     if text_template is not None:
         if text_fields:
-            raise UsageError("`text_fields` and `text_template` cannot be combined", "Give one of the two.")
+            raise UsageError("`text_fields` and `text_template` cannot be combined", "Use one of the two.")
         return TextTemplate.parse(text_template)
     return TextTemplate.from_fields(text_fields) if text_fields else None
 
 
 def format_text_options(vector_field: str, text_fields: Sequence[str], text_template: str | None) -> str | None:
-    """The settings as command-line options for this vector field, for messages; None if neither is set."""
+    """Format the settings as command-line options for this vector field, for messages; None if neither is set."""
     texts = [f"--text-field {shlex.quote(name)}" for name in text_fields]
     if text_template is not None:
         texts = [f"--text-template {shlex.quote(text_template)}"]
@@ -483,5 +487,5 @@ def check_name_conflicts(texts: Mapping[str, TextTemplate], documents_own: Itera
         if taken is not None:
             raise UsageError(
                 f"the vector field {field} needs the field {taken}, which is already in use",
-                "Give the vector field another name.",
+                "Use another name for the vector field.",
             )

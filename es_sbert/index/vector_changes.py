@@ -29,12 +29,12 @@ class StoredVector(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Json, target: EmbeddingTarget) -> StoredVector:
-        """The vector in the fields of a document that was read or sent with its vectors."""
+        """Read the state from the fields of a document that was read or sent with its vectors."""
         return cls(fields.get(target.field) is not None, raw_document_meta(fields, target.meta_field))
 
 
 def stored_vectors(hit: Json, targets: EmbeddingTargets) -> list[StoredVector]:
-    """The vectors of a document, from a hit of `named_vectors_query` with their metadata in `_source`."""
+    """Read the state of a document's vectors from a hit of `named_vectors_query` with their metadata in `_source`."""
     source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
     return [
         StoredVector(str(number) in names, raw_document_meta(source, target.meta_field))
@@ -43,16 +43,16 @@ def stored_vectors(hit: Json, targets: EmbeddingTargets) -> list[StoredVector]:
 
 
 class VectorChange(Enum):
-    """What happens to the vector of a document when the document is written."""
+    """The change of a document's vector when the document is written."""
 
-    EMBED = auto()  # it is made from the document's text
+    EMBED = auto()  # a vector is made from the document's text
     KEEP = auto()  # the text would get the same vector now
-    REMOVE = auto()  # it, or its metadata, is outdated, and no new one is made
-    NONE = auto()  # there is none, and none is made
+    REMOVE = auto()  # the vector, or its metadata, is outdated, and no new vector is made
+    NONE = auto()  # there is no vector, and none is made
 
 
 def vector_change(target: EmbeddingTarget, text: str | None, stored: StoredVector) -> VectorChange:
-    """The change of the vector when a document gets this text.
+    """Decide how the vector changes when a document gets this text.
 
     Args:
         text: Text of the document after the write; empty or None if there is nothing to embed.
@@ -65,7 +65,7 @@ def vector_change(target: EmbeddingTarget, text: str | None, stored: StoredVecto
 
 
 def is_outdated(target: EmbeddingTarget, text: str, stored: StoredVector) -> bool:
-    """Whether the index lacks the vector of a document's text, or holds one of a text that the document no longer has.
+    """Whether the index lacks the vector of a document's text, or holds a vector of an earlier text.
 
     Metadata without a vector is harmless.
     """

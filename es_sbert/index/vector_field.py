@@ -78,7 +78,7 @@ class FieldRequest:
         fingerprint, model_name, dimensions: The model.
         index_type: For a new field (default: hnsw; on an OpenSearch 3 index without `index.knn`: flat). For an existing
             field, it must be that of the field.
-        text: Template of the text that is embedded; None keeps the field's template.
+        text: Template of the text that is embedded; None to keep the field's template.
         passages: For a new field: split texts into chunks by these rules. For an existing field, they must be those of
             the field.
         text_options: The text as command-line options, for commands in messages.
@@ -88,8 +88,8 @@ class FieldRequest:
             fills according to the mapping are refused.
         new_index_type: For a new field without `index_type`: the type of the field of that name in another index, which
             is used if the index can have it.
-        element_type: For a new field: how the engine stores a number (default: float). For an existing field, it must
-            be that of the field.
+        element_type: For a new field: format in which the engine stores a number (default: float). For an existing
+            field, it must be that of the field.
     """
 
     name: str
@@ -106,12 +106,13 @@ class FieldRequest:
     element_type: str | None = None
 
     def like(self, other: VectorField) -> FieldRequest:
-        """The request for a field that is searched together with the field of that name in another index.
+        """Adapt the request to the field of that name in another index, so that both can be searched together.
 
-        Settings that are not chosen are copied from that field.
+        Settings that were not chosen are copied from the other field.
 
         Raises:
-            IndexMismatch: that field has another model, or one vector per document although passages are chosen.
+            IndexMismatch: the other field has a different model, or one vector per document although passages are
+                chosen.
         """
         check_field_model(other, self.fingerprint, self.model_name)
         if self.passages is not None and other.meta.passages is None:
@@ -126,7 +127,7 @@ class FieldRequest:
         return replace(self, text=text, passages=passages, new_index_type=meta.index_type, element_type=element_type)
 
     def new_meta(self, engine: Engine) -> VectorFieldMeta:
-        """The `_meta` entry of a new field.
+        """Build the `_meta` entry of a new field.
 
         Raises:
             UsageError: the engine or the dimensions rule out the index type, or the field name is invalid.
@@ -215,7 +216,7 @@ def ensure_vector_field(
 
 
 def similar_fields(states: Iterable[IndexState]) -> dict[str, VectorField]:
-    """The vector fields of several indices, by name. If several indices have a field, that of the first one is taken.
+    """Return the vector fields of several indices, by name. If several indices have a field, the first one counts.
 
     Raises:
         IndexMismatch: `_meta.es_sbert` of a mapping is damaged.
@@ -262,7 +263,7 @@ def _check_text_fields(state: IndexState, request: FieldRequest) -> None:
     """Refuse a text of fields that are only in the mapping.
 
     Raises:
-        IndexMismatch: the engine fills one of them from other fields, so documents do not have it.
+        IndexMismatch: the engine fills a field of the text from other fields, so documents do not have it.
     """
     if request.text is None or request.documents_checked:
         return
@@ -329,7 +330,7 @@ def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) 
     """Refuse a vector field whose metadata object has the name of another field.
 
     Raises:
-        IndexMismatch: there is such a field.
+        IndexMismatch: another field has that name.
     """
     meta_field = document_meta_field(vector_field)
     if "properties" not in state.mappings.get("properties", {}).get(meta_field, {"properties": {}}):
@@ -371,11 +372,11 @@ def _has_vectors(engine: Engine, field: VectorField) -> bool:
 
 
 def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorField:
-    """The vector field of an index, for searches.
+    """Read the vector field of an index, for searches.
 
     Raises:
-        IndexMissing: no such index.
-        IndexMismatch: there is no such field, or es-sbert does not fill it.
+        IndexMissing: the index does not exist.
+        IndexMismatch: the field does not exist, or es-sbert does not fill it.
     """
     return vector_field_from_state(engine, require_index(engine, index), vector_field)
 
@@ -425,7 +426,7 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
 
 
 def text_mismatch(name: str, field: VectorField, text: str, text_options: str | None) -> IndexMismatch:
-    """The error for a text other than the one that a field's vectors were made from.
+    """Return the error for a text other than the one that a field's vectors were made from.
 
     Args:
         name: The index or alias as the user gave it.
@@ -444,7 +445,7 @@ def text_mismatch(name: str, field: VectorField, text: str, text_options: str | 
 
 
 def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> VectorFieldMeta:
-    """The field's `_meta` entry, checked against the mapping and with the index type of the mapping."""
+    """Read the field's `_meta` entry and check it against the mapping; the index type is that of the mapping."""
     engine_type = engine.info.engine_type
     field = state.mappings["properties"][vector_field]
     dimensions = mapped_dimensions(engine_type, field)
@@ -516,7 +517,7 @@ def embed_command(state: IndexState, similar: Iterable[VectorField] = ()) -> str
 
 
 def require_index(engine: Engine, index: str) -> IndexState:
-    """An index, or the one index of an alias.
+    """Read an index, or the one index of an alias.
 
     Raises:
         IndexMissing: there is no such name.
@@ -530,7 +531,7 @@ def require_index(engine: Engine, index: str) -> IndexState:
 
 
 def index_not_found(index: str, engine: Engine) -> IndexMissing:
-    """The error for a name that no index or alias has, with the name that was probably meant."""
+    """Return the error for a name that no index or alias has, with the name that was probably meant."""
     meant = did_you_mean(index, engine)
     if is_index_expression(index):
         return IndexMissing(
@@ -563,7 +564,7 @@ def save_min_cosine(engine: Engine, field: VectorField, min_cosine: float) -> No
     """Store a minimum cosine in `_meta`, for semantic queries through the gateway.
 
     Args:
-        field: The field that it was measured for.
+        field: The field for which it was measured.
 
     Raises:
         IndexMissing: the index was deleted in the meantime.

@@ -1,4 +1,4 @@
-"""Bulk updates that are conditional on the version that was read, retried until the engine has answered each."""
+"""Send bulk updates on the condition that the version has not changed, and retry each until the engine answers it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_deleted(result: BulkItemResult) -> bool:
     """Whether an update found no document.
 
     Raises:
-        IndexMismatch: the whole index is gone.
+        IndexMismatch: the whole index was deleted.
     """
     if result.reason.startswith("index_not_found_exception"):
         raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
@@ -37,7 +37,7 @@ class VersionedUpdates:
 
     Args:
         state: The index as it was read; an index that has replaced it is not updated.
-        policy: How long transient failures are retried.
+        policy: Backoff and time limit for transient failures.
         on_wait: Called with the reason of each retry.
         stop_retrying: Once set, failures are not retried; None if only Ctrl-C ends the retries.
     """

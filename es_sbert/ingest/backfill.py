@@ -28,7 +28,7 @@ from es_sbert.ingest.written_versions import hit_version
 from es_sbert.io.text_formats import dump_object
 
 SCAN_PAGE = 500
-# How often documents that other writers keep changing are read and embedded again.
+# Maximum number of times that a document which other writers keep changing is read and embedded again.
 CONFLICT_ROUNDS = 3
 
 
@@ -91,7 +91,7 @@ def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> Window
 
 
 def scan_query(targets: EmbeddingTargets, *, only_lacking: bool = False, only_ids: Sequence[str] | None = None) -> Json:
-    """A query for all documents. Its named queries tell which targets of a hit have a vector, by number.
+    """Build a query for all documents. Its named queries tell which targets of a hit have a vector, by number.
 
     Args:
         only_lacking: Match only documents that lack a vector in at least one target.
@@ -112,7 +112,7 @@ _SEARCHABLE_TEXT_TYPES = frozenset({"text", "match_only_text"})
 
 
 def lacking_text_query(targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> Json:
-    """A query for documents that lack a vector, leaving out documents that certainly have no text.
+    """Build a query for documents that lack a vector, without those that certainly have no text.
 
     Args:
         mappings: The mapping of the index.
@@ -161,10 +161,10 @@ class IndexReader:
         self._origin = Origin(f"index {self._index}")
 
     def documents(self) -> Iterator[Document]:
-        """The documents, as `scan_index` reads them. If it fails, the documents read so far are still loaded."""
+        """Yield the documents, as `scan_index` reads them. If reading fails, the documents so far are still loaded."""
         for page in self._pages():
             if page.is_rewritten:
-                # Most of them were read and written by this load.
+                # Most documents of such a page were read and written by this load.
                 yield from self.stale_in(page.hits)
                 continue
             for hit in page.hits:
@@ -192,7 +192,7 @@ class IndexReader:
         return scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
 
     def find_stale(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
-        """The keys of the documents that a load would embed now; no outcome is recorded.
+        """Return the keys of the documents that a load would embed now; no outcome is recorded.
 
         Raises:
             IndexMismatch: the alias was moved to another index.
@@ -226,7 +226,7 @@ class IndexReader:
                     if hit is None:
                         self._outcomes.add(DocumentOutcome.DELETED)
                     elif self._was_written_by(conflicts[key], hit):
-                        # A request whose answer was lost; the conflict has counted it as not embedded.
+                        # The response to this update was lost; the conflict has counted it as not embedded.
                         self._outcomes.ledger.add_embedded(1)
                         self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].chunks)])
                         self._outcomes.record_in_index([(key, hit_version(hit))], writes=1)
@@ -238,7 +238,7 @@ class IndexReader:
         self._outcomes.add(DocumentOutcome.LEFT, left)
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:
-        """Whether this action wrote the version that it conflicts with: its answer was lost, and it was sent again."""
+        """Whether this action wrote the version it conflicts with: its response was lost, so it was sent again."""
         embedded_at = {field.field: field.meta.embedded_at for field in action.fields}
         stored = stored_vectors(hit, self._targets)
         return bool(embedded_at) and all(
@@ -249,12 +249,12 @@ class IndexReader:
         )
 
     def stale_document(self, hit: Json) -> Document | None:
-        """The document of a hit if it lacks a current vector and can be embedded; it is not counted."""
+        """Return the document of a hit if it lacks a current vector and can be embedded; it is not counted."""
         result = self._examine(hit)
         return result if isinstance(result, Document) else None
 
     def stale_in(self, hits: Iterable[Json]) -> Iterator[Document]:
-        """The documents of a page that lack a current vector; only these are counted as read.
+        """Yield the documents of a page that lack a current vector; only these are counted as read.
 
         The page of a watcher also holds the watcher's own writes, which are current.
         """
@@ -269,7 +269,7 @@ class IndexReader:
         return self._stale(hit)
 
     def _stale(self, hit: Json) -> Iterator[Document]:
-        """The document of a hit if it lacks a current vector; the outcome of any other is recorded."""
+        """Yield the document of a hit if it lacks a current vector; record the outcome of any other."""
         result = self._examine(hit)
         if isinstance(result, Document):
             yield result
@@ -282,11 +282,11 @@ class IndexReader:
             self._outcomes.add(result)
 
     def _examine(self, hit: Json) -> Document | TextFieldError | DocumentOutcome:
-        """The document to embed, the reason why it cannot be embedded, or its outcome if nothing has to be done.
+        """Return the document to embed, the reason why it cannot be embedded, or its outcome if there is nothing to do.
 
         Raises:
-            IndexMismatch: the hit is of another index, because the alias was moved: its vector would be written to the
-                document of that id in the index that the load started with.
+            IndexMismatch: the alias was moved, so the hit is of a different index: its vector would be written to the
+                document with the same id in the index that the load started with.
         """
         if hit["_index"] != self._context.index.concrete:
             raise self._context.index_replaced_error()
@@ -303,6 +303,6 @@ class IndexReader:
         return DocumentOutcome.UNCHANGED if any(texts) else DocumentOutcome.EMPTY
 
     def _read_fields(self, hit: Json) -> bytes:
-        """The part of the document that was read."""
+        """Serialize the part of the document that was read."""
         source: Json = hit.get("_source") or {}
         return dump_object({key: value for key, value in source.items() if key not in self._meta_fields})

@@ -1,4 +1,4 @@
-"""The bulk actions of a load: how a document and its vectors are written as lines of a bulk request."""
+"""The bulk actions of a load: the lines of a bulk request that write a document and its vectors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DocumentAction(NamedTuple):
 
 
 def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: Sequence[str] = ()) -> bytes:
-    """The lines that write a document with its vectors.
+    """Build the lines that write a document with its vectors.
 
     A document from a source is indexed as a whole: its bytes, with the vectors and their metadata appended. For a
     document read from the index, only the vectors are updated, and only if it was not written in the meantime.
@@ -54,10 +54,10 @@ def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: 
 
 
 def split_in_half(actions: list[DocumentAction]) -> tuple[list[DocumentAction], list[DocumentAction]]:
-    """Two groups of about the same number of bytes, neither of them empty.
+    """Split actions into two groups of about the same number of bytes, neither of them empty.
 
     Args:
-        actions: At least two.
+        actions: At least two actions.
     """
     total = sum(len(action.body) for action in actions)
     size = 0

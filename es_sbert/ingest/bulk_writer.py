@@ -44,8 +44,8 @@ def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> 
     """The reason why a document that the engine acknowledged is not where it was sent to; None if it is.
 
     Args:
-        result: The engine's answer for the document.
-        index: The index that it was sent to.
+        result: The engine's result for the document.
+        index: The index that the document was sent to.
     """
     if document.version is not None:  # ingest pipelines do not see partial updates
         return None
@@ -64,12 +64,12 @@ class _Attempt:
 
     Attributes:
         retryable: Actions to send again, in the order of the request.
-        reason: Why, as one line.
+        reason: Reason for the retry, as one line.
         halves: Groups to send instead, because the request was rejected as a whole.
         overloaded: Whether the engine is overloaded.
-        answered: Whether the engine answered the request as such.
+        answered: Whether the engine returned a result for every action.
         server_errors: Whether all retryable actions failed with HTTP 500.
-        disconnected: Whether the connection broke before an answer arrived.
+        disconnected: Whether the connection broke before a response arrived.
     """
 
     retryable: list[DocumentAction] = field(default_factory=list)
@@ -113,7 +113,7 @@ class BulkWriter:
             groups.extend(reversed(self._send_group(groups.pop(), backoff)))
 
     def take_conflicts(self) -> dict[DocumentKey, DocumentAction]:
-        """Updates of documents that other writers changed after they were read, each returned once.
+        """Return the updates of documents that other writers changed after they were read; each is returned once.
 
         Nothing may be sent at the same time.
         """
@@ -121,7 +121,7 @@ class BulkWriter:
         return conflicts
 
     def _send_group(self, group: list[DocumentAction], backoff: Backoff) -> Sequence[list[DocumentAction]]:
-        """Send one request; the groups that are to be sent next, in order."""
+        """Send one request; return the groups to send next, in order."""
         throttle = self._context.throttle
         if self._leave_if_stopped(group):
             return ()
@@ -147,14 +147,14 @@ class BulkWriter:
         return attempt.halves
 
     def _leave_if_stopped(self, group: Sequence[DocumentAction]) -> bool:
-        """Whether nothing is sent any more; the group is then left for the next run."""
+        """Leave the group for the next run if nothing is sent any more; return whether it was left."""
         if not (self._control.engine_lost or self._given_up.is_set()):
             return False
         self._outcomes.add(DocumentOutcome.LEFT, len(group))
         return True
 
     def _wait(self, attempt: _Attempt, backoff: Backoff) -> Sequence[list[DocumentAction]]:
-        """Wait before a retry; the groups to send then, none if the retries have ended."""
+        """Wait before a retry; return the groups to send then, none if the retries have ended."""
         actions, seconds = attempt.retryable, self._context.retry_policy.budget
         self._control.engine_wait.begin(attempt.reason)
         moved = self._context.moved_alias_reason() if attempt.reason.startswith(_BLOCKED_REASON) else None
@@ -176,7 +176,7 @@ class BulkWriter:
         else:
             self._control.stop_sending(f"{attempt.reason} (retried for {seconds:g} s)")
         if attempt.disconnected and len(actions) > 1:
-            # The body may be the cause: a proxy limits its size, or it keeps the server too busy to answer.
+            # Split, because the body may be the cause: a proxy limits its size, or it keeps the server too busy.
             return split_in_half(actions)
         return (actions,)
 
@@ -184,7 +184,7 @@ class BulkWriter:
         """Send one request and record the outcome of every document that needs no retry.
 
         Args:
-            seconds: How long the engine itself may wait for a shard.
+            seconds: Maximum time for which the engine itself may wait for a shard.
         """
         body = b"".join(action.body for action in group)
         try:

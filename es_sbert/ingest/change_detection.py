@@ -34,8 +34,8 @@ class EmbeddingTask(NamedTuple):
 
     Attributes:
         document: The document.
-        to_embed: Targets, by number, that get one; at least one of them.
-        reused_fields: Vector fields that it keeps, if it is written as a whole.
+        to_embed: Numbers of the targets that get a new vector; at least one.
+        reused_fields: Vector fields that the document keeps, if it is written as a whole.
     """
 
     document: Document
@@ -65,7 +65,7 @@ class Decision(Enum):
     """The action of a load for a document."""
 
     WRITE = auto()  # it is new, or has changed
-    CLEAR = auto()  # its text is gone: it replaces the one in the index, without vectors
+    CLEAR = auto()  # its text is gone: it replaces the document in the index, without vectors
     UNCHANGED = auto()
     SUPERSEDED = auto()  # the index holds a newer version
     EMPTY = auto()  # no text, and no vector in the index
@@ -80,9 +80,9 @@ class ChangeDecision(NamedTuple):
 
     Attributes:
         decision: Action of the load for it.
-        to_embed: Targets, by number, that get a new vector.
-        reused: Targets whose vector is current.
-        discarded: Targets that this load does not fill and whose vector is of an outdated text.
+        to_embed: Numbers of the targets that get a new vector.
+        reused: Numbers of the targets whose vector is current.
+        discarded: Numbers of the targets that this load does not fill and whose vector is of an outdated text.
     """
 
     decision: Decision
@@ -98,7 +98,7 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
     text. Other fields that were changed in the index are left alone until the source changes.
 
     Args:
-        stored: One per target.
+        stored: The stored vector of each target.
     """
     to_embed: list[int] = []
     reused: list[int] = []
@@ -135,7 +135,7 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
     return _EMPTY
 
 
-# Most documents of most loads are unchanged.
+# Created once, because most documents of most loads are unchanged.
 _UNCHANGED = ChangeDecision(Decision.UNCHANGED)
 _EMPTY = ChangeDecision(Decision.EMPTY)
 
@@ -148,7 +148,7 @@ def is_superseded(document: Document, meta: Mapping[str, Any] | None) -> bool:
     return isinstance(embedded_at, str) and embedded_at > document.written
 
 
-# Documents per lookup. The answer holds their texts and the metadata of their vectors.
+# Documents per lookup. The response holds their texts and the metadata of their vectors.
 _LOOKUP = 2000
 _LOOKUP_BYTES = 4 << 20
 _HIT_FIELDS = ("_source", "matched_queries", "_seq_no", "_primary_term")
@@ -171,7 +171,7 @@ class ChangeDetection:
         self._targets = context.targets
         self._outcomes = context.outcomes
         self._empty_index = empty_index
-        # Vectors of the index may differ from what was sent: all are made again.
+        # If vectors of the index may differ from what was sent, all documents are embedded again.
         self._untrusted = context.checkpoint is not None and context.checkpoint.is_untrusted()
         # Texts that can be compared with those of the index.
         self._comparable = tuple(
@@ -209,9 +209,9 @@ class ChangeDetection:
         return plan
 
     def _look_up(self, documents: list[Document]) -> dict[DocumentKey, Json]:
-        """The documents that the index holds."""
+        """Look up the versions of the documents that the index holds."""
         if self._context.plan.settings.retry is not None:
-            # A newer version of a dead letter wins, also one that was written a moment ago.
+            # Refreshed, because newer versions win over dead letters, even versions written a moment ago.
             self._context.control.check()
             self._context.retrying(self._engine.refresh, self._index)
         # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
@@ -244,7 +244,7 @@ class ChangeDetection:
         return stored
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[DocumentKey, Json]:
-        """Id and routing → vector fields of the documents that keep one, and their metadata."""
+        """Look up id and routing → vector fields, with their metadata, of the documents that keep a vector."""
         reused = {document.key: decision.reused for document, decision in writes if decision.reused}
         targets = [
             self._targets[number] for number in sorted({number for numbers in reused.values() for number in numbers})
@@ -258,7 +258,7 @@ class ChangeDetection:
         return vectors
 
     def _add_write(self, document: Document, decision: ChangeDecision, source: Json, plan: WindowPlan) -> None:
-        """Add a document that is to be written, with the vectors that it keeps.
+        """Plan the write of a document with the vectors that it keeps.
 
         Args:
             source: The current vectors in the index, with their metadata.

@@ -59,7 +59,7 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
         EngineError: the engine failed.
     """
     if plan.settings.only_lacking:
-        yield None  # a migration: what is wrong with the index must not stop it
+        yield None  # a migration must not stop because of problems that the old index already has
     elif not plan.sources:
         _check_with_retries(plan, control, lambda: _check_index(engine, plan))
         yield None
@@ -75,7 +75,7 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
 
 
 def _check_with_retries(plan: LoadPlan, control: LoadControl, check: Callable[[], None]) -> None:
-    """Run a check; transient failures of the engine are retried."""
+    """Run a check, and retry transient failures of the engine."""
     policy = RetryPolicy(plan.settings.retry_seconds)
     with_retries(check, policy, control.stop_reading, lambda error: control.engine_wait.begin(error.message))
     control.engine_wait.end()
@@ -85,8 +85,8 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
     """Check the first records of a source.
 
     Raises:
-        SourceError: they hold no document that can be loaded, or lack a field of the text.
-        VectorIndexError: the mapping is strict and refuses them.
+        SourceError: the records hold no document that can be loaded, or lack a field of the text.
+        VectorIndexError: the mapping is strict and refuses the documents.
         EngineError: the engine failed.
     """
     if not first.records:
@@ -175,14 +175,14 @@ def _raise_unknown_fields(
 
 
 def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: PlannedField) -> bool:
-    """Whether the index holds vectors of this text already: a later load may then lack some of its fields."""
+    """Whether the index already holds vectors of this text: a later load may then lack some fields of it."""
     if state is None or field.stored is None or field.stored.text != field.template.template:
         return False
     return engine.count(state.name, has_vector_query(field.field, field.stored)) > 0
 
 
 def _further_documents(plan: LoadPlan) -> Iterator[dict[str, Any]]:
-    """The first documents of the other files, if these can be read twice."""
+    """Yield the first documents of the other files, if these can be read twice."""
     again = [source for source in plan.sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
     for source in again[:_FURTHER_FILES]:
         with closing(RecordStream([source], replace(plan.reading, retry_seconds=0), LoadControl())) as stream:
@@ -244,7 +244,7 @@ def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
 
 
 def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Some documents of the index, as a search by its name sees them.
+    """Search for some documents of the index by the name that the load uses.
 
     Args:
         includes: Fields to return; none for all but the vectors.

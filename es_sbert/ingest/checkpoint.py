@@ -32,7 +32,7 @@ from es_sbert.ingest.sources.document_source import DocumentSource
 
 
 class SeenStatus(Enum):
-    """What a load knows about a document that it reads."""
+    """Status of a document that a load reads, compared with the records that it has seen."""
 
     NEW = auto()  # not seen in this run; documents of an earlier run are looked up in the index again
     ACKNOWLEDGED = auto()  # acknowledged in this run, and read again because the worker that read it first was lost
@@ -44,10 +44,10 @@ class SeenRecord(NamedTuple):
     """A document that was read from a source.
 
     Attributes:
-        id: Its id.
+        id: Id of the document.
         content: Hash of the whole document, in hex digits.
-        origin: Its place in the source.
-        routing: Its custom routing.
+        origin: Place of the document in the source.
+        routing: Custom routing of the document.
     """
 
     id: str
@@ -75,12 +75,12 @@ def _padded(keys: Sequence[bytes]) -> list[bytes | None]:
 
 @dataclass(frozen=True)
 class LoadIdentity:
-    """The settings that must be the same for a load to resume another one.
+    """The settings that must not change between a load and the load that resumes it.
 
     Attributes:
-        index_uuid: Distinguishes the index from another one of the same name.
-        fingerprint: The model.
-        fields: Vector fields that it fills: name, template of the embedded text, chunk rules.
+        index_uuid: Distinguishes the index from a different one of the same name.
+        fingerprint: Fingerprint of the model.
+        fields: Vector fields that the load fills: name, template of the embedded text, chunk rules.
         id_field: Field of the id; None for hashes of the content.
         file_options: The options by which files are read: format, delimiter, encoding, sheet, types, decimal mark.
         routing_field: Field of the routing; None for none.
@@ -101,9 +101,9 @@ _RESTARTED = "the load starts from the beginning"
 
 
 def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Path:
-    """`<source>.<index>.load-state` next to the first file in a writable folder.
+    """Return `<source>.<index>.load-state` next to the first source file whose folder is writable.
 
-    A load without such a file (standard input, an address, a query) keeps it in the working folder.
+    If there is none (standard input, a URL, a query), the path is `<index>.load-state` in the working folder.
     """
     for source in sources:
         if source.path is not None:
@@ -116,14 +116,15 @@ def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Pa
 class LoadCheckpoint:
     """The open state file of a load. Thread-safe.
 
-    It keeps what a later process needs to resume: the identity of the load, its start time and the dead letters already
-    written. The records seen and acknowledged so far are in a scratch table, which is discarded when the process ends.
+    The file keeps what a later process needs to resume: the identity of the load, its start time and the dead letters
+    already written. The records seen and acknowledged so far are in a scratch table, which is discarded when the
+    process ends.
 
     The file is locked against other processes while it is open. All methods raise OutputError if it cannot be read or
     written.
 
     Attributes:
-        path: The file that holds it.
+        path: The file.
         run: Time when the load was first started; identifies its dead letters.
         resumed: Whether the load resumes that of an earlier process.
         note: A note for the user about an earlier file that cannot be resumed; None if there is none.
@@ -133,8 +134,8 @@ class LoadCheckpoint:
         """Open the checkpoint of a load, or start one.
 
         Args:
-            rereads: Whether a part of a source may be read twice, because the worker that read it was lost: a record
-                from the same place is then not a duplicate.
+            rereads: Whether a part of a source may be read again, because the worker that read it first was lost: a
+                record from the same place is then not a duplicate.
 
         Raises:
             UsageError: another process is loading with this state.
@@ -165,7 +166,7 @@ class LoadCheckpoint:
                 raise
 
     def _opened(self, identity: LoadIdentity) -> tuple[sqlite3.Connection, str | None]:
-        """The database in a transaction, and the start of the load that is resumed; None for a new load."""
+        """Open the database in a transaction; also return the start of the load that is resumed, None for a new one."""
         try:
             db = _connect(self.path)
             row = _load_row(db)
@@ -184,8 +185,8 @@ class LoadCheckpoint:
             return db, row[2]
         if row is not None:
             self.note = (
-                f"The state file {self.path} belongs to another index, model, text or id field, or to files that were "
-                f"read differently (`format`, `delimiter`, `encoding`, `sheet`, `types`, `decimal`): {_RESTARTED}"
+                f"The state file {self.path} belongs to a different index, model, text or id field, or to files that "
+                f"were read differently (`format`, `delimiter`, `encoding`, `sheet`, `types`, `decimal`): {_RESTARTED}"
             )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
@@ -195,7 +196,7 @@ class LoadCheckpoint:
         return db, None
 
     def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
-        """Record documents in the order of the source: the status of each, and where its id was read first."""
+        """Record documents in the order of the source; return the status of each, and where its id was read first."""
         with self._explained():
             first_number = self._records_seen
             self._records_seen += len(records)
@@ -209,7 +210,7 @@ class LoadCheckpoint:
                 )
                 for number, record in enumerate(records, first_number)
             ]
-            # In key order, so that neighbors in the table are inserted together; of one key, the first record wins.
+            # Sorted by key, so that neighbors in the table are inserted together; of one key, the first record wins.
             rows.sort()
             statuses = [(SeenStatus.NEW, record.origin) for record in records]
             for batch in batched(rows, _ROWS):
@@ -224,17 +225,17 @@ class LoadCheckpoint:
             return statuses
 
     def _seen_before(self, row: _Row, content: tuple[bytes, bytes | None], origin: Origin) -> tuple[SeenStatus, Origin]:
-        """The status of a record whose id is known; its content and its routing are compared."""
+        """Determine the status of a record whose id is known, by comparing its content and its routing."""
         _, _, known_content, source, line, known_routing, acknowledged = row
         first_content = known_content, known_routing
         first = Origin(self._source_names[source], line)
         if self._rereads and first_content == content and (first == origin or not acknowledged):
-            # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
+            # The worker that read the record first may be lost and never have sent it; indexing it twice is harmless.
             return (SeenStatus.ACKNOWLEDGED if acknowledged else SeenStatus.NEW), origin
         return (SeenStatus.REPEATED if first_content == content else SeenStatus.CONTRADICTED), first
 
     def _place(self, origin: Origin) -> tuple[int, int]:
-        """Number of the source in the table, and line."""
+        """Return the place of a record as the table stores it: the number of its source, and its line."""
         if origin.source not in self._source_numbers:
             self._source_numbers[origin.source] = len(self._source_names)
             self._source_names.append(origin.source)
@@ -248,25 +249,25 @@ class LoadCheckpoint:
         return found
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
-        """The engine has acknowledged these documents."""
+        """Record that the engine has acknowledged these documents."""
         with self._explained():
             for keys in batched(sorted(map(id_digest, document_ids)), _ROWS):
                 self._seen.execute(_ACKNOWLEDGE, _padded(keys))
 
     def seen_keys(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
-        """The keys (id and routing) of documents that this load has read."""
+        """Return those of the keys (id and routing) whose documents this load has read."""
         with self._explained():
             seen = self._find([id_digest(document_id) for document_id, _ in keys])
             return {key for key in keys if _has_key(seen.get(id_digest(key[0])), key)}
 
     def count_acknowledged(self) -> int:
-        """How many documents that this load has read are acknowledged."""
+        """Number of acknowledged documents among those that this load has read."""
         with self._explained():
             [(count,)] = self._seen.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
             return int(count)
 
     def acknowledged_keys(self, documents: Sequence[tuple[DocumentKey, str | None]]) -> set[DocumentKey]:
-        """The keys of documents that this load has read with this content and that are acknowledged.
+        """Return the keys of those documents that this load has read with this content and that are acknowledged.
 
         Args:
             documents: Key (id and routing) and content hash of each, as in a `SeenRecord`; None matches any content.
@@ -284,9 +285,9 @@ class LoadCheckpoint:
             }
 
     def mark_untrusted(self) -> None:
-        """The engine has altered documents of this load: vectors of the index may differ from what was sent."""
+        """Record that the engine has altered documents of this load: stored vectors may differ from what was sent."""
         with self._explained():
-            # Stored in the file, for the process that resumes this load.
+            # The mark is stored in the file, for the process that resumes this load.
             self._db.execute("PRAGMA user_version = 1")
             self._commit()
             self._seen.execute("UPDATE records SET acknowledged = 0")
@@ -316,17 +317,17 @@ class LoadCheckpoint:
                 self._db.close()
 
     def finish(self) -> None:
-        """The load is complete: remove the file."""
+        """Remove the file, because the load is complete."""
         with self._explained():
             self._finished = True
             self._close_seen_table()
             if os.name == "nt":
-                # Windows cannot remove an open file. If another load has opened it by now, it is kept.
+                # Windows cannot remove an open file. If another load has opened the file by now, it is kept.
                 self._db.close()
                 with suppress(PermissionError):
                     self._remove()
             else:
-                self._remove()  # while it is locked: afterwards another load may use it
+                self._remove()  # before the lock is released: afterwards, another load may use the file
                 self._db.close()
 
     def _close_seen_table(self) -> None:
@@ -343,17 +344,17 @@ class LoadCheckpoint:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Hold the lock, and convert errors of SQLite."""
+        """Hold the lock while the block runs, and convert errors of SQLite."""
         with self._lock:
             try:
                 yield
             except (sqlite3.Error, OSError) as error:
                 if isinstance(error, sqlite3.Error) and "locked" in str(error):
-                    remedy = "Wait until it ends, or use another file with `state`."
+                    remedy = "Wait until it ends, or set `state` to a different file."
                     raise UsageError(f"another load is running with the state file {self.path}", remedy) from error
                 raise OutputError(
                     f"the state file {self.path} cannot be written: {error}",
-                    "Free space or name another file with `state`, then run the same command again: it resumes "
+                    "Free space or set `state` to a different file, then run the same command again: it resumes "
                     "the load.",
                 ) from error
 
@@ -363,28 +364,28 @@ def _routing_digest(routing: str | None) -> bytes | None:
 
 
 def _has_key(row: _Row | None, key: DocumentKey) -> bool:
-    """Whether a row, found by the id of a key, is of the document with its routing too."""
+    """Whether a row that was found by the id of a key also has the routing of the key."""
     return row is not None and row[5] == _routing_digest(key[1])
 
 
 def _create_seen_table(path: Path) -> sqlite3.Connection:
-    """The scratch table of the records that were read; an existing file is overwritten."""
+    """Create the scratch table of the records that were read; an existing file is overwritten."""
     path.unlink(missing_ok=True)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
-    # The size is in KiB: the cache of the operating system holds the rest of the file.
+    # A negative cache_size is in KiB: 8 MiB. The operating system's page cache holds the rest of the file.
     for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = OFF", "synchronous = OFF", "cache_size = -8192"):
         db.execute(f"PRAGMA {pragma}")
     db.execute(
         "CREATE TABLE records (id BLOB PRIMARY KEY, number INTEGER, content BLOB, source INTEGER, line INTEGER, "
         "routing BLOB, acknowledged INTEGER) WITHOUT ROWID"
     )
-    # A single transaction: without a journal it costs nothing to keep it open.
+    # A single transaction is kept open: without a journal, it costs nothing.
     db.execute("BEGIN")
     return db
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """The file, checked, locked for this process and in a transaction."""
+    """Open the file, check it, lock it for this process, and begin a transaction."""
     while True:
         path.touch()
         before = _file_id(path)
@@ -397,7 +398,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
-    """Identifies a file, also if another one replaces it at its path; None if there is none."""
+    """Return the identity of the file at a path, which changes if the file is replaced; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -408,7 +409,7 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 def _open_locked(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
-        # A write-ahead log: a commit is one write, and a crash keeps the commits before it.
+        # A write-ahead log is used: a commit is one write, and a crash keeps the commits before it.
         for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
             db.execute(f"PRAGMA {pragma}")
         db.execute("BEGIN IMMEDIATE")
@@ -422,7 +423,7 @@ def _open_locked(path: Path) -> sqlite3.Connection:
 
 
 def _load_row(db: sqlite3.Connection) -> tuple[int, bytes, str] | None:
-    """(format, identity, run) of the load of this file; None if it has none, or is of another version."""
+    """Read (format, identity, run) of the load; None if the file has no load, or a different version of the table."""
     columns = [row[1] for row in db.execute("PRAGMA table_info(load)")]
     if columns != ["format", "identity", "run"]:
         return None

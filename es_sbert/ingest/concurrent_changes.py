@@ -1,9 +1,9 @@
-"""Find what other programs, or a failure of the engine, have changed in the index while a load wrote to it.
+"""Find changes to the index by other programs, or by a failure of the engine, while a load wrote to it.
 
-A shard that keeps its primary loses nothing that it has acknowledged. What is missing then was deleted by another
-program. If a shard got another primary, its primary term has grown, and the versions tell most of it: a document in an
-earlier version than the load wrote is a lost write, one in a later version was written by another program since. A
-document that is gone may be either, and counts as lost.
+A shard that keeps its primary loses no acknowledged write: a document that is missing then was deleted by another
+program. If a shard got a new primary, its primary term has grown, and the versions tell most of the rest: a document
+with an earlier version than the load wrote has lost a write, one with a later version was written by another program
+afterwards. A document that is gone may have been lost or deleted, and counts as lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from es_sbert.ingest.written_versions import (
     pack_versions,
 )
 
-# Ids and versions only.
+# Documents per page of the scan, which reads only ids and versions.
 _PAGE = 5000
 
 
@@ -55,8 +55,8 @@ class WriteState(NamedTuple):
     Attributes:
         terms: Shard → its primary term; None if the user may not read it.
         seq_nos: Shard → the highest sequence number; -1 for none.
-        is_complete: Whether `seq_nos` include deletions: without the privilege `monitor` on the index, they are those
-            of the documents that exist.
+        is_complete: Whether `seq_nos` include deletions. Without the privilege `monitor` on the index, they include
+            only documents that exist.
     """
 
     terms: Mapping[int, int] | None
@@ -65,7 +65,7 @@ class WriteState(NamedTuple):
 
 
 def read_write_state(context: LoadContext) -> WriteState:
-    """The state of the load's index now, for `count_concurrent_changes`.
+    """Read the current write state of the load's index, for `count_concurrent_changes`.
 
     Raises:
         EngineError: the engine failed.
@@ -95,8 +95,7 @@ def count_concurrent_changes(
         start: The write state of the index at that time.
 
     Returns:
-        The number of documents whose last write by this load is lost, or may be lost; and the changes of other
-        programs.
+        Number of documents whose last write by this load is lost or may be lost, and the changes of other programs.
 
     Raises:
         EngineError: the engine failed.
@@ -105,7 +104,7 @@ def count_concurrent_changes(
     primaries = Primaries(start.terms, now.terms, may_have_failed=context.outcomes.ledger.retries > 0)
     is_complete = start.is_complete and now.is_complete
     others = sum(now.seq_nos.values()) - sum(start.seq_nos.values()) - versions.writes
-    # Without deletions, the number of writes is not exact; the counts then find those of documents of this load.
+    # Without deletions, the number of writes is not exact; then the counts below reveal deleted documents of this load.
     untouched = others == 0 if is_complete else others <= 0
     if primaries.are_unchanged and untouched and not _are_too_few(context, began):
         return 0, ConcurrentChanges()
@@ -118,7 +117,7 @@ def count_concurrent_changes(
         else:
             deleted += count
     if is_complete and primaries.are_unchanged and deleted > others:
-        # More documents are gone than there were writes that could have deleted them.
+        # More documents are gone than other programs can have deleted with their writes: the rest is lost.
         lost += deleted - max(0, others)
         deleted = max(0, others)
     return lost, ConcurrentChanges(
@@ -130,8 +129,8 @@ class Primaries:
     """The primaries of the shards at the start of a load and now.
 
     Args:
-        start, now: Shard → its primary term; None if it is not known.
-        may_have_failed: Whether there were signs, such as retried requests, that a shard got another primary.
+        start, now: Shard → its primary term; None if the terms are unknown.
+        may_have_failed: Whether there were signs, such as retried requests, that a shard got a new primary.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class Primaries:
             self.are_unchanged = start == now
 
     def may_have_lost(self, term: int) -> bool:
-        """Whether a shard may have lost a write of this term that it had acknowledged."""
+        """Whether a shard may have lost an acknowledged write of this term."""
         if self.are_unchanged:
             return False
         if self._start is None or self._now is None:
@@ -200,7 +199,7 @@ def _find_stale_documents(
                 break
             matches = _matches(page, comparison)
             for key in matches:
-                stale.pop(key, None)  # it may have been read in an earlier version
+                stale.pop(key, None)  # an earlier version of the document may have been read before
             if context.plan.sources:
                 changed = [key for key, match in matches.items() if match in (VersionMatch.EARLIER, VersionMatch.LATER)]
                 stale_keys = _find_differing(context, changed, began)
@@ -226,7 +225,7 @@ def _matches(page: ScanPage, comparison: VersionComparison) -> dict[DocumentKey,
 
 @contextmanager
 def _snapshots(context: LoadContext) -> Iterator[tuple[ShardSnapshot, ...]]:
-    """Points in time with every write until now: of the primaries, since another copy may have missed one."""
+    """Open points in time with every write until now: on the primaries, since a replica may have missed one."""
     engine, name = context.engine, context.index.concrete
     changes = ShardChanges(engine, name, without_retries)
 
@@ -246,7 +245,7 @@ def _snapshots(context: LoadContext) -> Iterator[tuple[ShardSnapshot, ...]]:
 
 
 def _find_differing(context: LoadContext, keys: Sequence[DocumentKey], began: str) -> set[DocumentKey]:
-    """The keys of documents that differ between the index and the source."""
+    """Find the keys of documents that differ between the index and the source."""
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     targets = targets_to_fill(context.targets)
     names = [name for target in targets for name in (*target.template.fields, target.meta_field)]
@@ -262,9 +261,9 @@ def _find_differing(context: LoadContext, keys: Sequence[DocumentKey], began: st
 
 
 def _consistent_document(hit: Json, targets: EmbeddingTargets, began: str) -> tuple[DocumentKey, str | None] | None:
-    """Key and content hash of a document; None if it lacks a vector, or has one of another text.
+    """Return key and content hash of a document; None if it lacks a vector, or has the vector of a different text.
 
-    The hash is None if it does not matter: the document has no text, or was embedded since the load started.
+    The hash is None if it is not needed: the document has no text, or was embedded after the load started.
     """
     source: Json = hit.get("_source") or {}
     try:

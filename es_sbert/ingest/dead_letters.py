@@ -53,12 +53,12 @@ def check_dead_letters_writable(path: Path) -> None:
     """
     target = path if path.exists() else path.parent
     if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
-        remedy = "Give `dead_letters` a file in an existing folder that this user may write to."
+        remedy = "Set `dead_letters` to a file in an existing folder that this user may write to."
         raise OutputError(f"the dead-letter file {path} could not be written", remedy)
 
 
 def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
-    """Keys of the dead letters that a load has written; none if there is no file.
+    """Yield the keys of the dead letters that a load has written; none if there is no file.
 
     Truncated lines, and lines that are not dead letters, are skipped.
     """
@@ -74,7 +74,7 @@ def last_dead_letter_time(path: Path) -> str | None:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = file.read().splitlines()
     for line in reversed(lines):
-        letter = _parse_dead_letter(line)  # none if truncated by a full disk, or longer than the tail
+        letter = _parse_dead_letter(line)  # None if the line was truncated by a full disk, or is longer than the tail
         if letter is not None and isinstance(letter.get("time"), str):
             return str(letter["time"])
     return None
@@ -105,7 +105,7 @@ class DeadLetters:
         written: Whether a dead letter with this key was written before the load was killed; it is not written twice.
         clock: Gives each dead letter its timestamp.
         index: Index or alias that the documents were meant for.
-        place: Their location, for the log message; by default the file.
+        place: Location of the dead letters, for the log message; by default the file.
     """
 
     def __init__(
@@ -128,7 +128,9 @@ class DeadLetters:
         self._file: FileIO | None = None
 
     def write(self, record: RejectedRecord) -> None:
-        """Append a dead letter. A retry never replaces a whole document by a partial one.
+        """Append a dead letter, unless it was written before the load was killed.
+
+        A partial document is marked, so that a retry never replaces the whole document by it.
 
         Raises:
             OutputError: the file cannot be written.
@@ -158,7 +160,7 @@ class DeadLetters:
             try:
                 if self._file is None:
                     self._file = _open_to_append(self.path)
-                    # It may be the first of many: the user can still stop the load and fix the cause.
+                    # The first dead letter may be the first of many: the user can still stop and fix the cause.
                     message = f"{origin} cannot be loaded: {reason} (this one and others: {self._place})"
                     facts = {"file": self._place, "source": str(origin), "reason": reason}
                     log_event("first_dead_letter", message, logging.WARNING, **facts)
@@ -168,12 +170,12 @@ class DeadLetters:
             except OSError as error:
                 raise OutputError(
                     f"the dead-letter file {self.path} cannot be written: {error.strerror}",
-                    "Free space or name another file with `dead_letters`, then run the same command again: "
+                    "Free space or set `dead_letters` to a different file, then run the same command again: "
                     "documents that are in the index are not embedded twice.",
                 ) from error
 
     def _append(self, file: FileIO, line: bytes) -> bool:
-        """Write a line; False if a retry has moved the file, and would delete the line with the others."""
+        """Write a line; return False if a retry has moved the file, with which it would delete the line."""
         with append_lock(file, self.path) as still_there:
             rest = memoryview(line if still_there else b"")
             while rest:
@@ -189,7 +191,7 @@ class DeadLetters:
 
 
 def _open_to_append(path: Path) -> FileIO:
-    """The file, positioned after its last complete line."""
+    """Open the file for appending after its last complete line."""
     file = open(path, "a+b", buffering=0)  # noqa: SIM115 (stays open for the whole load)
     if file.tell():
         file.seek(-1, os.SEEK_END)
@@ -228,20 +230,20 @@ def quarantine(file: Path) -> None:
     except OSError as error:
         raise OutputError(
             f"{file} cannot be renamed to {quarantine_path(file).name}: {error.strerror}",
-            "Copy it into a folder that this user may write to, and give `retry` the copy.",
+            "Copy it into a folder that this user may write to, and set `retry` to the copy.",
         ) from error
 
 
 def pending_dead_letters(file: Path) -> DeadLetterFile:
-    """The dead letters that a retry of `file` sends: those left by an interrupted retry, or else those of the file.
+    """Find the dead letters that a retry of `file` sends: those that an interrupted retry left, or those of the file.
 
     Raises:
-        SourceError: there are none.
+        SourceError: neither file exists.
     """
     path = _pending_path(file)
     if path is None:
         raise SourceError(
-            f"there are no dead letters in {file}", "Give `retry` the dead-letter file of an earlier load."
+            f"there are no dead letters in {file}", "Set `retry` to the dead-letter file of an earlier load."
         )
     return DeadLetterFile(LocalFile(str(file), path, path.stat().st_size))
 
@@ -251,18 +253,18 @@ def _pending_path(file: Path) -> Path | None:
 
 
 def find_dead_letters(file: Path) -> DeadLetterFile:
-    """As `pending_dead_letters`, to be read after `quarantine`."""
+    """Like `pending_dead_letters`, but to be read after `quarantine`."""
     return DeadLetterFile(LocalFile(str(file), quarantine_path(file), pending_dead_letters(file).size))
 
 
 def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
-    """Check that the dead letters of a file belong to the index. Those that name no index pass.
+    """Check that the dead letters of a file belong to the index. Those that name no index are accepted.
 
     Args:
         names: The index's name and its aliases.
 
     Raises:
-        UsageError: a dead letter names another index.
+        UsageError: a dead letter names a different index.
         SourceError: the file cannot be read.
     """
     path = _pending_path(file) or file
@@ -274,7 +276,7 @@ def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
     if other is not None:
         raise UsageError(
             f"{path} holds dead letters of the index {other}",
-            f"Give {setting_text('index', other)}. To load them into another index, remove its name from the letters "
+            f"Use {setting_text('index', other)}. To load them into another index, remove its name from the letters "
             f"""first: `sed -i 's/"index":"{other}",//' {path}`.""",
         )
 
@@ -294,7 +296,7 @@ class DeadLetterFile(FileSource):
         return self.parse_lines(split_lines(chunks, context.settings.max_bytes), context.settings)
 
     def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
-        """Records of uncompressed lines."""
+        """Convert uncompressed lines to records."""
         last_lines = {} if self.path is None else _last_lines(self.path)
         for line in lines:
             origin = Origin(self.name, line.number)
@@ -312,7 +314,7 @@ class DeadLetterFile(FileSource):
 def _retry_record(
     letter: dict[str, Any], data: bytes, origin: Origin, index: str, last_lines: Mapping[bytes, int]
 ) -> Record | RejectedRecord:
-    """The document of a dead letter.
+    """Convert a dead letter to the record of its document.
 
     Args:
         data: The line that the dead letter was parsed from.
@@ -339,20 +341,21 @@ def _retry_record(
 
 
 def _document_bytes(data: bytes, document: dict[str, Any]) -> bytes:
-    """The document's original bytes; serialized again if the dead letter was edited so that they cannot be cut out."""
+    """Return the document's original bytes; if an edit of the dead letter hides them, serialize the document again."""
     original = data.partition(_DOCUMENT_KEY)[2][:-1]
     try:
         if orjson.loads(original) == document:
             return original
     except orjson.JSONDecodeError:
-        pass  # other spacing, or another order of the entries
+        pass  # the spacing or the order of the entries was changed
     return orjson.dumps(document)
 
 
 def _last_lines(path: Path) -> dict[bytes, int]:
-    """Digest of each document id → the last line, from 1, that holds it: a document that changed between two loads.
+    """Digest of each document id → the last line, from 1, that holds the id.
 
-    Takes some hundred bytes of memory per dead letter.
+    An id occurs several times if its document changed between two loads. The map takes some hundred bytes of memory per
+    dead letter.
     """
     return {
         id_digest(letter["id"]): number
@@ -362,7 +365,7 @@ def _last_lines(path: Path) -> dict[bytes, int]:
 
 
 def id_digest(document_id: str) -> bytes:
-    """A 16-byte digest of an id. Tables of many ids stay small, and 128 bits do not collide by chance."""
+    """Compute a 16-byte digest of an id. Tables of many ids stay small, and 128 bits do not collide by chance."""
     return hashlib.blake2b(document_id.encode(), digest_size=16).digest()
 
 
@@ -371,7 +374,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The dead letters of a file, with their lines, from 1."""
+    """Yield the dead letters of a file with their line numbers, from 1."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             letter = _parse_dead_letter(line)
@@ -380,7 +383,7 @@ def read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _parse_dead_letter(line: bytes) -> dict[str, Any] | None:
-    """The dead letter of a line; None if the line is not one, or was truncated."""
+    """Parse the dead letter of a line; None if the line is not a dead letter, or was truncated."""
     try:
         letter = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The reason why a load would make no documents of the first records of a source.
+"""Find the reason why a load would make no documents of the first records of a source.
 
 A known wrong format is recognized, and the remedy is a command where there is one.
 """
@@ -17,11 +17,11 @@ from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.messages import pluralize, setting_text
 
 DOCUMENTS_HAVE = "The documents have"
-_PYTHON_HITS = "Give the documents, each with its id: ({{'_id': hit['_id'], **hit['_source']}} for hit in {hits})."
+_PYTHON_HITS = "Pass the documents, each with its id: ({{'_id': hit['_id'], **hit['_source']}} for hit in {hits})."
 
 
 def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
-    """The problem and the remedy if a source has a known wrong format; None if its records may be documents.
+    """Return problem and remedy if a source has a known wrong format; None if its records may be documents.
 
     These formats are rejected even if some of their lines could be loaded.
     """
@@ -39,7 +39,7 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
     if is_bulk_action(fields) and len(first.records) > 1:
         if first.rules.from_python:
             problem = f"the {source} are the lines of a _bulk body: each document comes after its action"
-            return problem, "Give the documents alone, each with its id in the field _id."
+            return problem, "Pass the documents without the actions, each with its id in the field _id."
         problem = f"{source} looks like a _bulk body: each document comes after a line with its action"
         return problem, _bulk_body_remedy(first, fields, name)
     hits = fields.get("hits")
@@ -65,7 +65,7 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
 
 
 def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
-    """The reason why none of the first records can be loaded, and the remedy.
+    """Find the reason why none of the first records can be loaded, and the remedy.
 
     Args:
         first: At least one record, and none with a text.
@@ -89,7 +89,7 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
             f"{problem}, since the documents already have the field {reserved[0]}, into which this load would write",
             f"Leave out the fields {', '.join(reserved)}, or create the index with another vector_field."
             if from_python
-            else f"Give `vector_field` another name, or leave the fields out: jq -c 'del({filtered})' {name}",
+            else f"Set `vector_field` to a different name, or leave the fields out: jq -c 'del({filtered})' {name}",
         )
     metadata = _diagnose_metadata_fields(first, objects, name)
     if metadata is not None:
@@ -125,7 +125,7 @@ PYTHON_TEXT_REMEDY = "Put the text there, or create the index with other text_fi
 def _diagnose_metadata_fields(
     first: FirstRecords, objects: Sequence[Mapping[str, Any]], file: str
 ) -> tuple[str, str] | None:
-    """The reason and the remedy if all of the first objects have metadata fields."""
+    """Return reason and remedy if all of the first objects have metadata fields."""
     rules, values = first.rules, dict[str, Any]()
     for fields in objects:
         names = rules.metadata_names(fields)
@@ -147,7 +147,7 @@ def _diagnose_metadata_fields(
 
 
 def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, str] | None:
-    """The problem and the remedy if the lines, none of which is an object, have a known format."""
+    """Return problem and remedy if the lines, none of which is an object, have a known format."""
     lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
     if not lines or not all(map(_is_json, first.rejects)):
         return None
@@ -178,7 +178,7 @@ def _is_json(reject: RejectedRecord) -> bool:
 def _table_format(lines: Sequence[bytes]) -> str | None:
     """`tsv` or `csv` if the lines look like a table, else None."""
     for delimiter, kind in ((b"\t", "tsv"), (b",", "csv"), (b";", "csv")):
-        # Quoted values may hold more of them.
+        # Rows may have more delimiters than the header, in quoted values.
         head, *rows = [line.count(delimiter) for line in lines[:5]]
         if head and rows and min(rows) >= head:
             return kind

@@ -86,7 +86,7 @@ class DryRun(BaseModel, frozen=True):
         index, engine: The target of the load.
         model, fingerprint: Name and fingerprint of the model.
         max_tokens: Maximum tokens of a text that the model reads.
-        prompt: The prompt that it prepends to each text; empty for none.
+        prompt: The prompt that the model prepends to each text; empty for none.
         creates_index: Whether the load would create the index.
         mapping: Body of the request that would create the index or change its mapping; None if it does not change.
         documents: The first documents.
@@ -141,10 +141,10 @@ def _document_lines(document: DocumentPreview) -> Iterator[str]:
 
 
 def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> DryRun:
-    """The first documents of a load and the mapping that it would need. Nothing is written.
+    """Preview the first documents of a load and the mapping that it would need. Nothing is written.
 
     Args:
-        count: How many documents.
+        count: Number of documents.
 
     Raises:
         SourceError: the first documents cannot be loaded.
@@ -179,7 +179,7 @@ _Previewed = list[tuple[Document | RejectedRecord, Json]]
 
 
 def _first_of_sources(engine: Engine, plan: LoadPlan, stream: RecordStream, count: int) -> _Previewed:
-    """The first documents of the sources, including documents that cannot be loaded."""
+    """Read the first documents of the sources, including documents that cannot be loaded."""
     rules = planned_document_rules(plan, engine.info)
     return [
         (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
@@ -188,7 +188,7 @@ def _first_of_sources(engine: Engine, plan: LoadPlan, stream: RecordStream, coun
 
 
 def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
-    """Some documents of the index."""
+    """Read some documents of the index."""
     targets = planned_document_rules(plan, engine.info).targets
     documents: _Previewed = []
     origin = Origin(f"index {plan.settings.index}")
@@ -204,7 +204,7 @@ def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
 
 
 def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
-    """The vector fields after the load, and the request body that would create them."""
+    """Plan the vector fields after the load, and the request body that would create them."""
     info, state = encoder.info, plan.state
     targets: list[EmbeddingTarget] = []
     created: Json | None = None
@@ -231,7 +231,7 @@ def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[Embeddin
 
 
 def _merge_mapping(mapping: Json, addition: Json) -> Json:
-    """A mapping after `PUT /index/_mapping`, which replaces `_meta` whole and adds properties."""
+    """Merge an addition into a mapping as `PUT /index/_mapping` does: replace all of `_meta`, and add properties."""
     properties = mapping.get("properties", {}) | addition.get("properties", {})
     joined = mapping | addition
     return joined | {"properties": properties} if properties else joined

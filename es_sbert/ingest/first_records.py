@@ -16,11 +16,11 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import Document, DocumentRules, to_document
 from es_sbert.ingest.records import Record, RejectedRecord
 
-# Records of a source that are read, at most, to find a document that can be loaded and every field of the text. As a
-# rule the first record has all of them, and no more are read.
+# Maximum records of a source that are read to find a document that can be loaded and every field of the text. As a
+# rule, the first record has all of them, and no more are read.
 MOST_RECORDS = 1000
 MOST_BYTES = 16 << 20
-# Documents whose fields are read for a message.
+# Documents whose field names are listed in a message.
 _NAMED_DOCUMENTS = 100
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _BULK_PARAMETERS = frozenset({
@@ -113,7 +113,7 @@ def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
 def read_first_records(
     plan: LoadPlan, info: EngineInfo, records: Iterator[Record | RejectedRecord], control: LoadControl
 ) -> FirstRecords:
-    """The first records: until one has a text, and every field of the text and the routing was found."""
+    """Read the first records: until one has a text, and every field of the text and the routing was found."""
     first = FirstRecords(planned_document_rules(plan, info))
     size = 0
     for record in records:

@@ -58,7 +58,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         element_type: Element type of a field that does not exist yet.
         batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
         bulk_bytes: Largest body of a bulk request.
-        retry_seconds: How long transient failures of the engine are retried.
+        retry_seconds: Time limit for retries of transient failures of the engine.
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
         returns_dead_letters: Whether the caller reads that file, returns its content and deletes it.
@@ -73,7 +73,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
             current.
         only_ids: Read only documents of the index with these ids, at most 8,000; None reads all.
         state: Checkpoint from which a killed load resumes; None puts it next to the first source.
-        max_errors: How many documents may fail before the load stops; None for the default of this kind of load.
+        max_errors: Limit of failed documents at which the load stops; None for the default of this kind of load.
         replace_text_template: With no files: embed all documents again, from a different text.
         dry_run: Number of documents to show as they would be embedded, without writing anything; None for a load.
     """
@@ -121,7 +121,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         """The options for reading the files.
 
         Raises:
-            UsageError: there is no such encoding, delimiter or type.
+            UsageError: the encoding, the delimiter or a type does not exist.
         """
         return FileOptions(self.format, self.delimiter, self.encoding, self.sheet, self.types, self.decimal)
 
@@ -132,7 +132,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def error_limit(self) -> ErrorLimit:
-        """How many documents may fail before the load stops.
+        """Limit of failed documents at which the load stops.
 
         Three kinds of loads have no limit by default: a retry of dead letters, whose documents have failed before; a
         watch, which runs as a service; and a migration, which must not depend on documents that were invalid before.
@@ -144,25 +144,27 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
-    """The sources to load; none for documents of the index. Needs no engine, which may still be starting.
+    """Find the sources to load; none for documents of the index. Needs no engine, which may still be starting.
 
     Raises:
-        UsageError: options that contradict each other.
-        SourceError: there is no such file.
+        UsageError: options conflict.
+        SourceError: a file does not exist.
     """
     options = {"FILE": settings.files, "`retry`": settings.retry, "`sql`": settings.sql}
     given_options = [option for option, value in options.items() if value]
     if len(given_options) > 1:
-        raise UsageError(f"{' and '.join(given_options)} cannot be combined", "Give one of them.")
+        raise UsageError(f"{' and '.join(given_options)} cannot be combined", "Use one of them.")
     of_files = settings.delimiter or settings.encoding or settings.sheet or settings.types or settings.decimal
     if (settings.retry or settings.sql) and of_files:
-        raise UsageError("`delimiter`, `encoding`, `sheet`, `types` and `decimal` are for FILE", "Leave them out.")
+        raise UsageError(
+            "`delimiter`, `encoding`, `sheet`, `types` and `decimal` apply only to FILE", "Leave them out."
+        )
     if settings.retry is not None:
         return [find_dead_letters(settings.retry)]
     if settings.sql is None:
         return find_sources(settings.files, settings.file_options)
     if settings.database is None:
         raise UsageError(
-            "`sql` needs a database", "Give its address in ES_SBERT_DATABASE, a `database_file` or `database`."
+            "`sql` needs a database", "Set its address in ES_SBERT_DATABASE, a `database_file` or `database`."
         )
     return [SqlSource(settings.sql, settings.database)]

@@ -24,10 +24,10 @@ MIN_RECORDS_READ = 1000
 
 @dataclass(frozen=True)
 class ErrorLimit:
-    """How many documents may fail before a load stops.
+    """The number or share of documents that may fail before a load stops.
 
     Attributes:
-        count: Maximum number of failures; None if a share is given, or no limit.
+        count: Maximum number of failures; None if a share is given, or if there is no limit.
         share: Maximum fraction of the records read that may fail, 0 to 1. Applies once `MIN_RECORDS_READ` were read.
     """
 
@@ -36,16 +36,16 @@ class ErrorLimit:
 
     @classmethod
     def parse(cls, text: str) -> ErrorLimit:
-        """Read `100`, `5%`, `0.5%` or `off`.
+        """Parse `100`, `5%`, `0.5%` or `off`.
 
         Raises:
-            UsageError: it is none of these.
+            UsageError: the text is none of these.
         """
         if text.strip().lower() == "off":
             return cls()
         match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
         if match is None or (match[2] is not None and float(match[2]) > 100):
-            remedy = "Write a number of documents (100), a part of those read (5%), or off."
+            remedy = "Use a number of documents (100), a percentage of those read (5%), or off."
             raise UsageError(f"{setting_text('max_errors', text)} is neither a number nor a percentage", remedy)
         return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
 
@@ -71,7 +71,7 @@ _REASON_CHARACTERS = 160
 
 
 class ErrorReasons:
-    """Counts why documents could not be loaded; reasons that differ only in names and numbers count as one.
+    """Counts the reasons for failed documents; reasons that differ only in names and numbers count as one.
     Thread-safe."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class ErrorReasons:
                 self._counts[kind] += 1
 
     def most_frequent(self) -> list[tuple[int, str]]:
-        """The most frequent kinds of reasons: how often each occurred, and the first of its kind."""
+        """Most frequent kinds of reasons: the number of occurrences, and the first reason of each kind."""
         with self._lock:
             kinds = self._counts.most_common(_REPORTED_REASONS)
             return [(count, _shortened(self._first[kind])) for kind, count in kinds]
@@ -98,7 +98,7 @@ class ErrorMonitor:
     """Stops a load once too many of its documents have failed. Thread-safe.
 
     Args:
-        limit: How many may fail.
+        limit: The number or share of documents that may fail.
         stop: Called once, with a message for the user.
         dead_letters: The dead-letter file, for the message.
     """
@@ -111,12 +111,12 @@ class ErrorMonitor:
         self._stopped = threading.Event()
 
     def check(self, read: int, failed: int, reasons: Iterable[str] = ()) -> None:
-        """Stop the load if too much of it has failed.
+        """Stop the load if too many of its documents have failed.
 
         Args:
             read: Records read so far.
-            failed: Documents of them that could not be loaded.
-            reasons: Reasons why further ones could not be loaded.
+            failed: Number of these that could not be loaded.
+            reasons: Reasons for failures, each passed once.
         """
         for reason in reasons:
             self._reasons.add(reason)
@@ -133,7 +133,7 @@ class ErrorMonitor:
 
 
 def _kind(reason: str) -> str:
-    """A reason without what differs from document to document: quoted text and numbers."""
+    """Replace the parts of a reason that differ from document to document: quoted text and numbers."""
     plain = re.sub(r"'[^']*'|\"[^\"]*\"", "…", reason)
     return re.sub(r"\d+", "0", re.sub(r"the id \S+ ", "the id … ", plain))[:_REASON_CHARACTERS]
 
@@ -150,7 +150,7 @@ class DocumentOutcome(StrEnum):
     UNCHANGED = "unchanged"  # the index holds it unchanged
     EMPTY = "empty"  # no text, so no vector
     DUPLICATE = "duplicate"  # the same document was read before in this load
-    SUPERSEDED = "superseded"  # a dead letter, or a version read from the index, which holds a newer one by now
+    SUPERSEDED = "superseded"  # a dead letter, or a version read from the index; the index holds a newer version
     DELETED = "deleted"  # removed from the index while it was embedded
     DEAD = "dead"  # in the dead-letter file
     LEFT = "left"  # not sent, because the engine was unreachable or the load interrupted: the next run loads it
@@ -166,7 +166,7 @@ class Ledger:
     Attributes:
         read: Records read from the sources.
         truncated: Documents written whose text was longer than the model reads.
-        lost_tokens: Tokens that were cut off in them.
+        lost_tokens: Tokens that were cut off in truncated documents.
         chunks: Chunks that got vectors, in documents that were written.
         retries: Requests and documents that were sent again.
         embedded: Documents that are embedded and have no outcome yet. A window in progress counts by the fraction of
@@ -194,7 +194,7 @@ class Ledger:
             self._counts[outcome] += count
 
     def add_indexed(self, documents: Sequence[tuple[int, int]]) -> None:
-        """Documents with new vectors were acknowledged.
+        """Count documents with new vectors that were acknowledged.
 
         Args:
             documents: For each document, the number of truncated tokens, and the number of chunks; 0 chunks if its text
@@ -210,7 +210,7 @@ class Ledger:
                     self.lost_tokens += lost_tokens
 
     def add_missing_fields(self, fields: Iterable[str]) -> None:
-        """A document lacks these fields of its text."""
+        """Count a document that lacks these fields of its text."""
         with self._lock:
             self.missing_fields.update(fields)
 
@@ -219,7 +219,7 @@ class Ledger:
             self.retries += count
 
     def add_embedded(self, count: float) -> None:
-        """Documents were embedded; below 0, they got an outcome other than `INDEXED`, or are embedded again."""
+        """Count embedded documents; below 0, documents with an outcome other than `INDEXED`, or to embed again."""
         with self._lock:
             self.embedded += count
 
@@ -286,9 +286,9 @@ class OutcomeRecorder:
         rejected_versions: Id and `_seq_no` of the documents of the index that could not be embedded or written.
         dropped: Vector field → documents that lost their vector there, because their text changed and this load does
             not fill the field.
-        rerouted: Documents that the index holds with another routing than the source.
-        lacking: Documents that a watch has seen and that lacked a vector at its end; None for other loads, or if it is
-            not known.
+        rerouted: Documents that the index holds with a routing other than the source's.
+        lacking: Documents that a watch has seen and that lacked a vector at its end; None for other loads, or if the
+            number is unknown.
     """
 
     def __init__(
@@ -312,28 +312,28 @@ class OutcomeRecorder:
     def record_read(self) -> None:
         self.ledger.add_read()
         if self.ledger.read == MIN_RECORDS_READ:
-            # From here on earlier failures count. Later, only a further failure can exceed the limit.
+            # Checked now, because earlier failures count from here on. Later, only a new failure can exceed the limit.
             self.check_errors()
 
     def add(self, outcome: DocumentOutcome, count: int = 1) -> None:
-        """Documents have this outcome."""
+        """Count documents with this outcome."""
         self.ledger.add_outcome(outcome, count)
 
     def check_errors(self, reasons: Iterable[str] = ()) -> None:
         """Stop the load if too many documents have failed.
 
         Args:
-            reasons: Reasons why further ones have failed.
+            reasons: Reasons for failures, each passed once.
         """
         if self._errors is not None:
             self._errors.check(self.ledger.read, self.ledger.dead, reasons)
 
     def record_in_index(self, documents: Sequence[tuple[DocumentKey, Version | None]], writes: int = 0) -> None:
-        """The index holds these documents as the source has them, or with the vectors of this load.
+        """Record that the index holds these documents as the source has them, or with the vectors of this load.
 
         Args:
-            documents: Key and version of each; a version of None is not known.
-            writes: How many of them this load has written; it has found the others unchanged.
+            documents: Key and version of each; None for an unknown version.
+            writes: Number of documents that this load has written; the others were found unchanged.
         """
         if self._checkpoint is not None and documents:
             self._checkpoint.record_acknowledged([document_id for (document_id, _), _ in documents])

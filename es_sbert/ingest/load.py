@@ -59,7 +59,7 @@ def run_load(
         encoder: Embeds the documents; it is not closed.
         control: Stops the load from outside.
         meter: Shows the progress.
-        confirm: Decides whether documents are removed that the source no longer has.
+        confirm: Decides whether to remove documents that the source no longer has.
         observer: Observes the load, for example for metrics.
         show_summary: Whether a terminal shows the summary; it is logged in any case.
 
@@ -96,10 +96,10 @@ class OpenLoad:
         settings: The settings of the index during the load.
         is_new_index: Whether the load has created the index.
         versions: The versions that the load has written, for the comparison at its end.
-        began_at: When it began, by the clock of the load: before its first vector.
+        began_at: Start of the load by its own clock: before its first vector.
         write_state: The write state of the index at that time.
-        notes: For the report.
-        started: When the load began, in seconds of a monotonic clock.
+        notes: Notes for the report.
+        started: Start of the load, in seconds of a monotonic clock.
     """
 
     context: LoadContext
@@ -149,7 +149,7 @@ def open_load(
         clock, versions = Clock(), WrittenVersions()
         dead_letters = stack.enter_context(closing(_open_dead_letters(plan, checkpoint, clock)))
         errors = ErrorMonitor(plan.settings.error_limit, control.end_early, plan.dead_letters_place)
-        # A watch has no end to compare the index at.
+        # A watch does not record versions: it has no end at which the index could be compared.
         recorder = versions if plan.settings.watch_seconds is None else None
         context = LoadContext(
             engine,
@@ -193,7 +193,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
 
     Args:
         encoder: The encoder that embedded the documents.
-        confirm: Decides whether documents are removed.
+        confirm: Decides whether to remove the documents.
 
     Raises:
         IndexMismatch: the index was deleted or replaced during the load.
@@ -203,7 +203,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
     context, notes = load.context, load.notes
     control, plan, checkpoint = context.control, context.plan, context.checkpoint
     missing, pruned, concurrent = 0, 0, ConcurrentChanges()
-    # After an interrupt the next run does the rest: a refresh may have to build a graph first.
+    # After an interrupt, this is left to the next run: a refresh may have to build a graph first.
     if not control.engine_lost and not _is_interrupted(context):
         is_visible = context.refresh_index()
         index = context.check_index_unchanged()
@@ -248,7 +248,7 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
 
 
 def _ensure_fields(engine: Engine, plan: LoadPlan, model: ModelIdentity, control: LoadControl) -> list[VectorField]:
-    """The vector fields of the plan, created if necessary."""
+    """Return the vector fields of the plan, and create those that do not exist."""
 
     def ensure() -> list[VectorField]:
         return [
@@ -260,10 +260,10 @@ def _ensure_fields(engine: Engine, plan: LoadPlan, model: ModelIdentity, control
 
 
 def _read_index(engine: Engine, plan: LoadPlan, control: LoadControl) -> IndexState:
-    """The index, which `_ensure_fields` has found or created.
+    """Read the index that `_ensure_fields` found or created.
 
     Raises:
-        IndexMismatch: it was deleted since.
+        IndexMismatch: the index has been deleted since then.
     """
     name = plan.settings.index
     state = wait_for_engine(lambda: engine.get_index(name), plan.settings.retry_seconds, control.stop_retrying)
@@ -273,7 +273,7 @@ def _read_index(engine: Engine, plan: LoadPlan, control: LoadControl) -> IndexSt
 
 
 def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) -> EmbeddingTargets:
-    """The fields that the load fills, and those that documents from files keep."""
+    """Return the fields that the load fills, and those that documents from files keep."""
     filled = tuple(
         EmbeddingTarget(field.name, planned.template, field.meta)
         for planned, field in zip(plan.fields, fields, strict=True)
@@ -291,7 +291,7 @@ def _check_created_index(
     index: IndexState,
     stream: RecordStream | None,
 ) -> None:
-    """Check that an index template has left the new index able to take the documents; it is deleted if not."""
+    """Check that the new index can take the documents in spite of index templates; if it cannot, delete it."""
     rules = plan.document_rules(targets, engine.info, index)
     first = [] if stream is None else [rules.own_fields(document) for document in stream.peeked]
     meta_fields = [target.meta_field for target in targets]
@@ -311,7 +311,7 @@ def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
 
 
 def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
-    """The settings that must be the same for a load to resume another one."""
+    """Return the settings that must not change between a load and the load that resumes it."""
     filled = targets_to_fill(targets)
     rules = [None if target.meta.passages is None else str(target.meta.passages) for target in filled]
     return LoadIdentity(
@@ -325,7 +325,7 @@ def _identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> L
 
 
 def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock: Clock) -> DeadLetters:
-    """The dead-letter file; a resumed load writes no dead letter twice.
+    """Open the dead-letter file; a resumed load writes no dead letter twice.
 
     Args:
         clock: Advanced to the time of the last dead letter.
@@ -358,9 +358,9 @@ def _advance_clock(context: LoadContext) -> None:
 
 
 def _delete_unused_index(context: LoadContext) -> bool:
-    """Delete the index that this load has created, if no document could be loaded; whether it was deleted."""
+    """Delete the index that this load has created if no document could be loaded; return whether it was deleted."""
     control = context.control
-    # An empty source is not a failure.
+    # Without dead letters, the index is kept: an empty source is not a failure.
     if control.engine_lost or control.stop_reading.is_set() or not context.outcomes.ledger.dead:
         return False
     return context.retrying(delete_unused_index, context.engine, context.index.state)
@@ -377,7 +377,7 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
     ]
     if outcomes.rerouted and not pruned:
         notes.append(
-            f"{pluralize(outcomes.rerouted, 'document')} {be(outcomes.rerouted)} also in {name} with another routing "
+            f"{pluralize(outcomes.rerouted, 'document')} {be(outcomes.rerouted)} also in {name} with a routing other "
             "than the source's: searches may find both. `prune` removes those of earlier loads that the source no "
             "longer has"
         )

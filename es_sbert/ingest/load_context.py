@@ -35,7 +35,7 @@ class IndexRef:
     Attributes:
         alias: The name that the user gave, often the index's own. Read requests use it, because an alias may have a
             filter.
-        state: The index when the load started.
+        state: State of the index at the start of the load.
     """
 
     alias: str
@@ -73,14 +73,14 @@ class LoadContext:
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """How long a transient failure is retried."""
+        """The time limit for retries of a transient failure."""
         return RetryPolicy(self.plan.settings.retry_seconds)
 
     def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a call; transient failures are retried.
+        """Call a function and return its result; transient failures are retried.
 
         Raises:
-            EngineError: a failure that is not transient, or that outlasted `retry_seconds`.
+            EngineError: the failure is not transient, or has outlasted `retry_seconds`.
         """
 
         def record_retry(error: EngineError) -> None:
@@ -93,11 +93,11 @@ class LoadContext:
         return result
 
     def refresh_index(self) -> bool:
-        """Make the documents visible to searches; False if that failed."""
+        """Make the documents visible to searches; return False if the refresh failed."""
         try:
             self.retrying(self.engine.refresh, self.index.alias)
         except EngineError as error:
-            # All documents are written: a load of hours does not fail because of this.
+            # Not an error: all documents are written, and a load of hours must not fail because of a refresh.
             late = "the last refresh failed, so searches find the documents a little later"
             self.control.end_early(f"{late}: {error.message}")
             return False
@@ -110,7 +110,7 @@ class LoadContext:
             The current state of the index.
 
         Raises:
-            IndexMismatch: it was deleted or replaced.
+            IndexMismatch: the index was deleted or replaced.
             EngineError: the engine failed.
         """
         state = self.retrying(self.engine.get_index, self.index.alias)
@@ -131,9 +131,9 @@ class LoadContext:
             raise self.index_replaced_error()
 
     def moved_alias_reason(self) -> str | None:
-        """The reason why it is useless to wait for an index that blocks writes: its alias points to another index now.
+        """Return the reason not to wait for an index that blocks writes: its alias points to a different index now.
 
-        None if it does not, if the load names the index itself, or if the engine does not tell.
+        None if the alias has not moved, if the load names the index itself, or if the engine cannot be asked.
         """
         alias, concrete = self.index.alias, self.index.concrete
         try:
@@ -148,7 +148,7 @@ class LoadContext:
         )
 
     def index_replaced_error(self) -> IndexMismatch:
-        """The index was deleted or replaced, or its alias was moved."""
+        """Create the error for an index that was deleted or replaced, or whose alias was moved."""
         return IndexMismatch(
             f"the index {self.index.concrete} was deleted or replaced during the load",
             f"Check the index under the name {self.index.alias}, delete it if only this load wrote to it, and "
@@ -158,7 +158,7 @@ class LoadContext:
     def progress_callback(
         self, fraction_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
     ) -> Callable[[], None]:
-        """A function that shows the progress of the load whenever it is called.
+        """Return a function that shows the progress of the load whenever it is called.
 
         Args:
             fraction_read: The part of the source that was read, 0 to 1; None if its size is unknown.

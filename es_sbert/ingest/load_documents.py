@@ -51,7 +51,7 @@ class IterableSource(DocumentSource):
 
     Attributes:
         documents: The documents.
-        takes_id: Whether `_id` is the id; not if another field is.
+        takes_id: Whether `_id` is the id; False if a different field is.
     """
 
     documents: Iterable[object]
@@ -73,7 +73,7 @@ class IterableSource(DocumentSource):
             except StopIteration:
                 return
             except OSError as error:
-                # The reader of sources would take it for a file that cannot be opened.
+                # Converted here, because the reader of sources would take it for a file that cannot be opened.
                 raise SourceError(
                     f"the iterator of the documents failed after {number:,} of them: {error}",
                     "Fix the iterator and add the documents again: those that have an embedding are left alone.",
@@ -102,7 +102,7 @@ class IterableSource(DocumentSource):
             identity = document_id(whole, METADATA_ID)
         except InvalidId as error:
             field = metadata_id_field(whole.fields[METADATA_ID])
-            advice = "" if field == METADATA_ID else f": give {setting_text('id_field', field)}"
+            advice = "" if field == METADATA_ID else f": set {setting_text('id_field', field)}"
             return RejectedRecord(origin, f"{error}{advice}", document=whole.source)
         del row[METADATA_ID], whole.fields[METADATA_ID]
         return whole._replace(source=row_to_json(row), id=identity)
@@ -124,15 +124,15 @@ def load_documents(
         control: Stops the load from outside.
 
     Raises:
-        UsageError: the documents are not an iterable of dicts, or options that contradict each other.
-        SourceError: no document can be loaded, or they lack a field of the text; nothing was written then.
+        UsageError: the documents are not an iterable of dicts, or options conflict.
+        SourceError: no document can be loaded, or the documents lack a field of the text; nothing was written then.
         IndexMismatch: the index holds embeddings of another model, or was deleted during the load.
         EngineError: the engine failed before the first document was sent.
         OutputError: the dead-letter file cannot be written.
     """
     control = control or LoadControl()
     if documents is not None and (isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable)):
-        remedy = "Give a list or an iterator of dicts; for a single document: [document]."
+        remedy = "Pass a list or an iterator of dicts; for a single document: [document]."
         raise UsageError(f"the documents are {type(documents).__name__}, not an iterable of dicts", remedy)
     with tempfile.TemporaryDirectory(prefix="es-sbert-load-") as folder:
         # The checkpoint detects repeated ids within the load. It is not kept: an iterator cannot be resumed.
@@ -159,10 +159,10 @@ def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_secon
 
     Args:
         index: Index or alias; all of its indices are searched for the documents.
-        retry_seconds: How long transient failures are retried.
+        retry_seconds: Time limit for retries of transient failures.
 
     Returns:
-        How many were deleted; ids without a document do not count.
+        Number of deleted documents; ids without a document do not count.
 
     Raises:
         EngineError: the engine failed, or refused to delete a document.
@@ -171,7 +171,7 @@ def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_secon
     retry = make_retrier(policy, lambda reason: None)
     retry(partial(engine.refresh, index))
     states = retry(partial(engine.get_indices, index))
-    # By an alias of several indices, an engine deletes in its write index only.
+    # Each index of an alias is named, because a deletion by the alias affects only its write index.
     places: list[tuple[str, Json | None]] = [(index, None)]
     if len(states) > 1:
         places = [(state.name, state.alias_filter(index)) for state in states]
@@ -179,7 +179,7 @@ def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_secon
     for page in batched(list(dict.fromkeys(ids)), _DELETE_PAGE):
         for place, query in places:
             hits = retry(partial(multi_get, engine, place, page, query=query)).values()
-            # Without the version: a document that another writer changes at the same time is deleted too.
+            # The version is not passed on: a document that another writer changes at the same time is deleted too.
             targets: list[Json] = [{name: hit[name] for name in ("_id", "_routing") if name in hit} for hit in hits]
             deleted += delete_hits(engine, place, targets, policy)
     retry(partial(engine.refresh, index))

@@ -69,7 +69,7 @@ class LoadMetrics(LoadObserver, Collector):
             yield
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the load; none before it has started."""
+        """Yield the metrics of the load; none before it has started."""
         if self._load is not None:
             labels, ledger, throttle = self._load
             yield InfoMetricFamily("es_sbert_load", "Index, engine and model of the load.", value=labels)
@@ -90,7 +90,7 @@ def _counts(ledger: Ledger) -> Iterator[Metric]:
     for name, description, count in (
         ("es_sbert_documents_read", "Documents read from the source.", ledger.read),
         ("es_sbert_documents_truncated", "Documents written whose text is longer than the model reads.", truncated),
-        ("es_sbert_tokens_lost", "Tokens cut off in them.", ledger.lost_tokens),
+        ("es_sbert_tokens_lost", "Tokens cut off in truncated documents.", ledger.lost_tokens),
         ("es_sbert_retries", "Requests and documents sent again.", ledger.retries),
     ):
         yield CounterMetricFamily(name, description, value=count)
@@ -109,32 +109,32 @@ def _gauge(name: str, description: str, value: float) -> Metric:
 
 
 def read_metrics_address(text: str) -> tuple[str, int]:
-    """`9464`, `0.0.0.0:9464` or `[::1]:9464` as host and port; 0 lets the system choose the port.
+    """Parse `9464`, `0.0.0.0:9464` or `[::1]:9464` into host and port; 0 lets the system choose the port.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text is not such an address.
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
-        raise UsageError(f"{text!r} is not an address for metrics", "Give `metrics` a PORT or HOST:PORT, e.g. 9464.")
+        raise UsageError(f"{text!r} is not a valid metrics address", "Set `metrics` to PORT or HOST:PORT, e.g. 9464.")
     return (match["host"] or DEFAULT_HOST).strip("[]"), int(match["port"])
 
 
 @contextmanager
 def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str]:
-    """Serve the metrics until the block ends; their URL.
+    """Serve the metrics until the block ends, and yield their URL.
 
     Args:
         address: `[HOST:]PORT`.
 
     Raises:
-        UsageError: the address cannot be read, or is taken.
+        UsageError: the address is invalid, or already in use.
     """
     host, port = read_metrics_address(address)
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
-        remedy = "Give `metrics` another port: every load needs a different one."
+        remedy = "Set `metrics` to a different port: every load needs its own."
         raise UsageError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}", remedy) from error
     shown = f"[{host}]" if ":" in host else host
     try:

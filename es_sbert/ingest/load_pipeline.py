@@ -48,7 +48,7 @@ from es_sbert.vectors import Vectors
 
 # Writer threads; the throttle limits how many of them send at a time.
 WRITERS = 4
-# Largest text of a window; with the queues below, at most a dozen windows are in flight.
+# Maximum bytes of documents in a window. With the queues below, at most a dozen windows are in flight.
 WINDOW_BYTES = 16 << 20
 # Documents chunked, or texts tokenized, at a time, and their characters: a load that is stopped waits for one group of
 # about a second. The libraries spread each group over the CPU cores.
@@ -114,7 +114,7 @@ class _TokenizedWindow:
     texts: TokenizedTexts  # of all chunks, one after another
 
 
-# With the vectors of its texts, (texts, dimensions), and whether each was embedded: not after a stop, (texts,).
+# A window, the vectors of its texts, (texts, dimensions), and whether each text was embedded before a stop, (texts,).
 _EmbeddedWindow = tuple[_TokenizedWindow, Vectors, NDArray[np.bool_]]
 
 
@@ -128,7 +128,7 @@ class LoadPipeline:
         writer: The last stage.
 
     Raises:
-        UsageError: chunk rules that do not fit the model.
+        UsageError: the chunk rules do not fit the model.
     """
 
     def __init__(self, context: LoadContext, encoder: Encoder, detect: Callable[[list[Document]], WindowPlan]) -> None:
@@ -142,7 +142,7 @@ class LoadPipeline:
         self._outcomes = context.outcomes
 
     def run(self, documents: Iterable[Document], tick: Callable[[], None]) -> None:
-        """Load documents; returns when each of them has an outcome.
+        """Load documents, and return when each of them has an outcome.
 
         Raises:
             EsSbertError: a stage failed (never because of a single document).
@@ -180,7 +180,7 @@ class LoadPipeline:
         """Chunk and tokenize the texts of a window, in groups: a window may take a minute.
 
         Raises:
-            EmbeddingStopped: between two groups.
+            EmbeddingStopped: embedding was stopped before the window was complete.
         """
         tasks: list[EmbeddingTask] = []
         chunks: list[list[ChunkedText]] = []
@@ -199,7 +199,7 @@ class LoadPipeline:
         for part in slice_by_size(texts, len, _TOKENIZED_SIZE, _TOKENIZED_GROUP):
             self._control.check()
             parts.append(self._encoder.tokenize(part, "document"))
-        # After the last check: a window that is stopped is left as a whole.
+        # Dead letters are recorded after the last check, because a window that is stopped is left as a whole.
         for document, problem in failed:
             self._outcomes.record_dead_letter(document.rejected(problem))
         tokenized = TokenizedTexts.joined(parts, self._encoder.input_limit("document"))
@@ -232,7 +232,7 @@ class LoadPipeline:
     def _actions(
         self, window: _TokenizedWindow, all_vectors: Vectors, embedded: NDArray[np.bool_]
     ) -> Iterator[DocumentAction]:
-        """The bulk actions of a window, with its vectors."""
+        """Build the bulk actions of a window, with its vectors."""
         yield from window.plan.actions
         info, targets, embedded_at = self._context.engine.info, self._context.targets, self._context.clock.now()
         all_tokens, limit = window.texts.tokens.tolist(), window.texts.max_tokens  # (texts,)
@@ -271,7 +271,7 @@ class DocumentChunker:
     """Splits the texts of documents into chunks, by the rules of each target.
 
     Raises:
-        UsageError: rules that do not fit the model.
+        UsageError: the chunk rules do not fit the model.
     """
 
     def __init__(self, encoder: Encoder, targets: EmbeddingTargets) -> None:
@@ -283,14 +283,14 @@ class DocumentChunker:
             self._chunkers.append(chunker)
 
     def chunk(self, tasks: Sequence[EmbeddingTask]) -> list[list[ChunkedText]]:
-        """The chunks of each document: one `ChunkedText` per target that gets a vector."""
+        """Split the texts of each document into chunks: one `ChunkedText` per target that gets a vector."""
         chunked: list[Iterator[ChunkedText]] = []  # of each target
         for number, (target, chunker) in enumerate(zip(self._targets, self._chunkers, strict=True)):
             texts = [task.document.texts[number] for task in tasks if number in task.to_embed]
             if chunker is None or not texts:
                 chunks = [ChunkedText(target, text) for text in texts]
             else:
-                # All at once: the library spreads them over the CPU cores.
+                # All texts are passed at once: the library spreads them over the CPU cores.
                 cuts = zip(texts, chunker(texts), strict=True)
                 chunks = [ChunkedText.cut(target, text, spans) for text, spans in cuts]
             chunked.append(iter(chunks))
@@ -314,7 +314,7 @@ def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFi
     if count <= limit:
         return None
     return (
-        f"its text is cut into {pluralize(count, 'passage')}, but the index takes {limit:,} nested "
-        "objects a document "
+        f"its text is split into {pluralize(count, 'passage')}, but the index takes {limit:,} nested "
+        "objects per document "
         f"({NESTED_LIMIT}): raise the setting, or use larger passages"
     )

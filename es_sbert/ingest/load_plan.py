@@ -44,15 +44,15 @@ from es_sbert.messages import setting_text
 
 @dataclass(frozen=True)
 class PlannedField:
-    """A vector field that a load is to fill.
+    """A vector field that a load will fill.
 
     Attributes:
-        field: Its name.
+        field: Name of the field.
         template: The text of its vectors.
         chunk_rules: The chunking rules of `passages`; None keeps those of the index.
-        stored: Its metadata in the mapping; None if it is new.
-        text_options: The options that gave the text, for commands in messages; None if it is that of the index or the
-            default.
+        stored: Metadata of the field in the mapping; None if the field is new.
+        text_options: The options that set the text, for commands in messages; None if the text is that of the index or
+            the default.
         similar: The field of this name in another index of the alias, which a new field must match.
     """
 
@@ -74,14 +74,14 @@ def plan_fields(
     stored: Mapping[str, VectorFieldMeta],
     similar: Mapping[str, VectorField] | None = None,
 ) -> tuple[PlannedField, ...]:
-    """The vector fields of the settings.
+    """Plan the vector fields that the settings name.
 
     Args:
         stored: Fields of the index.
-        similar: Fields of the other indices of the alias; a field that the index lacks follows them.
+        similar: Fields of the other indices of the alias, which fields that the index lacks must match.
 
     Raises:
-        UsageError: options that contradict each other or cannot be read, or a new field without a text.
+        UsageError: options conflict or are invalid, or a new field has no text.
     """
     followed = {field: other for field, other in (similar or {}).items() if field not in stored}
     metas = {field: other.meta for field, other in followed.items()} | dict(stored)
@@ -114,7 +114,8 @@ def _given_texts(settings: IngestSettings) -> dict[str, tuple[TextTemplate | Non
         return {field: (parse_text_options(text_fields, text_template), options)}
     if text_fields or text_template is not None:
         raise UsageError(
-            "`vectors` includes the text of its vector fields", "Leave `text_fields` and `text_template` out."
+            "`vectors` cannot be combined with `text_fields` or `text_template`",
+            "Leave them out: `vectors` includes the text of its vector fields.",
         )
     option_texts: dict[str, tuple[TextTemplate | None, str | None]] = {}
     for option in settings.vectors:
@@ -134,7 +135,7 @@ def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta |
     if settings.vectors:
         raise UsageError(
             f"the mapping does not name the text of {field}",
-            f"Write {setting_text('vectors', [f'{field}={{FIELD}}'])}.",
+            f"Set {setting_text('vectors', [f'{field}={{FIELD}}'])}.",
         )
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
 
@@ -142,13 +143,13 @@ def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta |
 def _chunk_rules(settings: IngestSettings, fields: list[str]) -> dict[str, ChunkRules]:
     """Vector field → the chunk rules of `passages`: `256` for all fields, `body=256` for one."""
     if settings.passage_overlap is not None and not settings.passages:
-        raise UsageError("`passage_overlap` is for passages", "Give `passages=TOKENS` too.")
+        raise UsageError("`passage_overlap` requires `passages`", "Add `passages=TOKENS`.")
     rules: dict[str, ChunkRules] = {}
     for rule in settings.passages:
         field, tokens = _parse_chunk_rule(rule)
         if field and field not in fields:
             raise UsageError(
-                f"`passages` names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
+                f"`passages` names {field}, which this load does not fill", f"Use one of: {', '.join(fields)}."
             )
         for name in [field] if field else fields:
             rules[name] = ChunkRules.from_tokens(tokens, settings.passage_overlap)
@@ -156,19 +157,19 @@ def _chunk_rules(settings: IngestSettings, fields: list[str]) -> dict[str, Chunk
 
 
 def _parse_chunk_rule(rule: str) -> tuple[str, int]:
-    """The vector field, empty for all, and the tokens of `256` or `body=256`."""
+    """Split `256` or `body=256` into the vector field, empty for all fields, and the number of tokens."""
     field, _, number = rule.rpartition("=")
     if not number.isascii() or not number.isdigit() or int(number) < 1:
         raise UsageError(
             f"{setting_text('passages', rule)} is not a number of tokens",
-            'Write `passages=256`, or `passages=["FIELD=256"]`.',
+            'Set `passages=256`, or `passages=["FIELD=256"]`.',
         )
     return field, int(number)
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """The information about a model in an index."""
+    """Identity of a model, as an index stores it."""
 
     name: str
     fingerprint: str
@@ -185,7 +186,8 @@ class LoadPlan:
         state: The index now; None if it does not exist yet.
         dead_letters: The dead-letter file.
         state_file: The checkpoint; None for documents of the index, which needs none.
-        alias: The alias of several indices that was named; `settings.index` is then its write index. None otherwise.
+        alias: The given name, if it is an alias of several indices; `settings.index` is then its write index. None
+            otherwise.
     """
 
     settings: IngestSettings
@@ -208,7 +210,7 @@ class LoadPlan:
 
     @property
     def stored(self) -> VectorFieldMeta | None:
-        """The metadata of the first field that exists already, here or in another index of the alias; else None."""
+        """The metadata of the first field that exists already, in this or another index of the alias; else None."""
         return next((field.known for field in self.fields if field.known is not None), None)
 
     @property
@@ -238,7 +240,7 @@ class LoadPlan:
         """The types of the columns of CSV and TSV files: those of `types`, and for other columns those of the index."""
         settings, state = self.settings, self.state
         option_types = parse_types(settings.types)
-        # The mapping as it was when the load was planned, on every machine.
+        # Every machine uses the mapping as it was when the load was planned.
         mapped = (
             {} if state is None else mapped_types(state.mappings, state.settings, (*text_fields, *settings.key_fields))
         )
@@ -251,7 +253,7 @@ class LoadPlan:
             make_chunker: See `Encoder.make_chunker`.
 
         Raises:
-            UsageError: they do not.
+            UsageError: a chunk rule does not fit the model.
         """
         for planned in self.fields:
             if planned.chunk_rules is not None:
@@ -261,7 +263,7 @@ class LoadPlan:
         """The vector fields that the index must have for a model, one request per planned field.
 
         Raises:
-            IndexMismatch: another index of the alias has the field with another model, or with other chunks.
+            IndexMismatch: another index of the alias has the field with a different model or different chunks.
         """
         return [self._field_request(planned, model) for planned in self.fields]
 
@@ -307,7 +309,7 @@ class LoadPlan:
 
     @property
     def source(self) -> str:
-        """`files`, `sql` or `index`: where the documents come from."""
+        """Origin of the documents: `files`, `sql` or `index`."""
         if self.settings.sql is not None:
             return "sql"
         return "files" if self.sources else "index"
@@ -322,28 +324,34 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     """Check everything that can be checked before a model is loaded and a document is written.
 
     Args:
-        sources: What `resolve_sources` found, or documents from Python; none for documents of the index.
+        sources: The result of `resolve_sources`, or documents from Python; none for documents of the index.
 
     Raises:
         AccessDenied: the user lacks a privilege that the load needs.
-        UsageError: options that contradict each other.
-        SourceError: a file that cannot be read, or lacks the columns asked for.
+        UsageError: options conflict.
+        SourceError: a file cannot be read, or lacks a required column.
         OutputError: the dead-letter file could not be written.
-        IndexMissing: documents of an index that does not exist.
+        IndexMissing: the documents of the index are to be embedded, and the index does not exist.
         IndexMismatch: the mapping's `_meta` is damaged, or an alias of several indices has no write index.
         VectorIndexError: the index cannot take the documents.
         EngineError: the engine failed.
     """
     for rule in settings.passages:
-        _parse_chunk_rule(rule)  # first: on a command line, `passages` may have taken a file for its number
+        _parse_chunk_rule(rule)  # checked first: on a command line, `passages` may have taken FILE as its value
     if settings.prune and (settings.retry is not None or not sources):
-        raise UsageError("`prune` compares the index with a source", "Give all sources that the index is loaded from.")
+        raise UsageError(
+            "`prune` needs sources: it removes documents that they no longer contain",
+            "Pass all sources that the index is loaded from, and leave `retry` out.",
+        )
     if settings.watch_seconds is not None and sources:
-        remedy = "Leave FILE out, and load it with a separate command."
-        raise UsageError("`watch_seconds` embeds documents that other programs write to the index, not files", remedy)
+        remedy = "Leave the sources out, and load them with a separate command."
+        raise UsageError(
+            "`watch_seconds` cannot be combined with sources: it embeds documents that other programs write", remedy
+        )
     if settings.watch_seconds is not None and settings.load_settings is BulkLoadSettings.FAST:
         raise UsageError(
-            "`watch_seconds` never ends, so bulk load settings would never be restored", "Leave out `load_settings`."
+            "a load with `watch_seconds` never ends, so bulk load settings would never be restored",
+            "Leave out `load_settings`.",
         )
     if not sources and settings.id_field is not None:
         raise UsageError(
@@ -397,15 +405,15 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
 
 
 def _check_types_of_texts(reading: ReadSettings) -> None:
-    """Refuse a type other than text for a column whose text is embedded.
+    """Refuse a type other than string for a column whose text is embedded.
 
     Raises:
-        UsageError: there is one.
+        UsageError: such a column has a different type.
     """
     for name, kind in reading.column_types.given.items():
         if name in reading.text_fields and kind.type is not CellType.STRING:
             raise UsageError(
-                f"`types` makes {name} a {kind.type}, and its text is embedded", f"Leave {name} out of `types`."
+                f"`types` cannot make {name} a {kind.type}: its text is embedded", f"Leave {name} out of `types`."
             )
 
 
@@ -418,14 +426,14 @@ def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexSt
 
 
 def _check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
-    """Check the settings that `replace_text_template` needs or excludes.
+    """Check the settings that `replace_text_template` requires or excludes.
 
     Raises:
-        UsageError: there are sources, or there is no text.
+        UsageError: sources are given, or the new text is not.
     """
     if sources:
         raise UsageError(
-            "`replace_text_template` embeds all documents that the index holds",
+            "`replace_text_template` cannot be combined with sources: it embeds all documents of the index",
             "Leave FILE, `sql` and `retry` out, and load them afterwards without `replace_text_template`.",
         )
     names_text = settings.text_fields or settings.text_template or settings.strip_html

@@ -41,12 +41,12 @@ class SkippedCounts(BaseModel, frozen=True):
 
 
 class ConcurrentChanges(BaseModel, frozen=True):
-    """Changes of other programs during a load that another run of the load would undo.
+    """Changes by other programs during a load, which another run of the load would undo.
 
     Attributes:
-        deleted: Documents that the load wrote, or found unchanged, and that were deleted since.
-        changed: Documents that the load wrote, or found unchanged, and that were written since: they have no current
-            vector, or in a load of files different content than the source.
+        deleted: Documents that the load wrote or found unchanged and that have been deleted since then.
+        changed: Documents that the load wrote or found unchanged and that have been written since then: they have no
+            current vector or, in a load of files, content that differs from the source's.
         unseen: In a load of the index's own documents: other documents that were written during the load and have no
             current vector.
     """
@@ -74,21 +74,21 @@ class LoadReport(BaseModel, frozen=True):
         rejected: For documents from Python, the dead letters if no file was named: one dict per document, with its
             `id`, the `reason`, its number as `line`, and the `document`. Not part of `model_dump`.
         truncated: Indexed documents whose text is longer than the model reads.
-        lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
+        lost_tokens: Tokens cut off in truncated documents, estimated for texts of more than 100,000 characters.
         passages: Number of passages that got a vector; 0 if texts are not split into passages.
         missing_fields: Field of a text → documents read that lack it, or have null in it.
         retries: Requests and documents sent again.
-        seconds: Time of the load, model loading left out.
+        seconds: Duration of the load, without loading the model.
         documents_per_second: Documents with an outcome per second; those left for the next run do not count.
         model, fingerprint, variant, precision, provider, device, threads: Actual settings of the encoder.
         warnings: Warnings of the encoder.
-        interrupted: Whether the user stopped it.
-        stopped: Reason why it stopped before the end of the source, and how to resume; None if it did not.
-        resumed: Whether it resumed the load of another process.
+        interrupted: Whether the user stopped the load.
+        stopped: Reason why the load stopped before the end of the source, and how to resume; None if it did not.
+        resumed: Whether the load resumed that of an earlier process.
         notes: Further notes.
         pruned: Documents removed from the index, because the source no longer has them.
-        missing: Documents that the engine acknowledged and that are gone at the end, or there in an earlier version: it
-            has lost writes. If a shard failed, they may also have been deleted by another program.
+        missing: Documents that the engine acknowledged but that are gone at the end, or present in an earlier version:
+            the engine has lost writes. If a shard failed, another program may also have deleted them.
         concurrent: Changes by other programs. They do not affect the exit code.
         lacking: For a watch, the documents with text that it has seen and that lacked a vector at its end. None for
             other loads, or if the check failed.
@@ -134,7 +134,7 @@ class LoadReport(BaseModel, frozen=True):
     def from_ledger(
         cls, ledger: Ledger, info: EncoderInfo, *, seconds: float, dead_letters: str, **facts: Any
     ) -> LoadReport:
-        """The report of a ledger that adds up.
+        """Create the report from a ledger, after checking that the ledger adds up.
 
         Args:
             dead_letters: The dead-letter file.
@@ -160,7 +160,7 @@ class LoadReport(BaseModel, frozen=True):
         )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """The counts that are not zero, and why the load stopped."""
+        """The counts that are not zero, and the reason for a stop."""
         yield "index", self.index
         yield "read", self.read
         for name in ("indexed", "updated", "unchanged", "dead", "left", "pruned", "missing"):
@@ -177,7 +177,7 @@ class LoadReport(BaseModel, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """0: all documents are indexed; 1: some are not; 2: the load failed, none is; 130: the user stopped it."""
+        """0: all documents are indexed; 1: some are not; 2: the load failed, and none is; 130: the user stopped it."""
         if self.interrupted:
             return 130
         if not (self.dead or self.missing or self.lacking or self.stopped is not None):
@@ -253,7 +253,7 @@ def prepare_report_index(engine: Engine, name: str) -> None:
 
     Raises:
         UsageError: the name is invalid.
-        AccessDenied: it is missing and this user may not create it.
+        AccessDenied: the index does not exist, and this user may not create it.
         EngineError: the engine failed.
     """
     if engine.get_index(name) is not None:
@@ -267,7 +267,7 @@ def prepare_report_index(engine: Engine, name: str) -> None:
 
 
 def report_document(summary: LoadReport, at: datetime) -> Json:
-    """The document of the report: those fields that the mapping of the report index has.
+    """Convert the report to a document with those of its fields that the mapping of the report index has.
 
     Args:
         at: The end of the load.
@@ -279,7 +279,7 @@ def report_document(summary: LoadReport, at: datetime) -> Json:
 
 
 def write_report(engine: Engine, name: str, summary: LoadReport) -> None:
-    """Write the report. The load is over: a failure is only logged."""
+    """Write the report to its index. A failure is only logged, because the load is over."""
     document = report_document(summary, datetime.now(UTC))
     try:
         [result] = engine.bulk(name, b'{"create":{}}\n' + orjson.dumps(document) + b"\n")

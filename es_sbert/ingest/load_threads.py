@@ -41,7 +41,7 @@ class EngineWait:
         self._lock = threading.Lock()
 
     def begin(self, reason: str) -> None:
-        """A request failed and will be retried."""
+        """Record that a request failed and will be retried."""
         now = self._timer()
         with self._lock:
             if self.reason is None:
@@ -53,7 +53,7 @@ class EngineWait:
             log_event("waiting_began", f"waiting for the engine: {reason}", logging.WARNING, reason=reason)
 
     def end(self) -> None:
-        """A request succeeded."""
+        """Record that a request succeeded."""
         with self._lock:
             reported = self._reported
             self.reason, self._reported = None, False
@@ -67,7 +67,7 @@ class LoadControl:
     """Stops a load at one of three levels, each of which includes the ones before it. Thread-safe.
 
     Attributes:
-        stop_reading: Level 1: no more is read; what was read is finished. (A source failed.)
+        stop_reading: Level 1: nothing more is read; what was read is finished. (A source failed.)
         stop_embedding: Level 2: nothing more is compared, tokenized or embedded, and no bulk request is sent again;
             what is not written is left for the next run. (The engine takes no more documents.)
         stop_retrying: Level 3: no failed request is retried. (Ctrl-C, or a thread failed.)
@@ -97,7 +97,7 @@ class LoadControl:
         self.stop_reading.set()
 
     def stop_sending(self, reason: str) -> None:
-        """The engine takes no more documents: those not sent are left for the next run. The first reason counts."""
+        """Stop because the engine takes no more documents; leave the rest for the next run. The first reason counts."""
         with self._lock:
             first, self.engine_lost = not self.engine_lost, True
             if first:
@@ -119,10 +119,10 @@ class LoadControl:
         self.stop_reading.set()
 
     def check(self) -> None:
-        """Check that documents are still embedded.
+        """Check that embedding has not been stopped.
 
         Raises:
-            EmbeddingStopped: they are not.
+            EmbeddingStopped: embedding has been stopped.
         """
         if self.stop_embedding.is_set():
             raise EmbeddingStopped
@@ -146,11 +146,11 @@ class LoadControl:
             timer.cancel()
             timer.join()
             if limit.expired:
-                # Without retries, a failed request may have ended a load as if the engine had failed.
+                # Undone: a request that was not retried may have ended a load as if the engine had failed.
                 self.reason, self.engine_lost = before
                 for event in (self.stop_retrying, self.stop_embedding, self.stop_reading):
                     event.clear()
-                if self.interrupted:  # perhaps a moment ago
+                if self.interrupted:  # the interrupt may have set the events that were just cleared
                     self.abort()
 
 
@@ -168,7 +168,7 @@ class ClosableQueue(Generic[T]):
     queue would hang if its consumer died.
 
     Args:
-        capacity: Largest number of entries; `put` blocks beyond.
+        capacity: Maximum number of entries; `put` blocks while the queue is full.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -193,7 +193,7 @@ class ClosableQueue(Generic[T]):
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[T]:
-        """Entries until the queue is closed; several consumers share them.
+        """Yield entries until the queue is closed; several consumers share them.
 
         Raises:
             StageAborted: `abort` was called.
@@ -211,7 +211,7 @@ class ClosableQueue(Generic[T]):
             yield entry
 
     def close(self) -> None:
-        """The producer has no more entries."""
+        """Close the queue: the producer has no more entries."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -302,10 +302,10 @@ class StageThreads:
         except BaseException:
             self._abort()
             for thread in self._threads:
-                # Time to close files; a thread that hangs in a request is not waited for.
+                # Threads get time to close files, but a thread that hangs in a request is not waited for.
                 thread.join(_SHUTDOWN_SECONDS)
             raise
         if self._error is not None:
             raise self._error
-        # Also shows the end of work that was done before the first tick.
+        # A last tick, which shows the end even if all work was done before the first one.
         tick()

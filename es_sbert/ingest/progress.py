@@ -41,8 +41,8 @@ class ProgressSnapshot:
         read: Documents read from the source.
         processed: Documents that are embedded, or that needed no vector.
         fraction: Part of the source that is processed, 0 to 1; None if its size is unknown (a pipe).
-        seconds: Since the load began.
-        seconds_left: Estimate; None before there is one.
+        seconds: Seconds since the load began.
+        seconds_left: Estimated seconds left; None before there is an estimate.
         waiting: Reason why requests are being retried; None while they succeed.
         watching: Whether everything is processed and the load waits for changes of the index.
     """
@@ -57,14 +57,14 @@ class ProgressSnapshot:
 
     @property
     def rate(self) -> float:
-        """Documents a second."""
+        """Documents per second."""
         return self.processed / self.seconds if self.seconds > 0 else 0.0
 
 
 def fraction_processed(read: int, processed: int, part_read: float | None) -> float | None:
-    """Part of the source that is processed, from the part that was read.
+    """Estimate the part of the source that is processed from the part that was read.
 
-    Reading runs ahead of the rest: what was read and is not processed yet is taken off in proportion.
+    Reading runs ahead of the rest: documents that were read and are not processed yet are subtracted in proportion.
     """
     if part_read is None or not read:
         return None
@@ -88,7 +88,7 @@ class ProgressTracker:
     def snapshot(
         self, read: int, processed: int, fraction: float | None, waiting: str | None = None, *, watching: bool = False
     ) -> ProgressSnapshot:
-        """The moment of this call; see `ProgressSnapshot` for the arguments."""
+        """Take a snapshot now; see `ProgressSnapshot` for the arguments."""
         seconds = self._timer() - self._begin
         left = None
         if fraction is not None:
@@ -121,13 +121,13 @@ def format_duration(seconds: float | None) -> str:
 
 
 class ProgressMeter:
-    """Shows snapshots; called several times a second from one thread. Subclasses implement `show`."""
+    """Shows snapshots, several times a second and from one thread. Subclasses implement `show`."""
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         """Show the progress."""
 
     def close(self) -> None:
-        """Remove what is shown."""
+        """Remove the progress from the screen."""
 
 
 class SilentMeter(ProgressMeter):
@@ -135,7 +135,7 @@ class SilentMeter(ProgressMeter):
 
 
 class LineMeter(ProgressMeter):
-    """A line every few seconds, for logs."""
+    """Writes a line every few seconds, for logs."""
 
     def __init__(self, stream: TextIO, timer: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -152,7 +152,7 @@ class LineMeter(ProgressMeter):
 
 
 class EventMeter(LineMeter):
-    """An event every few seconds, for machines."""
+    """Logs an event every few seconds, for machines."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         super().__init__(sys.stderr, timer)
@@ -168,7 +168,7 @@ class EventMeter(LineMeter):
 
 
 def progress_line(snapshot: ProgressSnapshot) -> str:
-    """`12,000 documents · 410/s · 35 % · 1:12 left`, without the last two where the size of the source is not known."""
+    """`12,000 documents · 410/s · 35% · 1:12 left`, without the last two if the size of the source is unknown."""
     parts = [pluralize(snapshot.processed, "document")]
     if snapshot.watching:
         parts.append("watching for changes (Ctrl-C ends)")
@@ -182,7 +182,7 @@ def progress_line(snapshot: ProgressSnapshot) -> str:
 
 
 class BarMeter(ProgressMeter):
-    """A one-line bar with rate and time left."""
+    """Shows a one-line bar with rate and time left."""
 
     def __init__(self, stream: TextIO) -> None:
         text = TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
@@ -195,7 +195,7 @@ class BarMeter(ProgressMeter):
         total = None if snapshot.fraction is None else 1.0
         line, elapsed = progress_line(snapshot), format_duration(snapshot.seconds)
         self._progress.update(self._task, total=total, completed=snapshot.fraction or 0.0, line=line, elapsed=elapsed)
-        # Starting hides the cursor, so it is not done before there is something to show.
+        # Started only when there is something to show, because starting hides the cursor.
         self._progress.start()
 
     def close(self) -> None:
@@ -203,10 +203,10 @@ class BarMeter(ProgressMeter):
 
 
 def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> ProgressMeter:
-    """The meter for a stream.
+    """Choose the meter for a stream.
 
     Args:
-        quiet: Show nothing.
+        quiet: Whether to show nothing.
         events: Whether the stream is read by machines.
     """
     if quiet:
@@ -217,7 +217,7 @@ def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> Progre
 
 
 class LoadObserver:
-    """Observes a load, for example for metrics: told when it starts, then called from its threads.
+    """Observes a load, for example for metrics. After `load_started`, it is called from the threads of the load.
 
     The methods do nothing; subclasses override those that they need.
     """
@@ -225,15 +225,15 @@ class LoadObserver:
     def load_started(
         self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle
     ) -> None:
-        """A load starts; its counts and limits can be read from now on."""
+        """Called when a load starts. From then on, its counts and limits can be read from `ledger` and `throttle`."""
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        """The progress; several times a second, from one thread."""
+        """Called with the progress several times a second, from one thread."""
 
     def bulk_request(self, body_bytes: int) -> AbstractContextManager[None]:
-        """Wraps one bulk request."""
+        """Context manager around one bulk request."""
         return nullcontext()
 
     def embed_window(self) -> AbstractContextManager[None]:
-        """Wraps the embedding of one window of texts."""
+        """Context manager around the embedding of one window of texts."""
         return nullcontext()

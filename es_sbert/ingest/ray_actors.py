@@ -63,9 +63,7 @@ class PartitionProgress:
 
 
 class LoadCoordinator:
-    """Owns the checkpoint file of all workers, tells them to stop, and collects what they have written and how far
-    each partition is.
-    """
+    """Owns the checkpoint file of all workers, tells them to stop, and collects their writes and their progress."""
 
     def __init__(self) -> None:
         self._checkpoint: LoadCheckpoint | None = None
@@ -96,7 +94,7 @@ class LoadCoordinator:
         self._versions.add(versions, writes)
 
     def written_versions(self) -> tuple[PackedVersions, int]:
-        """The versions of all workers, and how many of them are writes."""
+        """The versions of all workers, and the number of writes among them."""
         return self._versions.packed(), self._versions.writes
 
     def request_stop(self) -> None:
@@ -106,7 +104,7 @@ class LoadCoordinator:
         return self._stopped
 
     def report_progress(self, partition: int, progress: PartitionProgress) -> bool:
-        """Take the progress of a partition; the last report counts, since a partition may be restarted elsewhere.
+        """Record the progress of a partition; the last report counts, since a partition may be restarted elsewhere.
 
         Returns:
             Whether the load must stop.
@@ -162,7 +160,7 @@ class _RemoteCheckpoint:
             log_event("keeper_lost", error.message, logging.WARNING, text="", reason=error.message)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Any other method of the checkpoint."""
+        """Forward any other method to the checkpoint."""
         return partial(self._call, name)
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -172,7 +170,7 @@ class _RemoteCheckpoint:
 def remote_checkpoint(
     coordinator: Any, opened: OpenedCheckpoint, on_stop: Callable[[], None] = lambda: None
 ) -> LoadCheckpoint:
-    """The checkpoint that the coordinator has opened; see `_RemoteCheckpoint`."""
+    """Create a proxy for the checkpoint that the coordinator has opened; see `_RemoteCheckpoint`."""
     return cast(LoadCheckpoint, _RemoteCheckpoint(coordinator, opened, on_stop))
 
 
@@ -191,7 +189,7 @@ class Partition:
     """Unit of work of a worker: a part of a source, or a slice of the index.
 
     Attributes:
-        number: From 0.
+        number: Number of the partition, from 0.
         source: Source to read; None for a slice of the index.
         slice: Slice of the index; None for a source.
     """
@@ -201,7 +199,7 @@ class Partition:
     slice: IndexSlice | None = None
 
 
-# Between two progress reports of a worker.
+# Seconds between two progress reports of a worker.
 _REPORT_SECONDS = 1.0
 
 
@@ -211,13 +209,13 @@ class WorkerJob:
 
     Attributes:
         engine: Connection settings, valid on every node.
-        model, device, precision, runtime, threads: For loading the encoder.
+        model, device, precision, runtime, threads: Arguments for loading the encoder.
         plan: The load, without its sources.
         targets: The vector fields to fill.
         index: The index that the load fills.
-        empty_index: Whether it was empty then.
+        empty_index: Whether the index was empty at the start of the load.
         coordinator: Handle of the coordinator.
-        started_at: Start, by the clock of the load.
+        started_at: Start of the load, by its own clock.
         folder: Working folder of the command: file names may be relative to it.
     """
 
@@ -242,12 +240,12 @@ class PartitionReport:
 
     Attributes:
         info: The encoder; None if the partition was not started because the load must stop.
-        ledger: Its counts.
-        dead_letters: Its dead letters, not written yet.
+        ledger: Counts of the partition.
+        dead_letters: Dead letters of the partition, not written yet.
         rejected: Records that are not documents.
         dropped, rerouted: See `OutcomeRecorder`.
         stop_reason, engine_lost: See `LoadControl.reason` and `engine_lost`.
-        error: The error that ended it; Ray would keep only its text, not its class.
+        error: The error that ended the partition; Ray would keep only its text, not its class.
     """
 
     info: EncoderInfo | None = None
@@ -280,7 +278,7 @@ class PartitionLoader:
         self._encoder: Encoder | None = None
 
     def __call__(self, batch: dict[str, NDArray[np.object_]]) -> dict[str, NDArray[np.object_]]:
-        """Load the partitions of a batch; returns their reports, in order.
+        """Load the partitions of a batch; return their reports, in order.
 
         Raises:
             EsSbertError: the load cannot continue.
@@ -335,7 +333,7 @@ class PartitionLoader:
                 raise IndexMismatch(
                     f"a worker has a different model named {job.model} ({encoder.info.fingerprint[:12]}, not "
                     f"{expected.fingerprint[:12]})",
-                    "Give `model` a folder that all machines share, or install the same model on each.",
+                    "Set `model` to a folder that all machines share, or install the same model on each.",
                 )
             self._encoder = encoder
         if self._engine is None:
@@ -382,7 +380,7 @@ class PartitionLoader:
         return tick
 
     def _report(self, partition: Partition, context: LoadContext, fraction: float) -> Any:
-        """Report progress; returns a reference to whether the load must stop."""
+        """Report progress; return a reference to whether the load must stop."""
         ledger = context.outcomes.ledger
         return self._job.coordinator.report_progress.remote(
             partition.number, PartitionProgress(ledger.read, ledger.processed, fraction)
@@ -393,9 +391,9 @@ def _check_file_present(partition: Partition) -> None:
     """Check that a local file of the partition exists on this node.
 
     Raises:
-        SourceError: it does not.
+        SourceError: the file does not exist.
     """
     path = None if partition.source is None else partition.source.path
     if path is not None and not path.exists():
-        remedy = "Put the files where all machines find them under the same path, or give a URL (s3://…)."
+        remedy = "Put the files where all machines find them under the same path, or use a URL (s3://…)."
         raise SourceError(f"{path} is not on the machine {platform.node()} of the cluster", remedy)

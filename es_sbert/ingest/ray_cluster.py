@@ -41,8 +41,8 @@ def ray_connection(address: str) -> Iterator[None]:
     """Connect to the cluster at an address: `host:port`, `auto` for the one that this machine belongs to, or `local`.
 
     Raises:
-        UsageError: the address of a Ray Client server.
-        ClusterError: there is no cluster.
+        UsageError: the address is that of a Ray Client server.
+        ClusterError: there is no cluster at the address.
     """
     if address.startswith("ray://"):
         raise UsageError(
@@ -76,7 +76,7 @@ def ray_connection(address: str) -> Iterator[None]:
 
 
 def _check_port_open(address: str) -> None:
-    """Fail fast: Ray itself would try for minutes."""
+    """Check that the cluster accepts connections: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
@@ -92,11 +92,11 @@ def _no_cluster_error(address: str, error: Exception) -> ClusterError:
 
 
 def get_result(reference: Any) -> Any:
-    """The result of a remote call.
+    """Wait for a remote call and return its result.
 
     Raises:
         EsSbertError: the remote call raised it.
-        ClusterError: the process that runs it has ended.
+        ClusterError: the process that runs the call has ended.
     """
     try:
         return ray.get(reference)
@@ -110,7 +110,7 @@ def get_result(reference: Any) -> Any:
 
 
 def remote_error_summary(error: Exception) -> str:
-    """The error as one line: the line after the first traceback's frames in Ray's message."""
+    """Return the error as one line: the line after the first traceback's frames in Ray's message."""
     lines = str(error).splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
     rest = lines[frames[0] :] if frames else []
@@ -118,7 +118,7 @@ def remote_error_summary(error: Exception) -> str:
 
 
 def find_own_error(error: BaseException) -> EsSbertError | None:
-    """The EsSbertError that a remote call raised and Ray wrapped; None if it was another error."""
+    """Find the EsSbertError that a remote call raised and Ray wrapped; None if the call raised another error."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -157,7 +157,7 @@ class RayWorkerPool:
         return node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus
 
     def actor_pool(self, partitions: int) -> ActorPoolStrategy:
-        """Ray Data's pool: one partition at a time, so that fast workers take more of them."""
+        """Create Ray Data's pool: an actor takes one partition at a time, so that fast actors take more of them."""
         return ActorPoolStrategy(size=min(self.count, max(partitions, 1)), max_tasks_in_flight_per_actor=1)
 
 
@@ -173,11 +173,11 @@ def choose_worker_pool(
         count: Number of actors; None for as many as fit.
 
     Raises:
-        UsageError: a numbered GPU; Ray assigns GPUs.
+        UsageError: the device is a numbered GPU, but Ray assigns GPUs.
         ClusterError: no node is large enough for an actor.
     """
     if ":" in device:
-        raise UsageError("`device` names a GPU, but Ray assigns GPUs to workers", 'Give `device="cuda"`.')
+        raise UsageError("`device` names a GPU, but Ray assigns GPUs to workers", 'Set `device="cuda"`.')
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
     if device == "cuda" or (device == "auto" and gpus):
         cores = threads or CUDA_WORKERS
@@ -193,7 +193,7 @@ def _check_count(requested: int | None, fitting: int, what: str) -> int:
     if not fitting:
         raise ClusterError(
             f"no machine of the Ray cluster has {what} for a worker",
-            "Check `ray status`, or give `threads` or `device`.",
+            "Check `ray status`, or set `threads` or `device`.",
         )
     if requested is not None and requested > fitting:
         raise ClusterError(
@@ -215,7 +215,7 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
         fingerprint: Fingerprint of that model on this machine.
 
     Raises:
-        ClusterError: some have another version, another model or none, or do not answer.
+        ClusterError: a node has a different version or model, lacks one of them, or does not respond.
     """
     probe = ray.remote(_make_probe(__version__))
     answers = []
@@ -231,13 +231,13 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
         raise ClusterError(
             f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert {__version__}, "
             f"{model} = {fingerprint[:12]}): {'; '.join(problems[:_MAX_LISTED_NODES])}{more}",
-            "Install one version of es-sbert and one model on all machines, or give `model` a folder that they share, "
-            "and run the same command again.",
+            "Install one version of es-sbert and one model on all machines, or set `model` to a folder that they "
+            "share, and run the same command again.",
         )
 
 
 def _probe_problem(answer: Any, fingerprint: str) -> str | None:
-    """The difference of a node, from its answer; None if there is none."""
+    """Difference between a node and this machine, from the result of the probe; None if there is none."""
     try:
         version, node_fingerprint = get_result(answer)
     except ClusterError:
@@ -252,7 +252,7 @@ def _probe_problem(answer: Any, fingerprint: str) -> str | None:
 def node_problem(
     version: str | None, fingerprint: str | None, required_fingerprint: str, required_version: str = __version__
 ) -> str | None:
-    """The difference of a node, as text after its name; None if there is none.
+    """Difference between a node and this machine, as text that follows its name; None if there is none.
 
     Args:
         version: Version of es-sbert there; None if it is not installed.
@@ -266,7 +266,7 @@ def node_problem(
 
 
 def _make_probe(required_version: str) -> Callable[[str], tuple[str | None, str | None]]:
-    """The function that runs on each node: its es-sbert version and, if that is the required one, the fingerprint.
+    """Make the function that returns a node's es-sbert version and, if it is the required one, the fingerprint.
 
     A nested function is pickled as code, not by name, so that it runs on nodes without es-sbert; for the same reason it
     uses nothing of this module.

@@ -83,7 +83,7 @@ def partition_index(workers: int, snapshots: tuple[ShardSnapshot, ...]) -> list[
     """Split an index into slices.
 
     Args:
-        snapshots: One of each shard.
+        snapshots: One snapshot per shard.
     """
     count = min(workers * SLICES_PER_WORKER, MAX_SLICES)
     return [Partition(number, slice=IndexSlice(number, count, snapshots)) for number in range(count)]
@@ -104,7 +104,7 @@ class RayRunner:
         model_name: The model's folder, hub id or installed name, which every node must find.
         sentence_model: The model of that name.
         engine: Connection settings, valid on every node.
-        device, precision, runtime: For loading the encoder, see `Encoder`.
+        device, precision, runtime: Arguments for loading the encoder, see `Encoder`.
         workers: The actors.
         part_bytes: Bytes of a partition of a long file.
         loader: Class of the actors.
@@ -148,10 +148,10 @@ class RayRunner:
         return remote_checkpoint(self._coordinator, get_result(self._coordinator.open.remote(path, identity)))
 
     def _embed(self, load: OpenLoad) -> EncoderInfo:
-        """Load all documents until each has an outcome; returns the encoder that embedded them."""
+        """Load all documents until each has an outcome; return the encoder that embedded them."""
         context = load.context
         index = context.index.concrete
-        # A slice of the index sees what was refreshed.
+        # A slice of the index includes only refreshed documents.
         context.retrying(context.engine.refresh, index)
         empty = context.retrying(context.engine.count, index) == 0
         plan = replace(context.plan, sources=[])
@@ -188,7 +188,7 @@ class RayRunner:
 
     @contextmanager
     def _partitions(self, context: LoadContext) -> Iterator[list[Partition]]:
-        """The partitions of the load; slices of the index can be read until the block ends."""
+        """Yield the partitions of the load; slices of the index can be read until the block ends."""
         if context.plan.sources:
             yield partition_sources(context.plan.sources, self.part_bytes)
             return
@@ -199,7 +199,7 @@ class RayRunner:
             close_snapshots(context.engine, snapshots)
 
     def _reports(self, job: WorkerJob, parts: Sequence[Partition]) -> Iterator[PartitionReport]:
-        """One report per partition, in the order in which they finish."""
+        """Run the partitions on the workers, and yield their reports in the order in which they finish."""
         rows = [{"partition": pickle.dumps(part)} for part in parts]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             self.loader,
@@ -249,7 +249,7 @@ def _progress_poller(context: LoadContext, coordinator: Any, parts: int) -> Iter
             try:
                 progress = ray.get(coordinator.progress.remote())
             except RayError:
-                return  # load() gets the same error
+                return  # the thread that reads the reports gets the same error
             snapshot = tracker.snapshot(progress.read, progress.processed, progress.fraction / max(1, parts))
             context.meter.show(snapshot)
             context.observer.show(snapshot)
@@ -285,9 +285,10 @@ def open_ray_runner(
         count: Number of workers; None for as many as fit.
 
     Raises:
-        ClusterError: there is no such cluster, it is too small for a worker, or a node has another es-sbert or model.
+        ClusterError: there is no cluster at the address, no node is large enough for a worker, or a node has a
+            different es-sbert or model.
         ModelError: the model is not found or broken.
-        UsageError: contradictory options.
+        UsageError: options conflict.
     """
     folder = Path(model) if Path(model).is_dir() else None
     if folder is None and "/" not in model and installed_model_folder(model) is None:

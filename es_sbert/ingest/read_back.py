@@ -42,7 +42,7 @@ from es_sbert.vectors import Vectors
 # Documents read back after the first bulk request, and at the end of a load.
 FIRST_REQUEST_DOCUMENTS = 8
 SAMPLE_DOCUMENTS = 32
-# Larger documents are read back only if there are no others: an answer with a thousand chunks takes megabytes.
+# Larger documents are read back only if there are no others: a response with a thousand chunks takes megabytes.
 _MOST_BYTES = 64 << 10
 # Quantized storage and normalization by the engine change a vector far less than that.
 _LEAST_COSINE = 0.999
@@ -61,7 +61,7 @@ class SentDocument:
     Attributes:
         id, routing: Id and routing of the document.
         version: `_seq_no` and `_primary_term` of the write.
-        texts: One per target.
+        texts: One text per target.
         fields: Vector field → its vectors and their metadata.
         absent: Vector fields that the document must not have.
     """
@@ -111,7 +111,7 @@ class ReadBackCheck:
         """Hold back the second request until documents of the first one were read back.
 
         Raises:
-            StageAborted: they differ; another thread has raised the error.
+            StageAborted: documents of the first request differ; another thread has raised the error.
         """
         if self._first_checked:
             yield
@@ -124,7 +124,7 @@ class ReadBackCheck:
     def check_first_request(self, taken: Sequence[WrittenAction]) -> None:
         """Read back a few documents of the first bulk request in which the engine accepted any.
 
-        Where they differ, the vectors of all documents of the request are removed: they count as not embedded.
+        If one differs, the vectors of all documents of the request are removed: these count as not embedded.
 
         Args:
             taken: Actions that the engine acknowledged; those of later requests are candidates for the sample.
@@ -162,7 +162,7 @@ class ReadBackCheck:
             self._context.control.end_early(f"written documents could not be read back: {error.message}")
 
     def _add_to_sample(self, taken: Sequence[WrittenAction]) -> None:
-        """Reservoir sampling: each document of the load has the same chance."""
+        """Add documents to the sample, by reservoir sampling: each document of the load has the same chance."""
         fit = [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES]
         with self._lock:
             first, self._seen = self._seen, self._seen + len(fit)
@@ -175,9 +175,9 @@ class ReadBackCheck:
                 self._next_sampled += 1 + self._draw_skipped()
 
     def _draw_skipped(self) -> int:
-        """How many documents are skipped before the next one of the sample.
+        """Draw the number of documents to skip before the next one of the sample.
 
-        Algorithm L (Li 1994): the number of random draws grows with the logarithm of the documents, not with them.
+        Algorithm L (Li 1994): the number of random draws grows only with the logarithm of the number of documents.
         """
         if len(self._sample) < SAMPLE_DOCUMENTS:
             return 0
@@ -189,7 +189,7 @@ class ReadBackCheck:
         try:
             self._compare(sent)
         except IndexMissing:
-            # Deleted since the documents were acknowledged.
+            # The index was deleted after the documents were acknowledged.
             raise self._context.index_replaced_error() from None
 
     def _compare(self, sent: Sequence[SentDocument]) -> None:
@@ -202,7 +202,7 @@ class ReadBackCheck:
         stored = context.engine.mget(name, keys, source_includes=list(dict.fromkeys(names)))
         missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
         for document, found in (*zip(sent, stored, strict=True), *self._find_misrouted(missing)):
-            # Missing or written again: by another writer, since the engine has acknowledged this write.
+            # A document that is missing or was written again is skipped: another writer changed it after this write.
             if found is None or (found["_seq_no"], found["_primary_term"]) != document.version:
                 continue
             differences = _differences(document, found, context.targets, mappings)
@@ -210,7 +210,7 @@ class ReadBackCheck:
                 raise self._altered_error(document, differences)
 
     def _find_misrouted(self, missing: Sequence[SentDocument]) -> list[tuple[SentDocument, Json]]:
-        """Documents that a search finds, though a lookup by id and routing does not: another shard holds them."""
+        """Search for documents that a lookup by id and routing does not find, because another shard holds them."""
         if not missing:
             return []
         context = self._context
@@ -231,7 +231,7 @@ class ReadBackCheck:
         again = "run the same command again: it embeds again what it wrote"
         if not context.plan.sources and self._first_checked:
             # Other documents of the index may be altered too; there is no record of them.
-            again = "embed the documents into another `vector_field`"
+            again = "embed the documents into a different `vector_field`"
         settings = {} if index is None else index.settings
         pipelines = {name: settings[name] for name in PIPELINE_SETTINGS if settings.get(name, "_none") != "_none"}
         if pipelines:
@@ -248,7 +248,7 @@ class ReadBackCheck:
         )
 
     def _remove_vectors(self, taken: Sequence[WrittenAction]) -> None:
-        """Leave no vector in the index that may differ from what was sent. Pipelines do not see partial updates."""
+        """Remove vectors that may differ from what was sent, by partial updates, which pipelines do not see."""
         lines = []
         for action, (sequence, term) in taken:
             if action.fields:
@@ -265,7 +265,7 @@ class ReadBackCheck:
 
 
 def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:
-    """The differences between a stored document and the sent one."""
+    """Compare a stored document with the sent one, and return the differences."""
     source: Json = found.get("_source") or {}
     differences = []
     if found.get("_routing") != sent.routing:

@@ -59,7 +59,7 @@ class RecordStream:
         return [record.fields for record in self._peeked if isinstance(record, Record)]
 
     def peek(self) -> Iterator[Record | RejectedRecord]:
-        """The first records, as many as the caller reads; iterating over the stream yields them again."""
+        """Yield the first records, as many as the caller reads; iterating over the stream yields them again."""
         yield from self._peeked
         for record in self._records:
             self._peeked.append(record)
@@ -115,7 +115,7 @@ class Document(NamedTuple):
         return 2 * len(self.source) + 512
 
     def rejected(self, reason: str) -> RejectedRecord:
-        """The dead letter of the document; of an update it holds only a part."""
+        """Create the dead letter of the document; that of a document from the index holds only a part of it."""
         rejected = RejectedRecord(self.origin, reason, document=self.source, id=self.id, routing=self.routing)
         return rejected if self.version is None else replace(rejected, partial=True, seq_no=self.version[0])
 
@@ -160,7 +160,7 @@ class DocumentRules:
         return self.metadata_fields & heads & {METADATA_ID, _ROUTING}
 
     def own_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a document without metadata fields."""
+        """Return the fields of a document that are not metadata fields."""
         return {name: value for name, value in fields.items() if name.partition(".")[0] not in self.metadata_fields}
 
     def metadata_names(self, fields: Mapping[str, Any]) -> list[str]:
@@ -178,12 +178,12 @@ class DocumentRules:
             value: Its value in a document; `MISSING` if its name has a dot.
         """
         if name == METADATA_ID and self.id_field is None:
-            return f"for the id of the document, give {setting_text('id_field', metadata_id_field(value))}"
+            return f"for the id of the document, set {setting_text('id_field', metadata_id_field(value))}"
         if name == METADATA_ID:
             id_field = setting_text("id_field", self.id_field)
             return f"for the id of the document, leave out {id_field} or remove {name} from the documents"
         if name == _ROUTING and self.routing_field is None:
-            return f"for the routing of the document, give {setting_text('routing_field', name)}"
+            return f"for the routing of the document, set {setting_text('routing_field', name)}"
         if name == "_source":
             return "load its content as the document"
         return "remove it from the documents"
@@ -193,7 +193,7 @@ _ROUTING = "_routing"
 
 
 def to_document(record: Record, rules: DocumentRules) -> Document | RejectedRecord:
-    """The document of a record; its texts may be empty.
+    """Convert a record to a document, whose texts may be empty.
 
     A record that cannot be loaded is rejected with the reason.
     """
@@ -222,7 +222,7 @@ def _check_fields(fields: Mapping[str, Any], rules: DocumentRules) -> None:
     """Reject fields that the load writes itself, and those that engines refuse in a document.
 
     Raises:
-        InvalidId: the document has one.
+        InvalidId: the document has such a field.
     """
     for name in rules.reserved:
         if find_field(fields, name) is not MISSING:
@@ -234,12 +234,12 @@ def _check_fields(fields: Mapping[str, Any], rules: DocumentRules) -> None:
         )
 
 
-# The reason of a child without a routing begins with it.
+# The beginning of the reason for rejecting a child without a routing.
 UNROUTED_CHILD = "the document has a parent in the join field"
 
 
 def _check_parents(fields: Mapping[str, Any], rules: DocumentRules) -> None:
-    """Reject a child without a routing: engines do, since it must be in the shard of its parent.
+    """Reject a child without a routing, as engines do, because it must be in the shard of its parent.
 
     Raises:
         InvalidId: the document has a parent.
@@ -248,7 +248,7 @@ def _check_parents(fields: Mapping[str, Any], rules: DocumentRules) -> None:
         parent = f"{name}.parent"
         if find_field(fields, parent) is not MISSING:
             raise InvalidId(
-                f"{UNROUTED_CHILD} {name} but no routing, which must be that of its parent: give "
+                f"{UNROUTED_CHILD} {name} but no routing, which must be that of its parent: set "
                 f"{setting_text('routing_field', parent)}"
             )
 
@@ -259,7 +259,7 @@ def read_documents(
     checkpoint: LoadCheckpoint,
     outcomes: OutcomeRecorder,
 ) -> Iterator[Document]:
-    """Documents to load; the outcome of all others is recorded.
+    """Yield the documents to load; the outcome of all others is recorded.
 
     A repeated document is skipped. The same id with different content or routing is a dead letter, because it is
     unknown which of the two is right. Documents without text are included, because the index may hold an earlier
@@ -286,7 +286,7 @@ def read_documents(
 def _valid_documents(
     records: Iterable[Record | RejectedRecord], rules: DocumentRules, outcomes: OutcomeRecorder
 ) -> Iterator[Document]:
-    """Documents that can be loaded."""
+    """Yield the documents that can be loaded; the outcome of all others is recorded."""
     for record in records:
         outcomes.record_read()
         if isinstance(record, RejectedRecord):
@@ -306,7 +306,7 @@ def _valid_documents(
 
 
 def document_windows(documents: Iterable[Document], count: int, max_bytes: int) -> Iterator[list[Document]]:
-    """Groups of at most `count` documents and roughly at most `max_bytes` (a larger document goes alone)."""
+    """Group documents: at most `count`, and roughly at most `max_bytes`, unless a single document is larger."""
     return slice_by_size(documents, lambda document: document.size, max_bytes, count)
 
 

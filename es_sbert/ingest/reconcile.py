@@ -30,7 +30,7 @@ from es_sbert.messages import be, log_event, pluralize
 def report_concurrent_changes(
     context: LoadContext, index: IndexState, versions: WrittenVersions, began: str, start: WriteState
 ) -> tuple[int, ConcurrentChanges, list[str]]:
-    """Restore overwritten `_meta` entries of the load's fields; report what else others changed or the engine lost.
+    """Restore overwritten `_meta` entries of the load's fields; report other concurrent changes and lost writes.
 
     Args:
         index: The current state of the index, after a refresh.
@@ -39,7 +39,7 @@ def report_concurrent_changes(
         start: The write state of the index at that time.
 
     Returns:
-        How many documents the engine has acknowledged and lost, what other programs have changed, and notes for the
+        Number of documents that the engine has acknowledged and lost, changes of other programs, and notes for the
         report.
 
     Raises:
@@ -97,8 +97,8 @@ def _missing_documents_note(context: LoadContext, missing: int) -> str:
     name = context.index.concrete
     message = (
         f"{pluralize(missing, 'document')} that this load wrote {'is' if missing == 1 else 'are'} missing from {name}, "
-        "or there in an earlier version: the engine lost writes that it had acknowledged. If a shard failed during the "
-        "load, documents that another program deleted are counted too, since the two cannot be told apart"
+        "or have an earlier version there: the engine lost writes that it had acknowledged. If a shard failed during "
+        "the load, documents that another program deleted are counted too, since the two cannot be told apart"
     )
     if context.checkpoint is not None:
         return f"{message}. Run the same command again: it looks up every document and sends what is missing"
@@ -149,9 +149,9 @@ class PruneCandidates:
     """Documents of an index that the source no longer has.
 
     Attributes:
-        count: Number of documents.
-        loaded: How many documents from files the index holds in all.
-        sample: Some of their ids.
+        count: Number of these documents.
+        loaded: Number of all documents from files in the index.
+        sample: Ids of some of these documents.
     """
 
     count: int
@@ -168,10 +168,10 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
     Documents of other writers are left alone: they lack the hash that a load from files writes.
 
     Args:
-        confirm: Decides whether the documents are removed.
+        confirm: Decides whether to remove the documents.
 
     Returns:
-        How many documents were removed, and notes on those that were not.
+        Number of documents that were removed, and notes on those that were not.
 
     Raises:
         EngineError: the engine failed; the same command resumes.
@@ -211,10 +211,13 @@ def _find_candidates(context: LoadContext) -> PruneCandidates:
 
 
 def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple[int, list[Json]]]:
-    """Pages of the documents that loads from files wrote: the size of each, and those that this load has not seen.
+    """Read the documents that loads from files wrote, page by page.
 
     Args:
         retrying: Retries the request of each page.
+
+    Yields:
+        Number of documents of the page, and those that this load has not seen.
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     targets = targets_to_fill(context.targets)
@@ -226,7 +229,7 @@ def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple
         context.engine, name, query=query, source_includes=[], page=_PAGE, retrying=retrying
     ):
         if is_rewritten:
-            continue  # written by another load since
+            continue  # written by another load in the meantime
         # A load through an alias with a routing writes only documents with that routing.
         candidates = [hit for hit in hits if routing is None or hit.get("_routing") == routing]
         seen_keys = context.checkpoint.seen_keys([document_key(hit) for hit in candidates])
@@ -245,13 +248,13 @@ def delete_hits(
 
     Args:
         index: Index or alias.
-        hits: `_id`, `_routing` where it has one, and `_seq_no` and `_primary_term` to keep a document that was written
-            since it was read.
+        hits: `_id`, `_routing` if the document has one, and `_seq_no` and `_primary_term` to keep a document that was
+            written after it was read.
         policy, stop_retrying: See `Backoff`.
         on_retry: Called with the number of documents that are sent again.
 
     Returns:
-        How many were deleted.
+        Number of deleted documents.
 
     Raises:
         EngineError: the engine failed, or refused to delete a document.
@@ -280,7 +283,7 @@ def delete_hits(
                     result.status,
                 )
         if conflicts:
-            # If a response was lost, the retry finds documents that are already deleted.
+            # If a response was lost, the retry conflicts with deletions of the first request: these count as removed.
             retrying(partial(engine.refresh, index))
             existing = retrying(partial(multi_get, engine, index, [hit["_id"] for hit in conflicts]))
             removed += sum(document_key(hit) not in existing for hit in conflicts)

@@ -37,7 +37,7 @@ class Record(NamedTuple):
         id: Its id, if the source has it outside the fields.
         routing: Its routing, if the source has it outside the fields.
         superseded: Whether a later record of the same source replaces it.
-        written: When a dead letter was written, in UTC, ISO 8601; None for other records.
+        written: Time at which a dead letter was written, in UTC, ISO 8601; None for other records.
     """
 
     origin: Origin
@@ -56,12 +56,12 @@ class RejectedRecord:
     Attributes:
         origin: Its place in the source.
         reason: Reason why it cannot be loaded.
-        raw: Its first bytes, at most `SAMPLE_BYTES`.
-        size: Its full size in bytes, if known.
+        raw: First bytes of the input, at most `SAMPLE_BYTES`.
+        size: Full size of the input in bytes, if known.
         document: The object as one line of JSON, if it could be parsed.
         id: Its id, if it has one.
         routing: Its custom routing, if it has one.
-        partial: Whether `document` is only a part of it.
+        partial: Whether `document` is only a part of the document.
         seq_no: `_seq_no` of the version that was read; None for input that is not from an index.
     """
 
@@ -77,7 +77,7 @@ class RejectedRecord:
 
     @classmethod
     def of_bytes(cls, origin: Origin, reason: str, data: bytes) -> RejectedRecord:
-        """Input of which a sample is kept."""
+        """Reject input of which only a sample is kept."""
         return cls(origin, reason, data[:SAMPLE_BYTES], len(data))
 
 
@@ -85,7 +85,7 @@ class RejectedRecord:
 MAX_ID_BYTES = 512
 
 
-# Above it, not every integer is a float.
+# Beyond this, a float does not represent every integer.
 _EXACT_FLOATS = 2**53
 
 
@@ -108,12 +108,12 @@ class InvalidId(Exception):
 
 
 def document_id(record: Record, id_field: str) -> str:
-    """The id in a field: a string, or an integer, which may be a float without a fraction.
+    """Read the id from a field: a string, or an integer, which may be a float without a fraction.
 
-    pandas makes floats of a column of integers that lacks one value.
+    pandas converts a column of integers to floats if a value is missing.
 
     Raises:
-        InvalidId: missing, null, empty, longer than 512 bytes in UTF-8, or of another type.
+        InvalidId: the id is missing, null, empty, longer than 512 bytes in UTF-8, or of another type.
     """
     value = find_field(record.fields, id_field)
     if value is MISSING:
@@ -126,17 +126,17 @@ def document_id(record: Record, id_field: str) -> str:
 
 
 def document_routing(record: Record, routing_field: str) -> str | None:
-    """The routing in a field, as `document_id` reads it; None where it is missing or null.
+    """Read the routing from a field, like an id; None if it is missing or null.
 
     Raises:
-        InvalidId: empty, or of another type.
+        InvalidId: the routing is empty, or of another type.
     """
     value = find_field(record.fields, routing_field)
     return None if value is MISSING or value is None else _key_text(record, value, "routing", routing_field)
 
 
 def _key_text(record: Record, value: Any, kind: str, field: str) -> str:
-    """The value of the field of the id or the routing as text."""
+    """Convert the value of the id field or the routing field to text."""
     if isinstance(value, float):
         value = _whole_number(record, value, kind, field)
     if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -149,16 +149,16 @@ def _key_text(record: Record, value: Any, kind: str, field: str) -> str:
 
 
 def _whole_number(record: Record, value: float, kind: str, field: str) -> int:
-    """The integer that a float is, or was before it was parsed.
+    """Return the integer that a float represents, or that it was in the source.
 
     Raises:
-        InvalidId: it has a fraction, or which integer is meant is unknown.
+        InvalidId: the number has a fraction, or the integer that it was in the source is unknown.
     """
     if not value.is_integer():
         raise InvalidId(f"the {kind} field {field} is {value}, a number with a fraction, not a string or an integer")
     if abs(value) < _EXACT_FLOATS:
         return int(value)
-    # The fast parser makes floats of integers beyond 64 bits.
+    # Parsed again, because the fast parser converts integers beyond 64 bits to floats.
     exact = find_field(json.loads(record.source), field)
     if isinstance(exact, int):
         return exact

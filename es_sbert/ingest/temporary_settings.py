@@ -53,7 +53,7 @@ class TemporarySettings:
             return
         try:
             context.retrying(require_privileges, context.engine, context.index.concrete, CHANGE_LOAD_SETTINGS)
-            # Read again: a concurrent change of the mapping would be overwritten.
+            # The index is read again, or a concurrent change of the mapping would be overwritten.
             index = context.check_index_unchanged()
             self._previous = context.retrying(apply_load_settings, context.engine, index)
         except AccessDenied as error:

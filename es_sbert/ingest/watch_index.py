@@ -1,8 +1,8 @@
 """Keep the vectors of an index current while other writers change its documents.
 
 Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
-it has seen: it also finds partial updates, which cause stale vectors, and costs as much as the writes, not as
-the index. Periodically, and when it ends, it checks that every document it has seen has its vector.
+it has seen. So it also finds partial updates, which cause stale vectors, and its cost grows with the number of writes,
+not with the index. Periodically, and when it ends, it checks that every document it has seen has its vector.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
     """Embed all documents of an index that have no current vector, then those that change, until the load is stopped.
 
     Args:
-        seconds: How long to wait between two checks of the index.
+        seconds: Seconds between two checks of the index.
 
     Raises:
         EsSbertError: a stage failed (never because of a single document).
     """
     reader, stop = IndexReader(context), context.control.stop_reading
-    # Before the whole index is read, so that no write between the two is missed.
+    # Created before the whole index is read, so that no write in between is missed.
     watcher = IndexWatcher(context, reader)
     embed_index(context, encoder, reader)
     if not stop.is_set():
@@ -70,7 +70,7 @@ def _embed_missed(
 
 
 def _count_missed(context: LoadContext, watcher: IndexWatcher) -> None:
-    """Count the documents that a watch which has ended leaves without a vector, for the report."""
+    """At the end of a watch, count the documents that it leaves without a vector, for the report."""
     if context.control.reason is not None:
         return  # the engine failed
     try:
@@ -90,7 +90,7 @@ class IndexWatcher:
 
     Args:
         context: The load.
-        reader: Tells which documents lack a current vector.
+        reader: Finds the documents that lack a current vector.
 
     Raises:
         EngineError: the engine failed.
@@ -115,7 +115,7 @@ class IndexWatcher:
             IndexMismatch: the index was deleted or replaced, its alias was moved, or its data stream has rolled over.
         """
         try:
-            # First, and every time: another index may have the same sequence numbers.
+            # Checked first on every poll: a new index of this name may have the same sequence numbers.
             self._check_stream()
             self._context.check_index_unchanged()
             self._latest = self._changes.states()
@@ -124,7 +124,7 @@ class IndexWatcher:
         return any(self._seen_of(shard) < state.global_checkpoint for shard, state in self._latest.items())
 
     def documents(self) -> Iterator[Document]:
-        """Documents that lack a current vector, in writes that were not seen yet; these count as seen afterwards.
+        """Yield documents of unseen writes that lack a current vector; the writes count as seen afterwards.
 
         If the engine fails, the watch ends: documents read until then are still embedded.
         """
@@ -136,7 +136,7 @@ class IndexWatcher:
             self._end_watch(error)
 
     def is_check_due(self) -> bool:
-        """Whether to look for documents that were missed: some time has passed, or a request had to be repeated."""
+        """Whether to look for missed documents, because some time has passed or a request was retried."""
         retries = self._context.outcomes.ledger.retries
         due = retries != self._retries or time.monotonic() - self._checked > CHECK_SECONDS
         if due:
@@ -144,7 +144,7 @@ class IndexWatcher:
         return due
 
     def missed_documents(self) -> list[Document]:
-        """Documents that lack a vector although their last write was seen, except rejected documents.
+        """Find documents that lack a vector although their last write was seen, except rejected documents.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
@@ -171,17 +171,17 @@ class IndexWatcher:
         return missed
 
     def _seen_of(self, shard: int) -> int:
-        """The last sequence number that was seen of a shard; -1 if its history has changed."""
+        """Last sequence number of a shard that was seen; -1 if the history of the shard has changed."""
         seen = self._seen.get(shard)
         return -1 if seen is None or seen.history != self._latest[shard].history else seen.seq_no
 
     def _backing_indices(self) -> set[str]:
-        """Names of the backing indices of the index's data stream; none if it belongs to none."""
+        """Names of the backing indices of the index's data stream; none if the index belongs to no data stream."""
         stream = self._context.index.state.data_stream
         return set() if stream is None else set(self._context.retrying(self._context.engine.index_uuids, stream))
 
     def _check_stream(self) -> None:
-        """Fail if the data stream has rolled over: its new backing index is not watched."""
+        """Fail if the data stream has rolled over, because its new backing index is not watched."""
         added = sorted(self._backing_indices() - self._backing)
         if added:
             raise IndexMismatch(
@@ -206,12 +206,12 @@ class IndexWatcher:
             self._seen[shard] = _SeenWrites(state.history, seen)
 
 
-# How often a watch looks for documents that it has missed.
+# Seconds between two searches of a watch for documents that it has missed.
 CHECK_SECONDS = 300.0
 
 
 class _SeenWrites(NamedTuple):
-    """The writes to a shard that were seen: those up to a sequence number of a history."""
+    """The writes to a shard that were seen: all up to a sequence number, within one history of the shard."""
 
     history: str
     seq_no: int

@@ -1,7 +1,7 @@
 """The versions that a load has written: key of the document → sequence number and primary term of the write.
 
-At its end, a load compares them with the index (`concurrent_changes`). A write of another program to the same document
-has a later version. A document with an earlier version has lost the write of this load.
+At its end, a load compares these versions with the index (`concurrent_changes`). A later version in the index is a
+write of another program. An earlier version means that the write of this load was lost.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def hit_version(hit: Json) -> Version:
 
 
 def pack_versions(documents: Sequence[tuple[DocumentKey, Version]]) -> PackedVersions:
-    """16 bytes a document, however long its id is.
+    """Pack keys and versions into 16 bytes per document.
 
-    A version is later than another one of the same document if its number is greater: first the terms are compared,
-    since a new primary may assign the numbers of lost writes again.
+    Of two versions of a document, the later one has the greater number: terms are compared first, since a new primary
+    may assign the sequence numbers of lost writes again.
     """
     packed = np.empty((len(documents), 2), dtype=np.int64)
     packed[:, 0] = np.frombuffer(b"".join([_key_digest(key) for key, _ in documents]), dtype=np.int64)
@@ -48,7 +48,7 @@ def pack_versions(documents: Sequence[tuple[DocumentKey, Version]]) -> PackedVer
 
 
 def _key_digest(key: DocumentKey) -> bytes:
-    """64 bits: of 370,000 loads of 10 million documents, one has two documents with the same digest."""
+    """Compute a 64-bit digest: of 370,000 loads of 10 million documents, one has two documents with the same digest."""
     document_id, routing = key
     text = document_id if routing is None else f"{document_id}\0{routing}"
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -58,10 +58,10 @@ class VersionRecorder(Protocol):
     """Takes the versions of a load."""
 
     def add(self, versions: PackedVersions, writes: int) -> None:
-        """Documents of the index have these versions.
+        """Record that documents of the index have these versions.
 
         Args:
-            writes: How many of them are writes of this load; the others were found unchanged.
+            writes: Number of writes of this load among them; the other documents were found unchanged.
         """
 
 
@@ -69,7 +69,7 @@ class WrittenVersions:
     """The versions that a load has written or found unchanged. Thread-safe.
 
     Attributes:
-        writes: How many writes of this load the engine has executed and acknowledged.
+        writes: Number of writes of this load that the engine has executed and acknowledged.
     """
 
     def __init__(self) -> None:
@@ -102,19 +102,19 @@ class WrittenVersions:
 
 
 class VersionMatch(IntEnum):
-    """A document of the index compared with the version that a load knows of it."""
+    """Result of comparing a document of the index with the version that a load knows."""
 
     UNKNOWN = 0  # the load has neither written it nor found it unchanged
     EARLIER = 1  # the index has lost the version that the load knows
     SAME = 2
-    LATER = 3  # another program has written it since
+    LATER = 3  # another program has written the document since then
 
 
 class VersionComparison:
     """Compares the documents of an index, page by page, with the versions that a load knows.
 
     Args:
-        versions: Versions from the load; for a document that it has written twice, the later one counts.
+        versions: Versions from the load; of a document that the load has written twice, the later version counts.
     """
 
     def __init__(self, versions: PackedVersions) -> None:
@@ -129,7 +129,7 @@ class VersionComparison:
         self._matches = np.zeros(len(keys), dtype=np.int8)
 
     def compare(self, found: PackedVersions) -> list[VersionMatch]:
-        """One match per document. A document that was found twice counts by its later version."""
+        """Compare a page; return one match per document. Of a document found twice, the later version counts."""
         if not len(self._keys):
             return [VersionMatch.UNKNOWN] * len(found)
         # (documents,) each

@@ -28,12 +28,12 @@ class ByteEmbeddings:
         self._encoder = encoder
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[int]]:
-        """One vector for each text, with numbers from -127 to 127; see `Encoder.embed_documents`."""
+        """Embed texts as vectors of numbers from -127 to 127; see `Encoder.embed_documents`."""
         vectors: list[list[int]] = quantize_vectors(self._encoder.encode_details(texts, "document").vectors).tolist()
         return vectors
 
     def embed_query(self, text: str) -> list[int]:
-        """The vector of a search text, with numbers from -127 to 127; see `Encoder.embed_query`."""
+        """Embed a search text as a vector of numbers from -127 to 127; see `Encoder.embed_query`."""
         vector: list[int] = quantize_vectors(self._encoder.encode(text, "query")).tolist()
         return vector
 

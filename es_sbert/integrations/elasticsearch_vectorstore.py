@@ -9,9 +9,9 @@ from es_sbert.integrations.byte_embeddings import ByteEmbeddings
 
 
 class AsyncEmbeddingService:
-    """Satisfies `elasticsearch.helpers.vectorstore.AsyncEmbeddingService` without importing it.
+    """Implements `elasticsearch.helpers.vectorstore.AsyncEmbeddingService` without importing it.
 
-    The coroutines have the names of the synchronous class's functions, so one object cannot be both. For the
+    The coroutines have the same names as the functions of the synchronous class, so one object cannot be both. For the
     synchronous `VectorStore`, pass the encoder itself.
 
     Usage:
@@ -27,9 +27,9 @@ class AsyncEmbeddingService:
         self._encoder = encoder
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]] | list[list[int]]:
-        """One vector per text, in the order of the texts; see `Encoder.embed_documents`."""
+        """Embed texts: one vector per text, in their order; see `Encoder.embed_documents`."""
         return await self._encoder.aembed_documents(texts)
 
     async def embed_query(self, query: str) -> list[float] | list[int]:
-        """The vector of a text to search for; see `Encoder.embed_query`."""
+        """Embed a text to search for; see `Encoder.embed_query`."""
         return await self._encoder.aembed_query(query)

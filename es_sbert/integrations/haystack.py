@@ -29,7 +29,7 @@ class _Embedder:
 
     Raises:
         UsageError: the element type is unknown.
-        ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded.
+        ModelError, DeviceError, UsageError: the model cannot be loaded (raised by `warm_up`).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class _Embedder:
         element_type: str = "float",
     ) -> None:
         if element_type not in ("float", "byte"):
-            raise UsageError(f"there is no element type {element_type!r} here", "Use float or byte.")
+            raise UsageError(f"unknown element type {element_type!r}", "Use float or byte.")
         self.element_type = element_type
         self.model = model
         self.device = device
@@ -66,7 +66,7 @@ class _Embedder:
             )
 
     def close(self) -> None:
-        """End the encoder's threads; the next `run` loads it again."""
+        """Stop the encoder's threads; the next `run` loads the model again."""
         if self._encoder is not None:
             self._encoder.close()
             self._encoder = None
@@ -78,13 +78,13 @@ class _Embedder:
         return self._encoder
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as a dictionary, which Haystack writes to a pipeline's YAML."""
+        """Convert the component to a dictionary, which Haystack writes to a pipeline's YAML."""
         data: dict[str, Any] = default_to_dict(self, **self._settings())
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The component from a dictionary that `to_dict` returned."""
+        """Create a component from a dictionary that `to_dict` returned."""
         made: Self = default_from_dict(cls, data)
         return made
 
@@ -93,7 +93,7 @@ class _Embedder:
         return {name: getattr(self, name) for name in names}
 
     def _numbers(self, vectors: Vectors) -> list[Any]:
-        """Vectors as lists. Haystack declares their numbers as floats."""
+        """Convert vectors to lists of floats, the type that Haystack declares."""
         if self.element_type == "byte":
             vectors = quantize_vectors(vectors).astype(np.float32)
         numbers: list[Any] = vectors.tolist()
@@ -132,7 +132,7 @@ class SbertTextEmbedder(_Embedder):
             UsageError: the text is not a string.
         """
         if not isinstance(text, str):
-            raise UsageError(f"the query is a {type(text).__name__}, not a string", "Give one string.")
+            raise UsageError(f"the query must be a string, not {type(text).__name__}", "Pass a single string.")
         return {"embedding": self._numbers(self.encoder.encode(text, "query")), "meta": self._about()}
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
@@ -171,7 +171,7 @@ class SbertDocumentEmbedder(_Embedder):
         embedding_separator: str = "\n",
         element_type: str = "float",
     ) -> None:
-        # By name: @component replaces the class, and super() would look for the original one.
+        # Name the base class, because @component replaces the class and super() would look for the original one.
         _Embedder.__init__(self, model, device, precision, runtime, threads, element_type)
         self.meta_fields_to_embed = meta_fields_to_embed or []
         self.embedding_separator = embedding_separator
@@ -187,8 +187,8 @@ class SbertDocumentEmbedder(_Embedder):
         """Embed documents; the given documents are not changed.
 
         Returns:
-            `documents`, copies with their embeddings, and `meta` with model, fingerprint and how many documents were
-            longer than the model reads (`truncated`).
+            `documents`, copies with their embeddings, and `meta` with model, fingerprint and the number of documents
+            that are longer than the model reads (`truncated`).
 
         Raises:
             UsageError: the argument is not a list of documents.

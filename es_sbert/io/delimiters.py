@@ -13,7 +13,7 @@ from es_sbert.io.text_formats import Line
 from es_sbert.messages import setting_text
 
 COMMA = ","
-# In the order of preference.
+# Other delimiters, in the order of preference.
 _OTHERS = (";", "\t", "|")
 _NAMES = {"\t": "a tab", ";": "a semicolon", "|": "a vertical bar", COMMA: "a comma"}
 _SEP_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?')
@@ -26,12 +26,13 @@ def check_delimiter(text: str) -> str:
     r"""Parse a delimiter: a single character, or `tab` or `\t` for a tab.
 
     Raises:
-        UsageError: it is not a single character, or it is a quote or a line break.
+        UsageError: the delimiter is not a single character, or is a quote or a line break.
     """
     delimiter = "\t" if text in ("tab", "\\t") else text
     if len(delimiter) != 1 or delimiter in '"\r\n\0':
         raise UsageError(
-            f"the delimiter {text!r} is not a single character", 'Write `delimiter=";"` or `delimiter="tab"`.'
+            f"the delimiter {text!r} must be a single character, and not a quote or a line break",
+            'Use e.g. `delimiter=";"` or `delimiter="tab"`.',
         )
     return delimiter
 
@@ -40,12 +41,12 @@ def find_delimiter(lines: Iterable[Line], chosen: str | None = None) -> tuple[st
     """Find the delimiter of a CSV file, and return it with the lines, without a `sep=` line.
 
     The comma is used unless it is implausible: if it splits the header into a single column, or most of the first rows
-    into a different number of columns than the header, and another delimiter splits all of them into the same number,
-    at least two.
+    into a different number of columns than the header. Then, the delimiter is used that splits the largest share of
+    rows, at least half of them, into as many columns as the header, and the header into at least two.
 
     Args:
         lines: The lines; only as many as necessary are read in advance.
-        chosen: The delimiter, if the user has given it.
+        chosen: The delimiter, if the user has set it.
     """
     rest = iter(lines)
     first = next(rest, None)
@@ -81,9 +82,9 @@ def _most_plausible(sample: list[str], candidates: list[str]) -> str:
 
 
 def _regular_share(sample: list[str], delimiter: str) -> float:
-    """The share of rows with as many columns as the header; 0 if the header has only one."""
+    """Share of rows with as many columns as the header; 0 if the header has only one."""
     rows: list[list[str]] = []
-    # The last row may continue after the sample.
+    # Errors are ignored, because the last row may continue after the sample.
     with suppress(csv.Error):
         rows.extend(row for row in csv.reader(sample, delimiter=delimiter, strict=True) if row)
     if not rows:
@@ -97,7 +98,7 @@ def _regular_share(sample: list[str], delimiter: str) -> float:
 
 
 def delimiter_hint(columns: list[str], is_tsv: bool = False) -> str:
-    """Advice if the column names look as if another delimiter separated them; else empty."""
+    """Advice if the column names look as if a different delimiter separated them; else empty."""
     joined = " ".join(columns)
     for delimiter in (*((COMMA,) if is_tsv else ()), *_OTHERS):
         if delimiter in joined:

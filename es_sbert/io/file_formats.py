@@ -52,7 +52,7 @@ _FORMATS_BY_SUFFIX = {suffix: form for form, suffixes in _SUFFIXES.items() for s
 
 
 def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
-    """Format and compression by a file's name; None if the name does not indicate them."""
+    """Guess format and compression from a file's name; None if the name does not indicate them."""
     path = PurePosixPath(name)
     compression = _COMPRESSION_SUFFIXES.get(path.suffix.lower())
     inner = PurePosixPath(path.stem) if compression else path
@@ -161,9 +161,9 @@ def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None 
 
     Raises:
         WrongFormat: the file is not a text.
-        CorruptStream: its compression is damaged, or it is truncated.
+        CorruptStream: the compression is damaged, or the file is truncated.
     """
-    # Does not wait for more, because a pipe may deliver a single short line.
+    # No more bytes are awaited, because a pipe may deliver a single short line.
     head, rest = read_head(decompress(chunks), MAGIC_BYTES)
     start = head[:SIGNATURE_BYTES]
     signature = recognize_file(start)
@@ -187,14 +187,14 @@ _BATCH_ROWS = 1 << 12
 
 @contextmanager
 def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
-    """Open a Parquet file and read its footer; returns a `pyarrow.parquet.ParquetFile`.
+    """Open a Parquet file, read its footer, and yield a `pyarrow.parquet.ParquetFile`.
 
     Args:
         file: A path, or a seekable file.
 
     Raises:
-        OSError: there is no such file, or it cannot be opened.
-        CorruptStream: it is not a Parquet file, or its data is damaged.
+        OSError: the file does not exist, or cannot be opened.
+        CorruptStream: the file is not a Parquet file, or its data is damaged.
         UsageError: pyarrow is not installed.
     """
     require_extra("parquet", "pyarrow")
@@ -218,7 +218,7 @@ def parquet_batches(
     """Yield record batches in the order of the file, with memory for one batch.
 
     Args:
-        file: From `open_parquet`.
+        file: The result of `open_parquet`.
         columns: Names of the columns to read; None reads all.
         groups: Row groups to read; None reads all.
     """
@@ -226,5 +226,5 @@ def parquet_batches(
         meta = file.metadata.row_group(group)
         a_row = max(1, meta.total_byte_size // max(1, meta.num_rows))
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // a_row))
-        # Group by group, so that data fetched ahead for a group is released with it.
+        # Read group by group, so that data fetched ahead for a group is released with it.
         yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False)

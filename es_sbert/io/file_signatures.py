@@ -57,7 +57,7 @@ def recognize_file(head: bytes) -> Signature | None:
         if _ENCRYPTED_PACKAGE in head:
             return Signature("an encrypted Excel workbook", "Save it without a password, or as CSV UTF-8.")
         return Signature("an old (.xls) or an encrypted Excel workbook", f"{_SAVE_AS}, without a password.")
-    # Both begin with letters, like a text.
+    # The signatures of both formats are letters, which could also begin a text: more bytes are checked.
     if head.startswith(b"PAR1") and head[4:5] < b" " and not head[4:5].isspace():
         return Signature("a Parquet file", 'Add `format="parquet"`, or name the file .parquet.')
     if head.startswith(b"BZh") and head[4:10] == b"1AY&SY":
@@ -96,7 +96,7 @@ def recognize_utf16(head: bytes) -> Signature | None:
 
 def recognize_line_ends(head: bytes) -> Signature | None:
     """Recognize a text whose lines end in a bare carriage return, as in Excel's "CSV (Macintosh)"; else None."""
-    # In UTF-16, 0x0D is a part of other characters too.
+    # UTF-16 is left out, because 0x0D is a part of other characters there.
     if b"\n" in head or b"\0" in head or head.count(b"\r") < 2:
         return None
     kind = "a text whose lines end in a carriage return alone"

@@ -1,4 +1,4 @@
-"""The text of HTML: paragraphs and lines as in a browser, entities decoded, without tags, scripts and comments."""
+"""Extract the text of HTML: paragraphs and lines as in a browser, without tags, scripts and comments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HtmlTooDeep(Exception):
 
 
 def strip_html(text: str) -> str:
-    """The text of an HTML page or fragment. A text without tags does not change, except for entities.
+    """Extract the text of an HTML page or fragment. A text without tags does not change, except for entities.
 
     White space follows HTML: one space between words, one line feed between lines, two between paragraphs.
 
@@ -34,7 +34,7 @@ def strip_html(text: str) -> str:
         text: The HTML, without lone surrogates.
 
     Raises:
-        HtmlTooDeep: its elements are nested more than `MAX_HTML_DEPTH` levels deep.
+        HtmlTooDeep: the elements are nested more than `MAX_HTML_DEPTH` levels deep.
     """
     if "<" not in text and "&" not in text:
         return text

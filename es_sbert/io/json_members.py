@@ -46,7 +46,7 @@ def object_members(text: str) -> list[JsonMember]:
 
 
 def member_value(source: bytes, name: str) -> bytes:
-    """The bytes of a member's value; of the last one if the key is repeated.
+    """Return the bytes of a member's value; those of the last member if the key is repeated.
 
     Args:
         source: A valid JSON object that has the member.

@@ -32,7 +32,7 @@ class Artifact:
 
     @property
     def coordinates(self) -> str:
-        """Coordinates in the format of Maven's `-Dartifact`."""
+        """Coordinates for Maven's `-Dartifact`."""
         return ":".join(filter(None, (self.group, self.name, self.version, self.packaging, self.classifier)))
 
     @property
@@ -66,7 +66,7 @@ class Maven:
         self.progress(f"Fetching {artifact.coordinates} with Maven (about {artifact.megabytes} MB, once) …")
         source, target = f"-Dartifact={artifact.coordinates}", f"-DoutputDirectory={folder}"
         command = [self.program, "-q", "-B", COPY_GOAL, source, target]
-        # Not in the user's working directory, where Maven would read a pom.xml, which might fail.
+        # Not run in the user's working directory, where Maven would read a pom.xml, which might fail.
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )

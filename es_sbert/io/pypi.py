@@ -25,7 +25,7 @@ class Wheel:
 
     @property
     def coordinates(self) -> str:
-        """Requirement in the format of pip."""
+        """The requirement for pip, as `name==version`."""
         return f"{self.name}=={self.version}"
 
     @property
@@ -48,7 +48,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: Callable[[str], None]) -> 
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
-    # Checked in the other process: looking for pip in this one replaces setuptools' distutils with the standard #
+    # Checked in the other process: looking for pip in this one replaces setuptools' distutils with the standard
     # library's (Python 3.11), which breaks torch.compile.
     if done.returncode != 0 and "No module named pip" in done.stderr:
         raise DownloadFailed(

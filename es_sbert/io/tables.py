@@ -65,7 +65,7 @@ class RowErrors:
         """Raise an error if there are problems.
 
         Raises:
-            SourceError: there are problems; it lists them in the order of the file.
+            SourceError: there are problems; the message lists the first ones in the order of the file.
         """
         if not self._found:
             return
@@ -106,7 +106,7 @@ def require_columns(path: Path, columns: Sequence[str], names: Sequence[str]) ->
         names: Columns of the file.
 
     Raises:
-        MissingColumns: one is missing; the message lists the existing columns.
+        MissingColumns: a column is missing; the message lists the existing columns.
     """
     missing = [column for column in dict.fromkeys(columns) if column not in names]
     if missing:
@@ -135,19 +135,19 @@ class Table:
         return len(self.lines)
 
     def problems(self) -> RowErrors:
-        """A new, empty list of problems of this file."""
+        """Create an empty list of problems of this file."""
         return RowErrors(self.path, self.unit)
 
     def texts(self, column: str, problems: RowErrors | None = None) -> list[str]:
-        """A column of texts, unchanged; UTF-8 bytes, as Spark writes strings to Parquet, count as texts.
+        """Return a column of texts, unchanged; UTF-8 bytes, as Spark writes strings to Parquet, count as texts.
 
         Args:
-            column: Its name.
+            column: Name of the column.
             problems: Collects the rows whose text is missing, not a string, or only white space; None raises an error
                 for them.
 
         Raises:
-            SourceError: rows have no text; it lists the first ones.
+            SourceError: rows have no text; the message lists the first ones.
         """
         found = self.problems() if problems is None else problems
         values = [_decode(value) for value in self.columns[column]]
@@ -160,15 +160,15 @@ class Table:
         return values
 
     def floats(self, column: str, problems: RowErrors | None = None) -> NDArray[np.float64]:
-        """A column of finite numbers, *shape* ``(rows,)``.
+        """Return a column of finite numbers, *shape* ``(rows,)``.
 
         Args:
-            column: Its name.
+            column: Name of the column.
             problems: Collects the rows whose value is not a finite number (they are NaN in the result); None raises an
                 error for them.
 
         Raises:
-            SourceError: values are not finite numbers; it lists the first ones.
+            SourceError: values are not finite numbers; the message lists the first ones.
         """
         found = self.problems() if problems is None else problems
         numbers = np.array([_to_float(value) for value in self.columns[column]], dtype=np.float64)  # (rows,)
@@ -192,7 +192,7 @@ def _text_problem(value: object) -> str | None:
     if value is None:
         return "is missing"
     if isinstance(value, bytes):
-        return f"holds bytes that are not text in UTF-8; cast the column to a string: {_abbreviate(value)}"
+        return f"holds bytes that are not valid UTF-8; cast the column to a string: {_abbreviate(value)}"
     if not isinstance(value, str):
         return f"is not a text: {_abbreviate(value)}"
     return None if value.strip() else "is empty"
@@ -228,13 +228,13 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
 
     Args:
         path: The file.
-        form: Its format inside the compression.
+        form: Format of the file inside the compression.
         columns: Columns to keep.
         limit: Maximum number of rows to read.
 
     Raises:
-        SourceError: the file cannot be read, rows are broken (it lists their lines), or a column is missing in all
-            rows.
+        SourceError: the file cannot be read, rows are broken (the message lists the first ones), or a column is
+            missing in all rows.
     """
     values: dict[str, list[Any]] = {column: [] for column in columns}
     lines: list[int] = []
@@ -250,7 +250,7 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
             for column, kept in values.items():
                 kept.append(row.fields.get(column))
     except WrongFormat as wrong:
-        raise SourceError(f"{path}: {wrong}", f"Give a file that ends in {_KNOWN_FORMATS}.") from wrong
+        raise SourceError(f"{path}: {wrong}", f"Use a file that ends in {_KNOWN_FORMATS}.") from wrong
     except CorruptStream as broken:
         location = f", after line {lines[-1]}" if lines else ""
         raise SourceError(f"{path}{location}: {broken}", "Fix the file, or download it again.") from broken
@@ -290,7 +290,7 @@ def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) ->
     """Read a Parquet file, with values as Python objects.
 
     Raises:
-        SourceError: it is not a Parquet file, is damaged, or lacks a column.
+        SourceError: the file is not a Parquet file, is damaged, or lacks a column.
         UsageError: pyarrow is not installed.
     """
     values: dict[str, list[Any]] = {column: [] for column in columns}
@@ -298,7 +298,7 @@ def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) ->
     try:
         with open_parquet(path) as file:
             require_columns(path, columns, file.schema_arrow.names)
-            # In batches, so that only part of the file is read with a limit.
+            # Read in batches, so that only part of the file is read if there is a limit.
             for batch in parquet_batches(file, list(values)):
                 taken = batch.slice(0, None if limit is None else limit - rows)
                 for column, kept in values.items():
@@ -317,7 +317,7 @@ def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) 
     """Read a folder that `Dataset.save_to_disk` wrote.
 
     Raises:
-        SourceError: it is not such a folder, holds several splits, is damaged, or lacks a column.
+        SourceError: the folder was not written by it, holds several splits, is damaged, or lacks a column.
         UsageError: datasets is not installed.
     """
     splits = path / "dataset_dict.json"
@@ -382,8 +382,8 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
         The table, of at least one row.
 
     Raises:
-        SourceError: the file does not exist, its format is unknown, it or a row is broken, a column is missing in all
-            rows, or there are no rows.
+        SourceError: the file does not exist, its format is unknown, the file or a row is broken, a column is missing in
+            all rows, or there are no rows.
         UsageError: the library that reads the format is not installed.
     """
     if not path.exists():
@@ -398,7 +398,7 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
     else:
         raise SourceError(
             f"the name of {path} does not indicate its format{_known_kind(path)}",
-            f"Give a file that ends in {_KNOWN_FORMATS}.",
+            f"Use a file that ends in {_KNOWN_FORMATS}.",
         )
     if not len(table):
         raise SourceError(f"{path} has no rows", "Choose a file with data.")

@@ -41,8 +41,8 @@ def check_encoding(name: str) -> str:
     except (LookupError, UnicodeError, ValueError):
         pass
     raise UsageError(
-        f"there is no text encoding {name!r}",
-        'Write `encoding="windows-1252"`, utf-16, shift_jis or another of Python\'s.',
+        f"unknown text encoding {name!r}",
+        'Use an encoding that Python supports, e.g. `encoding="windows-1252"`, utf-16 or shift_jis.',
     )
 
 
@@ -70,7 +70,7 @@ def _is_wide(encoding: str) -> bool:
 def to_utf8(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[bytes]:
     """Yield a text as UTF-8 without a byte order mark.
 
-    Bytes that its encoding does not define are kept. They are invalid UTF-8, so their line is rejected later.
+    Bytes that the encoding does not define are kept. They are invalid UTF-8, so their line is rejected later.
 
     Args:
         chunks: The text.
@@ -172,10 +172,10 @@ class EncodingDetector:
             name: The source, for messages.
 
         Raises:
-            SourceError: it has another encoding.
+            SourceError: the text has a different encoding.
         """
         ways_out = (
-            'If it has another encoding, give that; with `encoding="utf-8"`, such lines go to the dead-letter file.'
+            'If it has a different encoding, set that; with `encoding="utf-8"`, such lines go to the dead-letter file.'
         )
         if self.first is not None and self.windows_1252 > self.utf8:
             number, sample = self.first
@@ -198,7 +198,7 @@ def _has_utf8(line: bytes) -> bool:
 
 
 def windows_1252_sample(line: bytes) -> str | None:
-    """A non-ASCII part of a line, decoded as Windows-1252; None if the line is not plausible as such."""
+    """Return a non-ASCII part of a line, decoded as Windows-1252; None if the line is not plausible Windows-1252."""
     try:
         text = line.decode(WINDOWS_1252)
     except UnicodeDecodeError:
@@ -249,7 +249,7 @@ def detect_encoding(chunks: Iterable[bytes]) -> EncodingDetector:
         data = rest + chunk
         end = data.rfind(b"\n") + 1
         if not end and len(data) > _SCAN_LINE_BYTES:
-            # Not in the middle of a character.
+            # A long line is split, but not in the middle of a character.
             end = len(data)
             while end > len(data) - _MARK_BYTES and data[end - 1] > 0x7F:
                 end -= 1

@@ -92,7 +92,7 @@ MAX_DEPTH = 200
 
 
 def parse_json_line(data: bytes) -> dict[str, Any] | str:
-    """Parse a stripped line; returns the object, or the reason why the line is invalid."""
+    """Parse a stripped line; return the object, or the reason why the line is invalid."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -122,9 +122,9 @@ def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:
     """The reason for rejecting an object that is nested too deeply, or None.
 
     Args:
-        data: The bytes from which it was parsed.
+        data: The bytes from which the object was parsed.
     """
-    # Hardly any object has so many brackets; the others need no check.
+    # Nearly all objects have fewer brackets than that, and need no check.
     if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return None
     level: list[Any] = [fields]
@@ -172,7 +172,7 @@ class ParsedRow(NamedTuple):
 
 
 def jsonl_rows(lines: Iterable[Line]) -> Iterator[ParsedRow]:
-    """One object per line; blank lines are skipped."""
+    """Parse one object per line; blank lines are skipped."""
     for line in lines:
         data = line.data.strip(LINE_WHITESPACE)
         if line.is_too_long:
@@ -184,7 +184,7 @@ def jsonl_rows(lines: Iterable[Line]) -> Iterator[ParsedRow]:
 
 
 def plain_rows(lines: Iterable[Line], field: str) -> Iterator[ParsedRow]:
-    """`{field: line}` for each line, including empty lines."""
+    """Yield `{field: line}` for each line, including empty lines."""
     for line in lines:
         if line.is_too_long:
             yield ParsedRow(line.number, line.data, line_too_long_reason(line), line.size)

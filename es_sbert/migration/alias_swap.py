@@ -34,7 +34,7 @@ from es_sbert.migration.migration_state import (
 
 
 def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
-    """Actions that move all aliases of the old index to the new one, with filter, routing and write flag.
+    """Build the actions that move all aliases of the old index to the new one, with filter, routing and write flag.
 
     Read and write aliases of one index move together; otherwise writes would be lost. If an alias is no longer on the
     old index, the engine rejects the whole request.
@@ -50,7 +50,7 @@ def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[
 
 
 def replace_index_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
-    """Actions that delete the old index and make its name an alias of the new one."""
+    """Build the actions that delete the old index and make its name an alias of the new one."""
     moved = [{"add": {"index": target, "alias": alias, **properties}} for alias, properties in sorted(aliases.items())]
     return [{"remove_index": {"index": source}}, {"add": {"index": target, "alias": source}}, *moved]
 
@@ -64,12 +64,13 @@ def wait_until_replicated(context: MigrationContext) -> None:
     """Wait until every write to the old index is on all copies of its shards, or the migration is stopped.
 
     Raises:
-        RequestFailed: it takes longer than the policy allows.
+        RequestFailed: the writes take longer than the policy allows.
         EngineError: the engine failed.
     """
     deadline = time.monotonic() + context.policy.budget
     if not _is_replicated(context.changes.states()):
-        # With an asynchronous translog, a write counts only once the translog is on disk, which may take five seconds.
+        # Flush, because with an asynchronous translog, a write counts only once the translog is on disk, which may take
+        # five seconds.
         context.retrying(context.engine.flush, context.source)
     while not (_is_replicated(context.changes.states()) or context.control.stop_reading.is_set()):
         if time.monotonic() > deadline:
@@ -114,8 +115,8 @@ class WriteBlock:
 
     Attributes:
         permit: The alias that the swap has to remove.
-        began: When the block was asked for, by `time.monotonic`.
-        seconds: How long writes were blocked, by the clock of this process; 0 while they are.
+        began: Time at which the block was requested, by `time.monotonic`.
+        seconds: Seconds for which writes were blocked, by the clock of this process; 0 while they are.
     """
 
     permit: str
@@ -135,7 +136,7 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_
 
     Args:
         is_swapped: Whether the aliases have moved.
-        max_seconds: How long to wait for writes in flight.
+        max_seconds: Seconds to wait for writes in flight.
 
     Raises:
         IndexMissing: the old index is gone.
@@ -208,7 +209,7 @@ def permit_name(target: str, attempt: str) -> str:
 
 
 def remove_permit(engine: Engine, target: str, permit: str) -> bool:
-    """Make sure that no swap with this permit can follow; False if it was gone already.
+    """Make sure that no swap with this permit can follow; False if the permit was gone already.
 
     Raises:
         EngineError: the engine failed.
@@ -243,7 +244,7 @@ def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -
     if state is None or state.source_uuid != source.uuid or not state.blocked:
         return None
     if state.permit and not remove_permit(engine, target.name, state.permit):
-        # A swap has just used it, or a run was killed between removing it and removing the block.
+        # A swap has just used the permit, or a run was killed after it removed the permit and before the block.
         now = engine.get_index(state.alias)
         if now is None or now.name != source.name:
             return None
@@ -265,7 +266,7 @@ def roll_back(engine: Engine, alias: str) -> str | None:
         Its name; None if there is no migration.
 
     Raises:
-        IndexMissing, IndexMismatch: no such alias, or the swap is done.
+        IndexMissing, IndexMismatch: the alias does not exist, or the swap is done.
         EngineError: the engine failed.
     """
     source, state = find_migration(engine, alias)
@@ -281,7 +282,7 @@ def roll_back(engine: Engine, alias: str) -> str | None:
         if engine.get_aliases(name).get(name, {}).keys() - {state.permit}:
             raise IndexMismatch(f"the index {name} has aliases, so it is in use", "Remove its aliases first.")
         if state.is_rollback:
-            # It is the old index, which was searched before, not a new one.
+            # Do not delete the target of a rollback: it is the old index, which was searched before.
             remedy = f"Finish it: `es-sbert index migrate {alias} --rollback`."
             raise IndexMismatch(f"a rollback of {alias} to {name} is under way", remedy)
         remove_stale_block(engine, source, target)
@@ -305,7 +306,7 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], boo
         The names of the deleted indices; empty if none was confirmed, or if they are gone already.
 
     Raises:
-        IndexMissing, IndexMismatch: no such alias, no migration, one that is not finished, or an index in use.
+        IndexMissing, IndexMismatch: the alias does not exist or has no finished migration, or an index is in use.
         EngineError: the engine failed.
     """
     target, state = find_migration(engine, alias)

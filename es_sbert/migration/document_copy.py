@@ -66,7 +66,7 @@ class BulkWrite:
 
 
 def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = None) -> BulkWrite:
-    """The action that writes a document of the old index, without some of its top-level fields.
+    """Build the action that writes a document of the old index, without some of its top-level fields.
 
     Args:
         hit: The document, with `_id`, `_source` and perhaps `_routing`.
@@ -74,13 +74,13 @@ def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = Non
         condition: Condition of the write, such as `if_seq_no`.
     """
     source = {key: value for key, value in hit["_source"].items() if key not in dropped}
-    # The ingest pipeline has processed the document already.
+    # No ingest pipeline is used: it has processed the document already.
     action = action_metadata(hit) | {"pipeline": "_none"} | (condition or {})
     return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": action}), dump_object(source)))
 
 
 def late_copy_write(hit: Json, dropped: Collection[str], existing: Json | None) -> BulkWrite:
-    """A copy that keeps changes by other writers to the document in the new index, including a deletion.
+    """Build a copy action that keeps other writers' changes to the document in the new index, including a deletion.
 
     Args:
         existing: The document in the new index, last written by the migration; None if there is none.
@@ -89,7 +89,7 @@ def late_copy_write(hit: Json, dropped: Collection[str], existing: Json | None) 
 
 
 def delete_write(existing: Json) -> BulkWrite:
-    """The action that removes a document from the new index, unless it was written since it was read."""
+    """Build the action that removes a document from the new index, unless it was written since it was read."""
     action = {"delete": action_metadata(existing) | if_unchanged(existing)}
     return BulkWrite(document_key(existing), orjson.dumps(action) + b"\n")
 
@@ -110,11 +110,11 @@ class MigrationContext:
         engine: The engine with both indices.
         source, target: The old and the new index.
         state_store: The stored state.
-        policy: How long transient failures are retried.
+        policy: Backoff and time limit for transient failures.
         control: Stops the migration from outside.
         updates: Writes to the new index.
         report: Receives a message for each step.
-        late_versions: Document → its version as late rounds of this process have written it into the new index.
+        late_versions: Document → version of its last write to the new index by a late round of this process.
         result_windows: Index → `index.max_result_window`, once it was read.
     """
 
@@ -161,7 +161,7 @@ class MigrationContext:
         return written
 
     def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a call; transient failures are retried until the user stops the migration."""
+        """Return the result of a call; retry transient failures until the user stops the migration."""
         retrying = make_retrier(self.policy, self.control.engine_wait.begin, self.control.stop_retrying)
         result = retrying(lambda: call(*args, **kwargs))
         self.control.engine_wait.end()
@@ -173,14 +173,14 @@ class MigrationContext:
             self.retrying(self.engine.refresh, index)
 
     def find(self, index: str, ids: Sequence[str], source: Json | bool = False) -> dict[DocumentKey, Json]:
-        """The documents of an index that have these ids, as `multi_get` finds them, with `_shard`."""
+        """Find the documents of an index that have these ids, see `multi_get`; the hits have `_shard`."""
         if index not in self.result_windows:
             self.result_windows[index] = self.retrying(self.engine.result_window, index)
         window = self.result_windows[index]
         return self.retrying(multi_get, self.engine, index, ids, source=source, shards=True, result_window=window)
 
     def missing_in_source(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
-        """The documents that the old index does not contain now, regardless of refreshes."""
+        """Return the keys of documents that the old index does not contain now, regardless of refreshes."""
         found = self.retrying(self.engine.mget, self.source, keys, source_includes=None)
         # Two routings may lead to the same shard, which then has the document of only one of them.
         return {
@@ -199,7 +199,7 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
     """Run one round: copy the changes in the old index since the last round; in the first round, all documents.
 
     Args:
-        keys: Gets the keys of the copied documents.
+        keys: Set to which the keys of the copied documents are added.
         late: Whether the aliases were swapped already. Then changes by other writers in the new index are kept; before
             the swap, nobody else writes into it.
 
@@ -235,7 +235,7 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
                 reported = time.monotonic()
             stopped = context.control.stop_reading.is_set()
             if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                # Numbers without a document may have been deletions; the end of the round decides.
+                # Assume deletions until the end of the round: numbers without a document may have been deletions.
                 store.write(copied=tuple(copied), deletions=True)
                 saved = time.monotonic()
             if stopped:
@@ -290,11 +290,11 @@ _MAX_SHARDS = 64
 
 
 class _CannotCompare(Exception):
-    """A point in time has expired, or its node does not answer."""
+    """Raised if a point in time has expired, or its node does not answer."""
 
 
 class _PointInTime(NamedTuple):
-    """One shard of the old index; it contains every write up to `max_seq_no`."""
+    """A point in time of one shard of the old index; it contains every write up to `max_seq_no`."""
 
     shard: int
     id: str
@@ -321,13 +321,13 @@ def remove_deleted(context: MigrationContext) -> int:
         removed += _remove_missing(context, [document_key(hit) for hit in page.hits])
         if context.control.stop_reading.is_set():
             return removed
-    # Last: a run that is killed before this has to do all of it again.
+    # This is written last: a run that is killed before has to compare all ids again.
     context.state_store.write(deletions=False)
     return removed
 
 
 def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> int:
-    """Remove those documents from the new index that the old one lacks; returns their number."""
+    """Remove from the new index those documents that the old one lacks; returns their number."""
     missing = context.missing_in_source(keys)
     if not missing:
         return 0
@@ -371,7 +371,7 @@ class DeletionTracker:
         Raises:
             EngineError: the engine failed.
         """
-        # Opened first: documents that are deleted during the comparison are found the next time.
+        # Open the next points in time first: documents that are deleted during the comparison are found next time.
         points_in_time, copied = self._open(), self.copied
         try:
             if not self._points_in_time:
@@ -396,7 +396,7 @@ class DeletionTracker:
         self._points_in_time, self.copied = points_in_time, set()
 
     def _open(self) -> list[_PointInTime]:
-        """A point in time of each shard; empty if there are too many shards or points in time."""
+        """Open a point in time of each shard; empty if there are too many shards or points in time."""
         changes = self._context.changes
         shards = changes.make_visible()
         opened: list[_PointInTime] = []
@@ -413,10 +413,10 @@ class DeletionTracker:
         return opened
 
     def _changed_documents(self, before: _PointInTime) -> Iterator[DocumentKey]:
-        """Documents of a point in time that were deleted or written again since.
+        """Find documents of a point in time that were deleted or written again since.
 
         Raises:
-            _CannotCompare: it has expired.
+            _CannotCompare: the point in time has expired, or its node does not answer.
         """
         ranges = changed_ranges(
             before.max_seq_no,
@@ -440,17 +440,17 @@ class DeletionTracker:
         try:
             return self._context.engine.search_point_in_time(point_in_time.id, body)
         except EngineError as error:
-            # Comparing all ids does not need the point in time.
+            # The caller then compares all ids, which does not need the point in time.
             raise _CannotCompare from error
 
 
 def changed_ranges(max_seq_no: int, before: CountSeqNoRanges, now: CountSeqNoRanges) -> list[SeqNoRange]:
-    """Small ranges that together contain every document that existed before and does not exist now.
+    """Find small ranges that together contain every document that existed before and does not exist now.
 
     Args:
         max_seq_no: The highest sequence number to compare.
         before: Counts the documents that each range contained before.
-        now: Counts the documents that it contains now, which are never more.
+        now: Counts the documents that each range contains now, which are never more.
     """
     changed: list[SeqNoRange] = []
     pending: list[SeqNoRange] = [(-1, max_seq_no)] if max_seq_no >= 0 else []
@@ -485,7 +485,8 @@ def _parse_counts(response: Json) -> list[int]:
 
 
 SAMPLE_SIZE = 50
-# Batches differ in their padding, precisions in their rounding; another model's vectors are far off.
+# Lower than 1, because batches differ in their padding and precisions in their rounding. Vectors of another model are
+# far below.
 _MIN_COSINE = 0.999
 
 
@@ -527,7 +528,7 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
         surplus_ok: Whether the new index may still hold documents that were deleted from the old one.
 
     Returns:
-        Whether they are equal.
+        Whether the counts are equal.
 
     Raises:
         IndexMismatch: the new index holds too few documents, or too many.
@@ -540,7 +541,7 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
 
 
 def _count_documents(context: MigrationContext) -> tuple[int, int]:
-    """The number of documents in the old index and in the new one, after a refresh."""
+    """Count the documents in the old index and in the new one, after a refresh."""
     context.refresh(context.source, context.target)
     count = context.engine.count
     return context.retrying(count, context.source), context.retrying(count, context.target)
@@ -551,7 +552,7 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     if not sample:
         return
     copied, dropped = context.state_store.state.copied, context.state_store.state.not_copied
-    # One search for all, because a document may be written again between two searches.
+    # Use one search for all, because a document may be written again between two searches.
     originals = context.find(context.source, [hit["_id"] for hit in sample], context.engine.info.source_with_vectors())
     for hit in sample:
         original = originals.get(document_key(hit))

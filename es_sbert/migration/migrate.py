@@ -65,8 +65,8 @@ class MigrationResult(BaseModel):
         copied: Documents copied before the swap, counted each time they changed.
         removed: Documents removed from the new index because they were deleted from the old one.
         late: Documents written to the old index shortly before the swap and copied after it.
-        writes_refused_seconds: How long writes were blocked, in all attempts together.
-        holds: How often writes were blocked.
+        writes_refused_seconds: Seconds for which writes were blocked, over all attempts.
+        holds: Number of times that writes were blocked.
         embedded: Documents that got a vector, some of them more than once.
         compared: Vectors that were computed again and compared before the swap.
         dead: Documents that were copied but could not be embedded.
@@ -74,7 +74,7 @@ class MigrationResult(BaseModel):
         truncated, lost_tokens: Documents with a text longer than the model reads, and the tokens cut off.
         notes: Warnings and notes of the loads, each once.
         documents: Documents of the new index.
-        stopped: Why the migration is not finished.
+        stopped: Reason why the migration is not finished.
         dropped: Whether the old index is deleted already.
         seconds: Time of this run without loading the model.
     """
@@ -114,7 +114,7 @@ class MigrationResult(BaseModel):
         return 1 if self.dead else 0
 
     def lines(self) -> list[str]:
-        """A summary, one fact a line."""
+        """Format a summary, one fact per line."""
         resumed = " (resumed)" if self.resumed else ""
         what = f"{self.model} ({self.fingerprint[:12]})" if self.model else "without vectors"
         lines = [f"{self.alias}: {self.source} → {self.target}, {what}{resumed}"]
@@ -148,7 +148,7 @@ class MigrationResult(BaseModel):
 # Rounds end when one copies no more than this many documents, or when they no longer get shorter.
 SMALL_ROUND_DOCUMENTS = 200
 MAX_ROUNDS = 20
-# How often writes are blocked before the command gives up.
+# Number of times that writes are blocked before the command gives up.
 MAX_HOLDS = 5
 _GC_DELETES = "index.gc_deletes"
 # Ids of documents to embed in one load; with more, the load looks for all documents without a vector.
@@ -166,20 +166,20 @@ def migrate(
     dead_letters: Path | None = None,
     retry_seconds: float = 300.0,
 ) -> MigrationResult:
-    """Run a migration to its end, a new one or one that was stopped, and return its outcome.
+    """Run a new or interrupted migration to its end, and return its outcome.
 
     Args:
         encoder: Runs the new model; None if the new index has no vectors.
-        control: Stops it between two pages.
+        control: Stops the migration between two pages.
         meter: Makes a meter for a load.
         report: Receives a message for each step.
-        dead_letters: Receives documents that cannot be embedded.
-        retry_seconds: How long transient failures are retried.
+        dead_letters: File for documents that cannot be embedded.
+        retry_seconds: Seconds for which transient failures are retried.
 
     Raises:
         UsageError, IndexMissing, IndexMismatch: the request is not possible, or the new index fails verification.
         EngineError: the engine failed; the same call resumes.
-        OutputError: the dead letters cannot be written.
+        OutputError: the dead-letter file cannot be written.
     """
     policy = RetryPolicy(retry_seconds)
     with migration_lock(engine.info.url, request.alias):
@@ -259,7 +259,7 @@ class _MigrationRun:
             if number and (count <= SMALL_ROUND_DOCUMENTS or count >= previous):
                 break
             previous = count if number else math.inf
-        # A load has done so already, but there is none if no field has a text.
+        # Restore the settings of a load. A load has done so already, but there was none if no field has a text.
         self.context.retrying(restore_load_settings, self.context.engine, self.context.target)
         self.tracker.begin()
         self.result.removed += remove_deleted(self.context)
@@ -286,7 +286,7 @@ class _MigrationRun:
         Raises:
             EsSbertError: see `run_load`.
         """
-        # The others have never been loaded, so their text is not known.
+        # Fields without a text are skipped: they have never been loaded.
         fields = tuple(name for name, meta in self.prepared.fields.items() if meta.text is not None)
         if self.encoder is None or not fields or (ids is not None and not ids):
             return True
@@ -359,10 +359,10 @@ class _MigrationRun:
         )
 
     def _hold_and_swap(self) -> bool:
-        """One attempt; False if the user stopped it.
+        """Make one attempt to block writes and swap; False if the user stopped it.
 
         Raises:
-            HoldExpired: it took too long; writes are accepted again.
+            HoldExpired: the attempt took too long; writes are accepted again.
             EngineError: the engine failed.
         """
         context, control, most = self.context, self.context.control, self.request.max_hold
@@ -393,7 +393,7 @@ class _MigrationRun:
         return self._finish()
 
     def _position(self) -> dict[str, tuple[Any, ...]]:
-        """Positions of writes in the new index, as fields of the state; nobody else writes to it before the swap."""
+        """Read the positions of writes in the new index, as fields of the state; no one else writes before the swap."""
         states = sorted(self.context.engine.shard_states(self.context.target).items())
         return {
             "carried": tuple(state.max_seq_no for _, state in states),
@@ -457,7 +457,7 @@ class _MigrationRun:
             try:
                 self.context.engine.update_aliases(actions)
             except EngineError:
-                # Perhaps only the answer was lost, and the swap was made.
+                # The swap may have been made although its response was lost.
                 if not self._is_swapped():
                     raise
 
@@ -489,7 +489,7 @@ class _MigrationRun:
         return self._finish()
 
     def _copy_late_changes(self) -> bool:
-        """Rounds until nothing is left, up to `MAX_ROUNDS`; False if stopped."""
+        """Run rounds until nothing is left, up to `MAX_ROUNDS`; False if stopped."""
         for _ in range(MAX_ROUNDS):
             count = copy_changes(self.context, late=True)
             self.result.late += count

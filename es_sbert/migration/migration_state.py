@@ -27,10 +27,10 @@ def vector_field_names(fields: Iterable[str]) -> frozenset[str]:
 
 
 def find_migration(engine: Engine, alias: str) -> tuple[IndexState, MigrationState | None]:
-    """The index of an alias, and its migration state if a migration created the index.
+    """Find the index of an alias, and its migration state if a migration created the index.
 
     Raises:
-        IndexMissing, IndexMismatch: no such alias, or it points to several indices.
+        IndexMissing, IndexMismatch: the alias does not exist, or points to several indices.
     """
     state = require_index(engine, alias)
     return state, read_migration_state(state)
@@ -54,7 +54,7 @@ class MigrationState(BaseModel, frozen=True):
         source, source_uuid: The old index.
         fields: Vector fields that get vectors of the new model.
         removed: Fields that the new index no longer has, because they are being removed (`reindex`).
-        run: Id of the process that works on it; another process takes over by writing its own.
+        run: Id of the process that runs the migration; another process takes over by writing its own.
         phase: The current phase.
         copied: For each shard of the old index, the sequence number up to which every document has been copied.
         deletions: Whether documents may have been deleted from the old index since they were copied.
@@ -94,10 +94,10 @@ class MigrationState(BaseModel, frozen=True):
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:
-    """The state that is stored in an index; None if no migration created the index.
+    """Read the state that is stored in an index; None if no migration created the index.
 
     Raises:
-        IndexMismatch: it was damaged by hand.
+        IndexMismatch: the state was damaged by hand.
     """
     entry = read_meta_entry(index.mappings, _STATE_ENTRY)
     if entry is None:
@@ -117,7 +117,7 @@ def kept_by(state: MigrationState | None) -> tuple[tuple[str, str], ...]:
 
 
 def existing_indices(engine: Engine, kept: Iterable[tuple[str, str]]) -> list[IndexState]:
-    """Those of the indices that still exist; an index of the same name with another UUID does not count."""
+    """Return those of the indices that still exist; an index of the same name with another UUID does not count."""
     found = []
     for name, index_uuid in dict.fromkeys(kept):
         index = engine.get_index(name)
@@ -135,7 +135,7 @@ def read_target_pointer(index: IndexState) -> str | None:
 def find_target(
     engine: Engine, source: IndexState, name: str | None = None
 ) -> tuple[IndexState, MigrationState] | None:
-    """The new index of a migration from this one, and its state.
+    """Find the new index of a migration from this one, and its state; None if there is no such migration.
 
     Args:
         name: Name of the new index; None for the one that the pointer names.
@@ -167,16 +167,16 @@ def find_unfinished(
 
 
 def with_migration_state(meta: Json, state: MigrationState | None) -> Json:
-    """A mapping's `_meta` with this state, or without one."""
+    """Return a mapping's `_meta` with this state, or without one."""
     return with_meta_entry(meta, _STATE_ENTRY, None if state is None else state.model_dump(mode="json"))
 
 
 def put_migration_state(engine: Engine, target: IndexState, state: MigrationState | None) -> None:
-    """Replace the state in the new index with this one, or remove it.
+    """Set or remove the state of a migration in the new index.
 
     Args:
         target: The new index as it was read, with its previous state.
-        state: The new state; None removes the previous one.
+        state: The new state; None to remove the previous one.
 
     Raises:
         IndexMismatch: another process has written its own state since.
@@ -196,11 +196,11 @@ def put_migration_state(engine: Engine, target: IndexState, state: MigrationStat
 
 
 def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -> None:
-    """Replace the pointer in the old index with this one, or remove it.
+    """Set or remove the pointer from the old index to the new one.
 
     Args:
         source: The old index as it was read, with its previous pointer.
-        target: Name of the new index; None removes the previous pointer.
+        target: Name of the new index; None to remove the previous pointer.
 
     Raises:
         IndexMismatch: another process has begun a migration since.
@@ -223,7 +223,7 @@ def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -
 
 
 def taken_over_error(target: str) -> IndexMismatch:
-    """The error for a migration that another process works on now."""
+    """Return the error for a migration that another process works on now."""
     remedy = "Let it finish: one migration of an index at a time."
     return IndexMismatch(f"another process has taken over the migration to {target}, or removed it", remedy)
 
@@ -261,7 +261,7 @@ class MigrationStateStore:
         """Change the state.
 
         Raises:
-            IndexMismatch: the index is gone, or another process has taken the migration over.
+            IndexMismatch: the index was deleted, or another process has taken the migration over.
         """
         changed_state = self.state.model_copy(update=changed)
         if not self._is_deferred:
@@ -302,7 +302,7 @@ class MigrationStateStore:
 
 @contextmanager
 def migration_lock(url: str, alias: str) -> Iterator[None]:
-    """Keep out other processes while the block runs; the system ends it even if this process is killed.
+    """Keep out other processes while the block runs; the system releases the lock even if this process is killed.
 
     Args:
         url: Address of the engine. If there are several, separated by commas, each is locked: another process may name

@@ -62,7 +62,7 @@ _SETTINGS_NOT_COPIED = re.compile(
     r"|verified_before_close|verified_read_only|frozen|store\.snapshot\..*|lifecycle\..*)"
 )
 
-# Entries of `_meta.es_sbert`; the others are notes of loads and migrations about the old index.
+# Entries of `_meta.es_sbert` that are copied; the others are notes of loads and migrations about the old index.
 _META_COPIED = ("fields", "written_fields")
 
 
@@ -80,7 +80,7 @@ def new_index_name(alias: str, suffix: str, source: str) -> str:
 
 
 def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[str, VectorFieldMeta]) -> Json:
-    """Body of `PUT /index`: settings and mapping of the old index, with these vector fields instead of its own.
+    """Build the body of `PUT /index`: settings and mapping of the old index, with these vector fields.
 
     Args:
         fields: Vector fields of the new model.
@@ -95,7 +95,7 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     for name, wanted in fields.items():
         addition = mapping_addition(engine_type, name, wanted, meta)
         meta = addition["_meta"]
-        # Replaced completely: parameters of the old field's type may not be allowed for the new one's.
+        # Replace the mapping of a field as a whole: parameters of the old type may not be allowed for the new one.
         mappings["properties"] |= addition["properties"]
     mappings["_meta"] = meta
     if engine_type is EngineType.OPENSEARCH:
@@ -110,12 +110,12 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
 
 
 def copied_settings(source: IndexState) -> dict[str, str | None]:
-    """The settings of an index that are copied to the index that replaces it."""
+    """Return the settings of an index to copy to its replacement."""
     return {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
 
 
 _TEMPLATE_SAMPLE_SIZE = 200
-# In place of the fingerprint of a model that does not exist yet. Privileges are granted for a pattern of names.
+# Used instead of the fingerprint of a model that does not exist yet. Privileges are granted for a pattern of names.
 _UNKNOWN_MODEL = "0" * 32
 
 
@@ -130,7 +130,7 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
     for field in template.fields:
         if field.partition(".")[0] in own:
             raise UsageError(
-                f"the text template names {field}, which es-sbert fills itself", "Name fields of the documents."
+                f"the text template uses {field}, which es-sbert writes itself", "Use only your documents' own fields."
             )
     body: Json = {"query": {"match_all": {}}, "size": min(_TEMPLATE_SAMPLE_SIZE, index.result_window), "_source": True}
     sample = [hit.get("_source") or {} for hit in engine.search(index.name, body)["hits"]["hits"]]
@@ -165,22 +165,22 @@ def _check_template_texts(template: TextTemplate, sample: Sequence[Mapping[str, 
     if reasons:
         raise UsageError(
             f"the text template {template.template!r} gives no document a text: {reasons[0]}",
-            "Name fields that hold strings.",
+            "Use fields that hold strings.",
         )
 
 
 @dataclass(frozen=True)
 class MigrationRequest:
-    """The migration that the user asks for.
+    """The migration that the user requests.
 
     Attributes:
         alias: The alias, or with `replace_index` the index that becomes one.
         vector_field: The field whose model is replaced; other fields of the same model are migrated too.
-        name: Name of the new index; None derives it.
-        index_type, element_type: Of the new fields; None keeps the old ones'.
+        name: Name of the new index; None to derive it.
+        index_type, element_type: Types of the new fields; None to keep those of the old ones.
         block_writes: Refuse writes to the old index from the last round until the swap, and after it.
         replace_index: Replace an index with an alias of its name that points to the new index; needs `block_writes`.
-        text: Template of the text that is embedded for the vector field; None keeps the old one.
+        text: Template of the text that is embedded for the vector field; None to keep the old one.
         max_hold: Seconds for which writes may be refused at a time before the swap.
         rollback: Go back to the index that the last migration of the alias has kept.
         remove: Leave out everything that es-sbert has added to the index; `vector_field` and types are not used.
@@ -209,7 +209,7 @@ class PreparedMigration:
         fields: Vector fields of the new one that the new model fills.
         state_store: The stored state.
         resumed: Whether an earlier run has begun it.
-        notes: What the user should know about the result.
+        notes: Sentences for the user about the result.
     """
 
     source: IndexState | None
@@ -233,7 +233,7 @@ def prepare_migration(
         EngineError: the engine failed.
     """
     model, plain = encoder.info, engine
-    # For reads only. Changes are retried as a whole, on the engine itself.
+    # This engine is for reads only. Changes are retried as a whole, on the engine itself.
     engine = cast(Engine, RetryingEngine(plain, retrying))
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
@@ -290,12 +290,13 @@ def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
     """Refuse a new index that already exists, or that the user may not create and swap.
 
     Raises:
-        IndexMismatch, AccessDenied: see above.
+        IndexMismatch: an index of that name exists.
+        AccessDenied: the user lacks a privilege.
         EngineError: the engine failed.
     """
     there = engine.get_index(name)
     if there is not None:
-        remedy = "Give another name with `name`, or delete that index if it is not needed."
+        remedy = "Set `name` to another name, or delete that index if it is not needed."
         raise IndexMismatch(f"the index {there.name}, which the migration would create, already exists", remedy)
     check_migration_privileges(engine, source, alias, name)
 
@@ -304,7 +305,7 @@ def check_migration_privileges(engine: Engine, source: str, alias: str, target: 
     """Check that the user may do everything, including the block and the swap, before anything is done.
 
     Raises:
-        AccessDenied: the user may not.
+        AccessDenied: the user lacks a privilege.
     """
     for name in dict.fromkeys((source, alias, permit_name(target, "0" * 12))):
         require_privileges(engine, name, MIGRATE_FROM)
@@ -318,7 +319,7 @@ def _check_same_migration(
 
     Args:
         begun: The new index.
-        text: Template of the text that the vector field is to have; None accepts any.
+        text: Template of the text that the vector field is to have; None to accept any.
 
     Raises:
         IndexMismatch: name, model, index type or text differ.
@@ -357,7 +358,7 @@ def check_no_rollback(begun: IndexState, state: MigrationState) -> None:
         begun: The new index.
 
     Raises:
-        IndexMismatch: it is the index that a rollback goes back to.
+        IndexMismatch: the new index is the one that a rollback goes back to.
     """
     if state.is_rollback:
         remedy = f"Finish it: `es-sbert index migrate {state.alias} --rollback`."
@@ -379,7 +380,7 @@ def _begin_migration(
 
 
 def initial_state(source: IndexState, alias: str) -> MigrationState:
-    """The state of a migration from this index that has copied nothing yet."""
+    """Return the state of a new migration from this index, before it has copied anything."""
     return MigrationState(
         alias=alias,
         source=source.name,
@@ -406,13 +407,13 @@ def create_target(
     """
     mappings = body["mappings"]
     mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), state)
-    # The pointer first: an index without a pointer would block the next run.
+    # Set the pointer first: an index without a pointer would block the next run.
     retrying(lambda: set_target_pointer(engine, source, name))
     retrying(lambda: _create_target(engine, name, body, state.run))
     target = retrying(lambda: require_index(engine, name))
-    # Again: another machine may have erased the pointer since.
+    # Set the pointer again: another machine may have erased it since.
     retrying(lambda: set_target_pointer(engine, source, name))
-    # Replicas stay: the new index must survive the loss of a node as the old one does.
+    # Keep the replicas: the new index must survive the loss of a node as the old one does.
     retrying(lambda: apply_load_settings(engine, target, keep_replicas=True))
     return target, MigrationStateStore(engine, target, state, retrying)
 
@@ -432,7 +433,7 @@ def resume_migration(
     engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None, retrying: Retrier
 ) -> PreparedMigration:
     """Take over a migration that another process has begun."""
-    # From now on, the process that began it may not write the state.
+    # Store a new run id: from now on, the process that began the migration may not write the state.
     taken = state.model_copy(update={"run": uuid.uuid4().hex})
     retrying(lambda: put_migration_state(engine, target, taken))
     if source is not None and source.uuid != state.source_uuid:
@@ -445,7 +446,7 @@ def _check_not_data_stream(source: IndexState, model_name: str) -> None:
     if source.data_stream is not None:
         raise IndexMismatch(
             f"{source.name} belongs to the data stream {source.data_stream}, which cannot switch to another index",
-            f"Give each of its indices a vector field of the new model: `es-sbert ingest --index {source.name} "
+            f"Add a vector field of the new model to each of its indices: `es-sbert ingest --index {source.name} "
             f"--vector-field NAME --model {model_name}`.",
         )
 
@@ -477,7 +478,8 @@ def check_source_index(
         not_copied: Top-level fields that copies do not have.
 
     Raises:
-        IndexMismatch, UsageError: see above.
+        IndexMismatch: documents cannot be copied, or a load is under way.
+        UsageError: `replace_index` does not fit the name, which is an index or an alias.
         EngineError: the engine failed.
     """
     check_copied_fields(source, not_copied)
@@ -502,7 +504,7 @@ def check_copied_fields(source: IndexState, not_copied: Collection[str]) -> None
         not_copied: Top-level fields that copies do not have.
 
     Raises:
-        IndexMismatch: `_source` lacks another field.
+        IndexMismatch: `_source` lacks a field other than these.
     """
     lost = fields_missing_from_source(source.mappings, not_copied)
     if lost is not None:
@@ -524,9 +526,10 @@ def check_no_load(state: IndexState) -> None:
 def _new_vector_fields(
     engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo
 ) -> dict[str, VectorFieldMeta]:
-    """The vector fields of the old model, with the metadata that they get for the new one.
+    """Return the vector fields of the old model, with the metadata that they get for the new one.
 
-    If neither the model nor the types change, the vectors of the other fields are copied unchanged.
+    If neither the model nor the types change, only the requested field is returned: the vectors of the others are
+    copied unchanged.
     """
     stored = vector_fields(source.mappings, source.name)
     old, info = stored[wanted.vector_field], engine.info

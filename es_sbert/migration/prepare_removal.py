@@ -81,7 +81,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
     check_source_index(engine, index, wanted, fields)
     for template in own_templates(engine, name):
         raise IndexMismatch(
-            f"{template} gives {name} the vector field again", "Change or delete it, or give another name with `name`."
+            f"{template} gives {name} the vector field again", "Change or delete it, or set `name` to another name."
         )
     check_new_index(engine, index.name, wanted.alias, name)
     begun_state = initial_state(index, wanted.alias).model_copy(update={"removed": fields})
@@ -91,7 +91,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
 
 
 def plain_index_body(source: IndexState, fields: Collection[str]) -> Json:
-    """Body of `PUT /index`: settings and mapping of an index without these fields, and without our `_meta`."""
+    """Build the body of `PUT /index`: settings and mapping of an index without these fields and without our `_meta`."""
     settings, mappings = copied_settings(source), copy.deepcopy(source.mappings)
     mappings["properties"] = {key: each for key, each in mappings.get("properties", {}).items() if key not in fields}
     mappings["_meta"] = {key: entry for key, entry in mappings.get("_meta", {}).items() if key != META_KEY}
@@ -114,7 +114,7 @@ def _check_same_removal(begun: IndexState, state: MigrationState, wanted: Migrat
         begun: The new index.
 
     Raises:
-        IndexMismatch: see above.
+        IndexMismatch: the migration that was begun is not this removal.
     """
     check_no_rollback(begun, state)
     if state.removed and wanted.name in (None, begun.name):

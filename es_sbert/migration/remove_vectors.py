@@ -40,7 +40,7 @@ from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_dele
 from es_sbert.migration.document_copy import copy_write
 from es_sbert.migration.migration_state import existing_indices, kept_by, read_migration_state, read_target_pointer
 
-_NOTE = "removing"  # of `_meta.es_sbert`: the fields that are being taken out of the documents
+_NOTE = "removing"  # entry of `_meta.es_sbert`: the fields that are being taken out of the documents
 _WRITTEN = "written_fields"
 _PAGE = 500
 _WHOLE_PAGE = 100  # documents with their vectors
@@ -53,7 +53,7 @@ class Removal(BaseModel, frozen=True):
     Attributes:
         index: Its name.
         fields: Fields that were taken out of the documents: vectors, their metadata, results of analyses.
-        documents: Documents that were written without them.
+        documents: Number of documents that were written without these fields.
         settings: Settings that a killed load had left changed, with their restored values.
         remains: Sentences about parts that cannot be removed.
     """
@@ -82,8 +82,8 @@ def remove_vectors(
         report: Receives a message for each wait.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index, a load or a migration is under way, or documents cannot be written
-            from their `_source`; nothing was changed.
+        IndexMissing, IndexMismatch: the index does not exist, a load or a migration is under way, or documents cannot
+            be written from their `_source`; nothing was changed.
         EngineError: the engine failed; the same call resumes.
     """
     retrying = make_retrier(policy, report)
@@ -104,7 +104,7 @@ def require_own_entry(index: IndexState) -> None:
     """Refuse an index to which es-sbert has added nothing.
 
     Raises:
-        IndexMismatch: its mapping has no `_meta.es_sbert`.
+        IndexMismatch: the mapping has no `_meta.es_sbert`.
     """
     if META_KEY not in index.mappings.get("_meta", {}):
         raise IndexMismatch(f"es-sbert has added nothing to {index.name}, according to its mapping", "Check the name.")
@@ -131,19 +131,19 @@ def _check_removable(engine: Engine, index: IndexState, fields: Collection[str])
 
 
 def _plan_note(fields: Sequence[str], state: IndexState) -> Json | None:
-    """The change of the mapping that replaces the entries in `_meta` with the note; None if that is done."""
+    """Plan the change of the mapping that replaces the entries in `_meta` with the note; None if that is done."""
     ours = state.mappings.get("_meta", {}).get(META_KEY, {})
     noted = {_NOTE: sorted({*fields, *(read_meta_entry(state.mappings, _NOTE) or [])})}
     return None if ours == noted else {"_meta": state.mappings.get("_meta", {}) | {META_KEY: noted}}
 
 
 def _plan_end(state: IndexState) -> Json | None:
-    """The change of the mapping that removes the note and all of our `_meta`; None if that is done."""
+    """Plan the change of the mapping that removes the note and all of our `_meta`; None if that is done."""
     meta = state.mappings.get("_meta", {})
     if META_KEY not in meta:
         return None
     if read_meta_entry(state.mappings, "fields"):
-        # Another program has added a vector field since; it is not ours to remove.
+        # Remove only the note: another program has added a vector field since.
         without = with_meta_entry(meta, _NOTE, None)
         return None if without == meta else {"_meta": without}
     return {"_meta": {key: value for key, value in meta.items() if key != META_KEY}}
@@ -152,7 +152,7 @@ def _plan_end(state: IndexState) -> Json | None:
 def _rewrite_documents(
     engine: Engine, index: IndexState, fields: Sequence[str], policy: RetryPolicy, report: Callable[[str], None]
 ) -> int:
-    """Write each document that has one of the fields without them; returns how many were written."""
+    """Rewrite, without the fields, each document that has one of them; returns the number of documents written."""
     retrying = make_retrier(policy, report)
     updates = VersionedUpdates(engine, index, policy, report)
     written = 0
@@ -189,7 +189,7 @@ def _rewrite_documents(
 def _documents_with(
     engine: Engine, index: IndexState, fields: Sequence[str], retrying: Retrier
 ) -> Iterator[Sequence[DocumentKey]]:
-    """Pages of documents that have one of the fields: in `_source`, where a field may be null, or as a vector."""
+    """Yield pages of documents that have one of the fields: in `_source`, where a field may be null, or as a vector."""
     # Vectors may be left out of `_source`; these fields are looked up by a query.
     properties = index.mappings.get("properties", {})
     exists = [exists_query(name, properties) for name in fields if name in properties]
@@ -205,7 +205,7 @@ def _documents_with(
 
 
 def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> list[str]:
-    """Sentences about parts that cannot be removed."""
+    """Describe the parts that cannot be removed, in sentences."""
     remains = []
     mapped = [name for name in fields if name in index.mappings.get("properties", {})]
     if mapped:
@@ -225,7 +225,7 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
 
 
 def own_templates(engine: Engine, name: str) -> Iterator[str]:
-    """Templates with our `_meta` that apply to the next index of this name."""
+    """Find templates with our `_meta` that apply to the next index of this name."""
     components = {
         entry["name"]
         for entry in (engine.request_api("/_component_template") or {}).get("component_templates", [])

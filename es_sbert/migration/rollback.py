@@ -52,7 +52,7 @@ class KeptIndex(BaseModel, frozen=True):
         name: Name of the index.
         model: The model of its vectors; empty if there are none.
         documents: Number of documents in it.
-        blocked: Whether it takes no writes.
+        blocked: Whether writes to it are blocked.
         is_previous: Whether `rollback` goes back to it.
     """
 
@@ -64,10 +64,11 @@ class KeptIndex(BaseModel, frozen=True):
 
 
 def find_kept(engine: Engine, alias: str) -> list[IndexState]:
-    """The indices that migrations of an alias have kept, the one before the current first.
+    """Find the indices that migrations of an alias have kept, the most recent first.
 
     Raises:
-        IndexMissing, IndexMismatch: no such alias, or a stored state is damaged.
+        IndexMissing, IndexMismatch: the alias does not exist, a migration is not finished, or a stored state is
+            damaged.
         EngineError: the engine failed.
     """
     _, state = find_migration(engine, alias)
@@ -79,7 +80,7 @@ def find_kept(engine: Engine, alias: str) -> list[IndexState]:
 
 
 def list_kept(engine: Engine, alias: str) -> list[KeptIndex]:
-    """Like `find_kept`, with the details of each index that a user wants to see."""
+    """Like `find_kept`, with details of each index for the user."""
     kept = []
     for number, index in enumerate(find_kept(engine, alias)):
         models = sorted({meta.model for meta in vector_fields(index.mappings, index.name).values()})
@@ -98,7 +99,7 @@ class RollbackTarget:
     Attributes:
         index: The index.
         fields: Its vector fields that get vectors of its model; empty if it has none.
-        other_fields: Vector fields of other models; documents that were written since have no vectors in them.
+        other_fields: Its vector fields of other models; documents written since the removal have no vectors in them.
     """
 
     index: IndexState
@@ -107,13 +108,13 @@ class RollbackTarget:
 
 
 def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> RollbackTarget | None:
-    """The target of a rollback after the swap; None if a migration is under way that has not swapped.
+    """Find the target of a rollback after the swap; None if a migration is in progress and has not swapped yet.
 
     Args:
-        vector_field: The field whose model is used, if all vectors were removed.
+        vector_field: To roll back a removal of all vectors: the field whose model is used again.
 
     Raises:
-        IndexMissing, IndexMismatch: no such alias, or there is nothing to go back to.
+        IndexMissing, IndexMismatch: the alias does not exist, or there is nothing to go back to.
         EngineError: the engine failed.
     """
     index, state = find_migration(engine, alias)
@@ -143,7 +144,7 @@ def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> Rollbac
 
 
 def _all_fields(index: IndexState, vector_field: str) -> RollbackTarget:
-    """The index before all vectors were removed. Only one model is used: that of this field, or of the first one."""
+    """Return the target of the rollback of a removal. Only one model is used: that of this field, or of the first."""
     fields = vector_fields(index.mappings, index.name)
     chosen = fields.get(vector_field) or next(iter(fields.values()), None)
     own = [name for name, meta in fields.items() if chosen is not None and meta.fingerprint == chosen.fingerprint]
@@ -177,7 +178,7 @@ def prepare_rollback(
     _check_indices(engine, index, found, previous)
     check_migration_privileges(engine, index.name, wanted.alias, target.name)
     begun = _begun_state(index, found, previous, state, wanted.alias)
-    # The pointer first: the next run finds the rollback by it.
+    # Set the pointer first: the next run finds the rollback by it.
     retrying(lambda: set_target_pointer(plain, index, target.name))
     retrying(lambda: set_target_pointer(plain, target, None))
     retrying(lambda: _add_fields(plain, index, target))
@@ -196,16 +197,16 @@ def prepare_rollback(
 def _begun_state(
     index: IndexState, found: RollbackTarget, previous: MigrationState, old: MigrationState | None, alias: str
 ) -> MigrationState:
-    """The state of a new rollback.
+    """Return the state of a new rollback.
 
     Args:
         index, found: The index of the alias, and the one to go back to.
-        previous: State of the migration that has swapped them.
-        old: State of the migration that created the one to go back to; None if no migration did.
+        previous: State of the migration that has swapped these two.
+        old: State of the migration that created the index to go back to; None if no migration did.
     """
     target = found.index
     is_frozen = previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true"
-    # If the old index could take writes, it may contain some that were not copied: then everything is copied.
+    # If the old index could take writes, it may contain writes that were not copied, so everything is copied.
     known = is_frozen and len(previous.carried) == index.shards
     own = {target.uuid, index.uuid}
     kept = dict.fromkeys([*kept_by(previous), *kept_by(old)])
@@ -224,7 +225,7 @@ def _begun_state(
 
 
 def _open_for_writes(engine: Engine, target: IndexState) -> None:
-    """Remove the block that the swap has left on the old index. Nobody writes to it: no alias points to it."""
+    """Remove the block that the swap has left on the old index. No client writes to it: no alias points to it."""
     if target.settings.get(WRITE_BLOCK_SETTING) == "true":
         engine.put_settings(target.name, {WRITE_BLOCK_SETTING: None})
 
@@ -237,7 +238,7 @@ def _check_model(target: IndexState, names: tuple[str, ...], wanted: MigrationRe
         raise IndexMismatch(
             f"{target.name} holds vectors of the model {other.model} ({other.fingerprint[:12]}), not of "
             f"{encoder.info.model} ({encoder.info.fingerprint[:12]})",
-            f"Leave `model` out, or name that model: `es-sbert index migrate {wanted.alias} --rollback`.",
+            f"Leave `model` out, or set it to that model: `es-sbert index migrate {wanted.alias} --rollback`.",
         )
 
 
@@ -282,7 +283,7 @@ def _add_fields(engine: Engine, index: IndexState, target: IndexState) -> None:
 
 
 def _missing_properties(wanted: Json, existing: Json) -> Json:
-    """The fields of a mapping that another one lacks, inside their objects."""
+    """Return the fields of a mapping that another mapping lacks, inside their objects."""
     missing: Json = {}
     for name, field in wanted.items():
         if name not in existing:

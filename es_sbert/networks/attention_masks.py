@@ -1,7 +1,7 @@
 """Let transformers use attention masks without reading them, so that the host need not wait for the GPU.
 
 This relies on two private names of transformers, for which there are no public ones: `config._attn_implementation` is
-the attention that a network uses, and `_can_set_attn_implementation()` shows whether it can use another one.
+the attention that a network uses, and `_can_set_attn_implementation()` shows whether it can use a different one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _SDPA, _EAGER = "sdpa_given_mask", "eager_given_mask"
 def skip_mask_check(transformer: nn.Module) -> None:
     """Let a transformer use every attention mask that it is given, without reading it; None means no padding.
 
-    Configurations that are saved do not change.
+    Saved configurations do not change.
 
     Args:
-        transformer: A transformers network; changed in place. A network configured for another attention than torch's
-            `scaled_dot_product_attention` or its own is not changed.
+        transformer: A transformers network; changed in place, unless it is configured for an attention other than its
+            own or torch's `scaled_dot_product_attention`.
 
     Raises:
         UsageError: transformers lacks a name that this needs.
@@ -47,7 +47,7 @@ def skip_mask_check(transformer: nn.Module) -> None:
 
 
 def _without_skips(make_mask: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes masks, and leaves one out only if no padding mask was given."""
+    """Return a function that makes masks, and omits one only if no padding mask was given."""
 
     def make(**arguments: Any) -> Any:
         if arguments.get("attention_mask") is not None:

@@ -32,7 +32,7 @@ _SIMILAR_CLASS_NAMES = (
 
 
 def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
-    """One score per pair.
+    """Compute one score per pair from the logits.
 
     The score of a single logit is its sigmoid, in [0, 1], or the logit itself if the model was trained that way. With
     several logits it is the probability of the class of similar pairs: entailment, duplicate, paraphrase, …
@@ -45,7 +45,7 @@ def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
         *Shape:* ``(pairs,)``.
 
     Raises:
-        UsageError: no class, or more than one, has such a name.
+        UsageError: no class, or more than one, has a name that means similarity.
     """
     if len(model.labels) > 1:
         return torch.softmax(logits, dim=1)[:, similar_class_index(model.labels)]
@@ -53,16 +53,16 @@ def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
 
 
 def similar_class_index(classes: Sequence[str]) -> int:
-    """The number of the class of similar pairs.
+    """Find the number of the class of similar pairs.
 
     Raises:
-        UsageError: no class, or more than one, has such a name.
+        UsageError: no class, or more than one, has a name that means similarity.
     """
     found = [number for number, name in enumerate(classes) if name.lower() in _SIMILAR_CLASS_NAMES]
     if len(found) != 1:
         raise UsageError(
-            f"it is not clear which of the classes {', '.join(classes)} stands for similar texts",
-            f"Name exactly one of them {', '.join(_SIMILAR_CLASS_NAMES[:-1])} or {_SIMILAR_CLASS_NAMES[-1]}, or "
+            f"it is not clear which of the classes {', '.join(classes)} is the class of similar texts",
+            f"Rename exactly one of them to {', '.join(_SIMILAR_CLASS_NAMES[:-1])} or {_SIMILAR_CLASS_NAMES[-1]}, or "
             "train with the objective regression, which has one score.",
         )
     return found[0]
@@ -81,7 +81,7 @@ class CrossEncoder(nn.Module):
     It is a `PairScorer` for evaluation.
 
     Args:
-        model: Its settings; pairs are tokenized by its folder's tokenizer.json, as the ONNX reranker does it.
+        model: Settings of the model; pairs are tokenized with the tokenizer.json in its folder, as in `Reranker`.
         pairs: Format of pairs for the network.
         transformer: A transformers network for sequence classification.
     """
@@ -111,7 +111,7 @@ class CrossEncoder(nn.Module):
         ]
 
     def tokenize(self, first: Sequence[str], second: Sequence[str]) -> TokenizedPairs:
-        """Pairs of texts as the network reads them, cut at the model's maximum.
+        """Tokenize pairs of texts as the network reads them, truncated to the model's maximum.
 
         Raises:
             UsageError: a text is not valid Unicode.
@@ -119,22 +119,22 @@ class CrossEncoder(nn.Module):
         return self._tokenizer(first, second)
 
     def inputs(self, pairs: TokenizedPairs) -> dict[str, Tensor]:
-        """The network's inputs for one batch of pairs, each tensor ``(pairs, longest)`` int64, on the CPU.
+        """Build the network's inputs for one batch of pairs, each tensor ``(pairs, longest)`` int64, on the CPU.
 
         There is no attention mask if it would hide nothing.
         """
         return _without_full_mask(self._tokenizer.feed(pairs, np.arange(len(pairs.ids))))
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Logits ``(pairs, labels)`` float32 of a batch that `inputs` made."""
+        """Compute the logits, ``(pairs, labels)`` float32, of a batch that `inputs` made."""
         logits: Tensor = self.transformer(**inputs).logits
         return logits.float()
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
-        """Scores of pairs, *shape* ``(pairs,)``, in their order, without dropout.
+        """Score pairs, without dropout: *shape* ``(pairs,)``, in the order of the pairs.
 
         Raises:
-            UsageError: the columns differ in length, a text is not valid Unicode, or no class name means
+            UsageError: the columns differ in length, a text is not valid Unicode, or not exactly one class name means
                 similarity.
         """
         check_pairs(first, second)
@@ -146,7 +146,7 @@ class CrossEncoder(nn.Module):
         return scores
 
     def _score(self, first: Sequence[str], second: Sequence[str], scores: NDArray[np.float32]) -> None:
-        """Score one window of pairs; `scores`, *shape* ``(pairs,)``, receives them."""
+        """Score one window of pairs and write the result to `scores`, *shape* ``(pairs,)``."""
         tokenized = self._tokenizer(first, second)
         for members in inference_batches(tokenized.lengths, self.device):
             inputs = _without_full_mask(self._tokenizer.feed(tokenized, members))
@@ -154,7 +154,7 @@ class CrossEncoder(nn.Module):
             scores[members] = pair_scores(logits, self.model).cpu().numpy()
 
     def with_head(self, labels: tuple[str, ...]) -> CrossEncoder:
-        """The same transformer with a new head of random weights, or with its own head if that has these labels.
+        """Return the same transformer with a new, random head, or with its own head if that has these labels.
 
         The score of a head with one logit becomes its sigmoid, as training defines it.
 
@@ -175,7 +175,10 @@ class CrossEncoder(nn.Module):
 
 
 def _without_full_mask(arrays: Mapping[str, NDArray[np.int64]]) -> dict[str, Tensor]:
-    """Arrays as tensors, without an attention mask that hides nothing; checking that on a GPU would take a wait."""
+    """Convert arrays to tensors, without an attention mask that hides nothing.
+
+    This is checked here, because on a GPU the check would make the host wait.
+    """
     return {
         name: torch.from_numpy(array) for name, array in arrays.items() if name != "attention_mask" or not array.all()
     }

@@ -1,4 +1,4 @@
-"""Remove layers of a transformer, to start a smaller student from."""
+"""Remove layers of a transformer, to start a smaller student from the rest."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _ALIKE = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert",
 
 
 def evenly_spaced_layers(layers: int, kept: int) -> tuple[int, ...]:
-    """Numbers of the layers to keep, from 0, evenly spaced; the last one is among them.
+    """Return the numbers of the layers to keep, from 0, evenly spaced; the last one is among them.
 
-    Of 12 layers, 3 are 3, 7 and 11, as in paraphrase-MiniLM-L3-v2.
+    Of 12 layers, for example, the 3 to keep are 3, 7 and 11, as in paraphrase-MiniLM-L3-v2.
 
     Args:
-        layers: How many there are.
-        kept: How many to keep, from 1 to `layers`.
+        layers: Number of layers.
+        kept: Number of layers to keep, from 1 to `layers`.
     """
     return tuple((number + 1) * layers // kept - 1 for number in range(kept))
 
 
 def remove_layers(transformer: nn.Module, kept: int, name: str) -> None:
-    """Remove all layers but the `kept` of `evenly_spaced_layers`; changed in place.
+    """Remove all layers except those that `evenly_spaced_layers` chooses.
 
     Args:
-        transformer: A transformers encoder.
-        kept: How many layers to keep.
+        transformer: A transformers encoder; changed in place.
+        kept: Number of layers to keep.
         name: Name of the model, for messages.
 
     Raises:
         UnsupportedArchitecture: the layers of this architecture are not identical.
-        UsageError: the transformer has no more layers than that.
+        UsageError: `kept` is less than 1, or not less than the number of layers.
     """
     network: Any = transformer
     config = getattr(network, "config", None)
@@ -42,12 +42,12 @@ def remove_layers(transformer: nn.Module, kept: int, name: str) -> None:
     if config is None or architecture not in _ALIKE:
         raise UnsupportedArchitecture(
             f"{name} has the architecture {architecture}, from which es-sbert cannot remove layers",
-            f"Choose a model of one of these: {', '.join(sorted(_ALIKE))}.",
+            f"Choose a model with one of these architectures: {', '.join(sorted(_ALIKE))}.",
         )
     layers = config.num_hidden_layers
     if not 1 <= kept < layers:
         possible = "no smaller number" if layers == 1 else "1" if layers == 2 else f"1 to {layers - 1}"
-        raise UsageError(f"{name} has {layers} layers, so {kept} cannot be kept", f"Give {possible}.")
+        raise UsageError(f"{name} has {layers} layers, so {kept} cannot be kept", f"Keep {possible}.")
     (place,) = [
         place
         for place, module in network.named_modules()

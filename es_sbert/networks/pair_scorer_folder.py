@@ -61,7 +61,7 @@ def open_cross_encoder(folder: Path, *, name: str | None = None) -> CrossEncoder
 
     Raises:
         BundleInvalid: a file is missing or broken, weights are pickled, or there is no head.
-        UnsupportedArchitecture: another network than one transformer with a classification head.
+        UnsupportedArchitecture: the network is not a single transformer with a classification head.
     """
     model = read_cross_encoder(folder, name)
     transformer = _load_cross_encoder(model, new_head=False)
@@ -71,7 +71,7 @@ def open_cross_encoder(folder: Path, *, name: str | None = None) -> CrossEncoder
 def start_cross_encoder(
     folder: Path, labels: tuple[str, ...], *, name: str | None = None, max_tokens: int | None = None
 ) -> CrossEncoder:
-    """A cross-encoder to be trained, in float32, on the CPU.
+    """Create a cross-encoder to be trained, in float32, on the CPU.
 
     The head of the checkpoint is kept if it has the same labels (the name of a single label does not matter); any other
     head starts from torch's random weights.
@@ -84,22 +84,24 @@ def start_cross_encoder(
 
     Raises:
         BundleInvalid: a file is missing or broken, weights are pickled, or the tokenizer does not separate two texts.
-        UnsupportedArchitecture: transformers has no sequence classification for it, or it has modules that es-sbert
-            does not honor.
+        UnsupportedArchitecture: transformers has no sequence classification for the architecture, or the model has
+            modules that es-sbert does not support.
+        UnsupportedSetting: the cross-encoder puts a prompt in front of each pair.
     """
     trained = is_cross_encoder(folder)
     model = read_cross_encoder(folder, name) if trained else _read_base(folder, name, labels)
     if load_tokenizer(model.tokenizer_file).num_special_tokens_to_add(is_pair=True) == 0:
         raise BundleInvalid(
             f"{model.tokenizer_file} puts nothing between the two texts of a pair",
-            "Give its post_processor a template for pairs, e.g. [CLS] $A [SEP] $B:1 [SEP]:1.",
+            "Add a template for pairs to its post_processor, e.g. [CLS] $A [SEP] $B:1 [SEP]:1.",
         )
     if model.prompt:
         raise UnsupportedSetting(
             f"{folder} puts the prompt {model.prompt!r} in front of each pair, which a trained model would lose",
             "Set default_prompt_name in config_sentence_transformers.json to null, and put the prompt into the data.",
         )
-    # The format of transformers cannot say that texts are lower-cased first; an uncased tokenizer does it.
+    # Texts are not lower-cased first, because the format of transformers has no setting for it. An uncased tokenizer
+    # does it itself.
     changes = {"max_tokens": min(max_tokens or model.max_tokens, model.max_tokens), "lowercase": False}
     model = model.model_copy(update=changes)
     transformer = _load_cross_encoder(model, new_head=not trained).train()
@@ -161,7 +163,7 @@ def _read_base(folder: Path, name: str | None, labels: tuple[str, ...]) -> Cross
 
 
 def _load_cross_encoder(model: CrossEncoderModel, *, new_head: bool) -> Any:
-    """The network with the checkpoint's weights; all tensors except the head must be in it."""
+    """Load the network with the checkpoint's weights, which may lack tensors only for a new head."""
     try:
         config = AutoConfig.from_pretrained(str(model.folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -181,7 +183,7 @@ def _load_cross_encoder(model: CrossEncoderModel, *, new_head: bool) -> Any:
     if absent:
         raise BundleInvalid(
             f"{model.folder} lacks {len(absent)} tensors of the network, for example {min(absent)}",
-            "Copy or download the model folder again." if new_head else "Give the folder of a trained cross-encoder.",
+            "Copy or download the model folder again." if new_head else "Use the folder of a trained cross-encoder.",
         )
     return transformer.eval()
 
@@ -214,7 +216,7 @@ def is_pair_scorer(folder: Path) -> bool:
     """Whether a folder holds a model that scores pairs, not a sentence encoder.
 
     Raises:
-        BundleInvalid: its configuration is broken.
+        BundleInvalid: the configuration of the model is broken.
     """
     return is_poly_encoder(folder) or is_cross_encoder(folder)
 
@@ -241,7 +243,7 @@ def open_pair_scorer(folder: Path, *, name: str | None = None) -> CrossEncoder |
         return open_cross_encoder(folder, name=name)
     raise BundleInvalid(
         f"{folder} holds neither a cross-encoder nor a poly-encoder",
-        "Give a transformers folder for sequence classification, or the output of a recipe whose model has the kind "
+        "Use a transformers folder for sequence classification, or the output of a recipe whose model has the kind "
         "cross-encoder or poly-encoder.",
     )
 
@@ -260,7 +262,7 @@ def open_poly_encoder(folder: Path, *, name: str | None = None) -> PolyEncoder:
 
 
 def read_poly_codes(folder: Path, encoder: SiameseEncoder) -> torch.Tensor:
-    """The codes ``(m, width)`` float32 of a poly-encoder's folder, whose encoder is given.
+    """Read the codes, ``(m, width)`` float32, of a poly-encoder's folder, and check that they fit its encoder.
 
     Raises:
         BundleInvalid: a file is missing or broken, the codes do not fit the encoder, or the format is a newer one.

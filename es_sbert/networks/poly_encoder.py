@@ -16,7 +16,7 @@ from es_sbert.runtime.tokenizer import check_pairs
 
 
 def attend_with_codes(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
-    """The context as m vectors: each code attends over the context's token vectors.
+    """Represent each context by m vectors: each code attends over the context's token vectors.
 
     yᵢ = Σⱼ wⱼ hⱼ with w = softmax(cᵢ · h₁, …, cᵢ · h_N): dot products as in the paper, without a scale.
 
@@ -38,9 +38,9 @@ def attention_cosine(contexts: Tensor, candidates: Tensor) -> Tensor:
 
     With s = (x · y₁, …, x · y_m) for a candidate x and w = softmax(s), the context's final vector is y = Σᵢ wᵢ yᵢ
     and the score x · y / (‖x‖ ‖y‖). The paper scores by the dot product. A cosine can be compared with STS gold scores,
-    and the temperature was chosen for it. 0 where x or y is zero.
+    and the temperature was chosen for it. The score is 0 if x or y is zero.
 
-    y itself is never made: x · y = w · s, and ‖y‖² = wᵀ G w with Gᵢⱼ = yᵢ · yⱼ, so that a batch against all its
+    y itself is never computed: x · y = w · s, and ‖y‖² = wᵀ G w with Gᵢⱼ = yᵢ · yⱼ, so that a batch against all its
     candidates takes m numbers per pair instead of m + width.
 
     Args:
@@ -56,7 +56,7 @@ def attention_cosine(contexts: Tensor, candidates: Tensor) -> Tensor:
     gram = contexts @ contexts.mT  # (batch, m, m)
     squared = ((weights @ gram) * weights).sum(dim=-1)  # (batch, candidates): ‖y‖²
     has_direction = squared > MIN_NORM**2
-    # Replaced before root and division: where() alone would let NaN through from the branch not taken.
+    # Zeros are replaced before root and division: where() alone would let NaN through from the branch not taken.
     length = torch.where(has_direction, squared, 1.0).sqrt()  # (batch, candidates)
     # x/‖x‖ · y, computed from the unit candidate: its gradient is finite at zero.
     dots = (weights * (normalize_vectors(candidates) @ contexts.mT)).sum(dim=-1)  # (batch, candidates)
@@ -97,7 +97,7 @@ class PolyEncoder(nn.Module):
         return self.codes.device
 
     def contexts(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
-        """The m vectors of each first text.
+        """Compute the m vectors of each first text.
 
         Args:
             ids, mask: *Shape:* ``(batch, tokens)``.
@@ -112,19 +112,22 @@ class PolyEncoder(nn.Module):
             return attend_with_codes(tokens.float(), mask, self.codes)
 
     def candidates(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
-        """The vector of each second text, ``(batch, width)`` float32, of token ids ``(batch, tokens)``."""
+        """Compute the vector of each second text, ``(batch, width)`` float32, from token ids ``(batch, tokens)``."""
         vectors: Tensor = self.encoder(ids, mask, padded)
         return vectors
 
     def compare(self, contexts: Tensor, candidates: Tensor) -> Tensor:
-        """Scores in [−1, 1], ``(batch, candidates)``; shapes as in `attention_cosine`."""
+        """Compute scores in [−1, 1], ``(batch, candidates)``; shapes as in `attention_cosine`."""
         with torch.autocast(contexts.device.type, enabled=False):
             return attention_cosine(contexts, candidates)
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
-        """Scores of pairs in [−1, 1], *shape* ``(pairs,)``, without dropout: contexts first, candidates second.
+        """Score pairs of a context and a candidate, without dropout.
 
         A text in several pairs goes through the transformer once per side.
+
+        Returns:
+            Scores in [−1, 1], of *shape* ``(pairs,)``.
 
         Raises:
             UsageError: the columns differ in length, or a text is not valid Unicode.
@@ -150,7 +153,7 @@ class PolyEncoder(nn.Module):
         return scores
 
     def _candidate_vectors(self, texts: Sequence[str]) -> tuple[Tensor, NDArray[np.int64]]:
-        """Vectors of different texts ``(kinds, width)``, on the CPU, and which of them is each text's ``(texts,)``."""
+        """Compute vectors of the distinct texts, ``(kinds, width)``, on the CPU, and each text's row, ``(texts,)``."""
         rows = self.encoder.tokenize(texts)
         kinds, kind_of = unique_rows(rows)
         vectors = torch.empty(len(kinds), self.codes.shape[1])  # (kinds, width)

@@ -15,9 +15,9 @@ def pool(tokens: Tensor, mask: Tensor, modes: Sequence[Pooling]) -> Tensor:
 
     Args:
         tokens: *Shape:* ``(batch, tokens, width)`` float32.
-        mask: *Shape:* ``(batch, tokens)``, 1 for a token, 0 for padding on the right. Every row has a token;
-            only the mean of no tokens is defined, as the zero vector.
-        modes: Several are concatenated in this order.
+        mask: *Shape:* ``(batch, tokens)``, 1 for a token, 0 for padding on the right. Every row must have a token,
+            except for the mean, which is the zero vector for a row without tokens.
+        modes: Pooling modes; several are concatenated in this order.
 
     Returns:
         *Shape:* ``(batch, width · modes)``.

@@ -52,7 +52,7 @@ from es_sbert.runtime.tokenizer import SentenceTokenizer, load_sentence_tokenize
 class TokenTypes:
     """Token types of a single text: one for its tokens, and those of the special tokens around it.
 
-    XLNet gives its last token the type 2, by which attention knows it.
+    XLNet gives its last token the type 2, by which attention recognizes it.
     """
 
     prefix: tuple[int, ...]
@@ -70,7 +70,7 @@ class TokenTypes:
         return cls(tuple(types[: text_places[0]]), types[text_places[0]], tuple(types[text_places[-1] + 1 :]))
 
     def __call__(self, mask: Tensor) -> Tensor:
-        """*Shape:* that of the attention mask, ``(batch, tokens)``, int64; padding on the right has type 0."""
+        """Return the types for an attention mask, ``(batch, tokens)`` int64, in its shape; padding has type 0."""
         rank = mask.cumsum(1)  # (batch, tokens), from 1
         following = mask.sum(1, keepdim=True) - rank  # (batch, tokens): tokens that follow
         types = full_like(mask, self.body)
@@ -94,7 +94,7 @@ _BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 
 
 def inference_batches(lengths: NDArray[np.int64], device: torch.device) -> list[NDArray[np.int64]]:
-    """Batches without gradients: row numbers of each, of inputs with `lengths` tokens, *shape* ``(rows,)``."""
+    """Plan batches without gradients: the row numbers of each, for rows of `lengths` tokens, *shape* ``(rows,)``."""
     return plan_batches(lengths, _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cuda"]))
 
 
@@ -119,7 +119,7 @@ class SiameseEncoder(nn.Module):
     It is a `SentenceEmbedder` for evaluation.
 
     Args:
-        model: Its settings; texts are tokenized by its folder's tokenizer.json, as the ONNX encoder does it.
+        model: Settings of the model; texts are tokenized with the tokenizer.json in its folder, as in `Encoder`.
         transformer: A transformers encoder whose output has `last_hidden_state`, or a `TokenTable`.
         dense: One layer for each of `model.dense`.
         token_types: Token types for a transformer that needs them; others use type 0.
@@ -157,7 +157,7 @@ class SiameseEncoder(nn.Module):
         return next(self.parameters()).device
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[NDArray[np.int64]]:
-        """Token ids, one array of *shape* ``(tokens,)`` per text, cut at the model's maximum.
+        """Tokenize texts: one array of *shape* ``(tokens,)`` per text, truncated to the model's maximum.
 
         Args:
             texts: Any texts.
@@ -169,17 +169,17 @@ class SiameseEncoder(nn.Module):
         return self._tokenizer([prompt + text for text in texts] if prompt else texts).ids
 
     def inputs(self, rows: Sequence[NDArray[np.int64]]) -> dict[str, Tensor | bool]:
-        """Rows of token ids as the arguments of `forward`: `ids` and `mask` on the CPU, and `padded`."""
+        """Convert rows of token ids to the arguments of `forward`: `ids` and `mask` on the CPU, and `padded`."""
         ids, mask = self.pad(rows)
         return {"ids": ids, "mask": mask, "padded": min(map(len, rows)) < ids.shape[1]}
 
     def pad(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-        """Rows of token ids as one batch: ids and mask, both ``(rows, longest)`` int64, on the CPU."""
+        """Pad rows of token ids to one batch: ids and mask, both ``(rows, longest)`` int64, on the CPU."""
         ids, mask = pad(rows, self._padding)
         return torch.from_numpy(ids), torch.from_numpy(mask)
 
     def forward(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
-        """Sentence vectors of one batch.
+        """Compute the sentence vectors of one batch.
 
         Args:
             ids, mask: *Shape:* ``(batch, tokens)``.
@@ -199,11 +199,11 @@ class SiameseEncoder(nn.Module):
             return nn.functional.normalize(vectors, dim=1) if self.model.normalize else vectors
 
     def embed(self, texts: Sequence[str], kind: PromptKind | None = None) -> NDArray[np.float32]:
-        """Sentence vectors of any number of texts, ``(texts, dimensions)`` float32, in their order, without dropout.
+        """Embed any number of texts, without dropout: ``(texts, dimensions)`` float32, in the order of the texts.
 
         Args:
             texts: Any texts.
-            kind: The model's prompt to prepend.
+            kind: Kind of the texts, whose prompt is prepended.
 
         Raises:
             UsageError: a text is not valid Unicode.
@@ -216,7 +216,7 @@ class SiameseEncoder(nn.Module):
         return vectors
 
     def batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor, bool]]:
-        """Batches of rows of token ids: their numbers, and the arguments of `forward` on the network's device."""
+        """Yield batches of rows: their numbers, and the arguments of `forward` on the network's device."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
         for members in inference_batches(lengths, self.device):
             ids, mask = self.pad([rows[member] for member in members])
@@ -225,7 +225,7 @@ class SiameseEncoder(nn.Module):
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Run the block without dropout and gradients; the module's mode is restored."""
+    """Run the block without dropout and gradients, and restore the module's mode."""
     training = module.training
     module.eval()
     try:
@@ -261,7 +261,7 @@ def open_siamese_encoder(
             raise UnsupportedArchitecture(
                 f"{name} has truncate_dim: {model.truncate_dim}, which es-sbert does not train with",
                 "Remove it from a copy's config_sentence_transformers.json, and name the copy with "
-                f"@{model.truncate_dim} at the end: training cuts vectors to this many dimensions.",
+                f"@{model.truncate_dim} at the end: training truncates vectors to this many dimensions.",
             )
         if not model.include_prompt or model.hidden_state is not None or model.layers:
             raise UnsupportedArchitecture(
@@ -287,7 +287,7 @@ def open_siamese_encoder(
 
 
 def _read_token_types(model: SentenceModel, transformer: nn.Module) -> TokenTypes | None:
-    """The token types that sentence-transformers would pass; None if all are 0, the default."""
+    """Read the token types that sentence-transformers would pass; None if all are 0, the default."""
     types = TokenTypes.from_tokenizer(load_sentence_tokenizer(model))
     if not any((*types.prefix, types.body, *types.suffix)):
         return None
@@ -296,7 +296,7 @@ def _read_token_types(model: SentenceModel, transformer: nn.Module) -> TokenType
 
 
 def load_transformer(model: SentenceModel) -> nn.Module:
-    """The transformer of a model folder, float32, in training mode; its unused pooler is frozen.
+    """Load the transformer of a model folder, float32, in training mode; its unused pooler is frozen.
 
     Raises:
         BundleInvalid: transformers does not accept the folder, or its weights do not fill the network.
@@ -318,7 +318,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
 
 
 def _config_options(model: SentenceModel) -> dict[str, Any]:
-    """The network's configuration, if settings of sentence-transformers override its config.json."""
+    """Load the network's configuration if settings of sentence-transformers override its config.json."""
     written = read_json(model.transformer_folder / "config.json")
     overrides = {key: value for key, value in model.transformer_config.items() if written.get(key, ...) != value}
     if not overrides:
@@ -330,7 +330,7 @@ def _config_options(model: SentenceModel) -> dict[str, Any]:
 
 
 def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any, set[str]]:
-    """A network of transformers with the weights of a folder, in float32, on the CPU.
+    """Load a network of transformers with the weights of a folder, in float32, on the CPU.
 
     Args:
         auto_class: One of transformers' auto classes, such as `AutoModel`.
@@ -359,10 +359,10 @@ def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any,
 
 
 def open_error(folder: Path, error: Exception) -> BundleInvalid:
-    """The error for a folder that transformers cannot open."""
+    """Create the error for a folder that transformers cannot open."""
     return BundleInvalid(
         f"transformers cannot open {folder}: {error_summary(error)}",
-        "Give the folder of a transformers encoder with its config.json and model.safetensors.",
+        "Use the folder of a transformers encoder with its config.json and model.safetensors.",
     )
 
 
@@ -408,7 +408,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
 
 
 def _static_tokenizer(model: SentenceModel) -> str:
-    """The tokenizer.json of a StaticEmbedding; it holds the model's only limit of tokens."""
+    """Return the tokenizer.json of a StaticEmbedding; no other file limits the model's tokens."""
     tokenizer = tokenizers.Tokenizer.from_file(str(model.tokenizer_file))
     limit = (tokenizer.truncation or {}).get("max_length", NO_LIMIT_OF_TOKENS)
     if model.max_tokens >= limit:
@@ -423,7 +423,7 @@ def _write_transformer_modules(encoder: SiameseEncoder, folder: Path) -> None:
     model = encoder.model
     save_transformer(encoder.transformer, folder, model.transformer_folder, **model.tokenizer_arguments)
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
-    # In the form that every version of sentence-transformers can read.
+    # Write the form that every version of sentence-transformers can read.
     pooling = {key: mode in model.pooling for key, mode in POOLING_MODE_FLAGS.items()}
     if len(model.pooling) > 1:
         # The flags lose the order of several modes; the newer key keeps it.
@@ -458,12 +458,12 @@ def save_transformer(transformer: Any, folder: Path, base: Path, **tokenizer_opt
         str(base), local_files_only=True, trust_remote_code=False, **tokenizer_options
     )
     tokenizer.save_pretrained(str(folder))
-    # The tokenizer unchanged: transformers may write it in another form, and its file is part of the fingerprint.
+    # Copy the file unchanged: transformers may write it in a different form, and it is part of the fingerprint.
     (folder / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
 
 
 def qualified_name(kind: type) -> str:
-    """A class by its module and name, as sentence-transformers writes activations."""
+    """Return the module and name of a class, as sentence-transformers writes activations."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -26,15 +26,15 @@ class TokenTable(nn.Module):
         self.embedding = nn.Embedding.from_pretrained(table, freeze=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
-        """The vector of each token, as `last_hidden_state`: (batch, tokens) → (batch, tokens, dimensions)."""
+        """Look up the vector of each token: (batch, tokens) → `last_hidden_state`, (batch, tokens, dimensions)."""
         return BaseModelOutput(last_hidden_state=self.embedding(input_ids))
 
 
 def load_token_table(model: SentenceModel) -> TokenTable:
-    """The token vectors of a StaticEmbedding, float32.
+    """Load the token vectors of a StaticEmbedding, float32.
 
     Raises:
-        UnsupportedArchitecture: the folder is in model2vec's form, in which tokens share rows.
+        UnsupportedArchitecture: the folder has the format of model2vec, in which tokens share rows.
     """
     tensors = {
         name: tensor

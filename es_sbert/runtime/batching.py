@@ -54,7 +54,7 @@ def plan_batches(lengths: NDArray[np.int64], budget: int | BatchLimits) -> list[
         longest = max(1, -int(negated[start]))
         stop = start + limits.padded // longest
         if limits.similar:
-            # The first that is too short.
+            # Index of the first text that is too short for this batch.
             short = int(np.searchsorted(negated, -limits.similar * longest, side="right"))
             stop = min(stop, max(short, start + math.ceil(ENOUGH_TOKENS / longest)))
         if limits.tokens is not None:
@@ -70,7 +70,7 @@ def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[n
     """Group identical inputs, which need encoding only once.
 
     Returns:
-        Indices of the first of each kind, and for every row the position of its kind among them,
+        Index of the first row of each kind, and for every row the position of its kind in that list,
         *shape* ``(rows,)``.
     """
     seen: dict[bytes, int] = {}
@@ -87,7 +87,7 @@ def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[n
 def slice_by_size(
     items: Iterable[T], size: Callable[[T], int], most: int, most_items: int | None = None
 ) -> Iterator[list[T]]:
-    """Groups of limited size, in order, so that work on many items can be interrupted between two of them.
+    """Split items into groups of limited size, in order, so that work on many items can be interrupted between groups.
 
     Args:
         items: The items to group.
@@ -109,14 +109,14 @@ def slice_by_size(
 
 
 def mark_unpooled(row: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """A row of token ids whose first `count` are marked, because the pooling leaves them out: n becomes -n - 1."""
+    """Return a row with its first `count` token ids marked, because the pooling leaves them out: n becomes -n - 1."""
     row = row.copy()
     row[:count] = ~row[:count]
     return row
 
 
 def token_ids(marked: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Token ids without the marks of `mark_unpooled`; any shape."""
+    """Return token ids without the marks of `mark_unpooled`; any shape."""
     return np.where(marked < 0, ~marked, marked)
 
 
@@ -125,16 +125,16 @@ POOLING_MASK = "pooling_mask"
 ModelInputs = dict[str, NDArray[Any]]
 
 # Padded lengths on CUDA are multiples of this: onnxruntime's memory-efficient attention takes a bias or a mask only if
-# its rows are aligned to 16 bytes, 8 numbers of fp16. Others run on slower kernels.
+# its rows are aligned to 16 bytes, 8 numbers of fp16. For other lengths, it uses slower kernels.
 LENGTH_MULTIPLE = 8
 # Property of a packed graph: id of the padding token, if positions are counted as in RoBERTa.
 PADDING_ID_PROPERTY = "es_sbert.padding_id"
-# Property of a padded graph for CUDA: the number of which padded lengths are multiples.
+# Property of a padded graph for CUDA: padded lengths must be multiples of this number.
 LENGTH_MULTIPLE_PROPERTY = "es_sbert.length_multiple"
 
 
 def round_up(length: int, multiple: int = LENGTH_MULTIPLE) -> int:
-    """The least multiple of a number that is not less than `length`."""
+    """Round `length` up to a multiple of `multiple`."""
     return -(-length // multiple) * multiple
 
 
@@ -146,7 +146,7 @@ def pad(
     Args:
         rows: Arrays of *shape* ``(tokens,)``.
         padding: Id in the padded places; the mask keeps it out of the result.
-        length: The least padded length.
+        length: Minimum padded length.
 
     Returns:
         Token ids and attention mask, both of *shape* ``(rows, longest)``; `longest` is at least `length`.
@@ -167,7 +167,7 @@ class PackedBatch:
 
     Attributes:
         input_ids: *Shape:* ``(tokens,)``, the tokens of all texts.
-        position_ids: *Shape:* ``(tokens,)``, the row of the position table for each.
+        position_ids: *Shape:* ``(tokens,)``, for each token its row in the position table.
         token_offset: *Shape:* ``(texts, longest)``: the positions of tokens in a padded batch, then the positions of
             padding. Read by the kernels that unpack; other kernels read only its shape.
         cumulated_lengths: *Shape:* ``(texts + 1,)``, the beginning of each text, and the end of the last one.
@@ -186,9 +186,9 @@ def pack(rows: Sequence[NDArray[np.int64]], padding_id: int | None = None) -> Pa
 
     Args:
         rows: Arrays of *shape* ``(tokens,)``, none of them empty.
-        padding_id: Id of the padding token where the position of a token is `padding_id` plus its rank, from 1, among
-            the text's tokens that are not padding (RoBERTa; a text may spell out "<pad>"). None where positions count
-            from 0.
+        padding_id: Id of the padding token if positions are counted as in RoBERTa: the position of a token is
+            `padding_id` plus its rank, from 1, among the text's tokens that are not padding (a text may spell out
+            "<pad>"). None if positions count from 0.
     """
     lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))  # (texts,)
     ids = np.concatenate(rows).astype(np.int32)  # (tokens,)
@@ -211,7 +211,7 @@ def pack(rows: Sequence[NDArray[np.int64]], padding_id: int | None = None) -> Pa
 def _position_ids(
     ids: NDArray[np.int32], lengths: NDArray[np.int32], cumulated: NDArray[np.int32], padding_id: int | None
 ) -> NDArray[np.int32]:
-    """The row of the position table for each token: *shape* ``(tokens,)``."""
+    """Return for each token its row in the position table: *shape* ``(tokens,)``."""
     if padding_id is None:
         return np.arange(len(ids), dtype=np.int32) - np.repeat(cumulated[:-1], lengths)
     real = ids != padding_id  # (tokens,)
@@ -249,7 +249,7 @@ class InputBuilder:
         self._multiple = LENGTH_MULTIPLE if self.packed else int(properties.get(LENGTH_MULTIPLE_PROPERTY, 1))
 
     def __call__(self, rows: Sequence[NDArray[np.int64]]) -> ModelInputs:
-        """The graph's inputs for texts given as arrays of *shape* ``(tokens,)``; see `mark_unpooled`."""
+        """Build the graph's inputs for texts, arrays of *shape* ``(tokens,)`` that `mark_unpooled` may have marked."""
         extra: dict[str, NDArray[Any]] = {}
         length = round_up(self._padded_length(max(1, *map(len, rows)), len(rows)), self._multiple)
         if self._masks_pooling:

@@ -20,13 +20,13 @@ class Chunker:
     Ends of sentences are those of Unicode's standard annex 29, found by the library `semantic-text-splitter`.
 
     Args:
-        tokenizer: Without truncation and padding.
+        tokenizer: The tokenizer, without truncation and padding.
         tokens: Maximum tokens of a chunk, including special tokens and `prompt`.
         overlap: Maximum tokens that two adjacent chunks share.
         prompt: Prompt that is prepended to each chunk.
 
     Raises:
-        UsageError: `tokens` is too small for any text, or `overlap` too large for new text.
+        UsageError: `tokens` is too small for any text, or `overlap` leaves no room for new text.
     """
 
     def __init__(self, tokenizer: Tokenizer, tokens: int, overlap: int, prompt: str) -> None:
@@ -35,22 +35,22 @@ class Chunker:
         if text_tokens < 1:
             raise UsageError(
                 f"passages of {tokens} tokens hold no text: special tokens and prompt take {reserved} of them",
-                "Make `passages` larger.",
+                "Increase `passages`.",
             )
         if overlap >= text_tokens:
             raise UsageError(
                 f"passages with {text_tokens} tokens of text cannot share {overlap} with the next one",
-                "Make `passages` larger, or `passage_overlap` smaller.",
+                "Increase `passages`, or reduce `passage_overlap`.",
             )
         self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
-        """The chunks of each text, in order, without surrounding white space; none for a text of white space.
+        """Return the chunks of each text, in order, without surrounding white space; a text of white space has none.
 
         No chunk holds parts of two values of a `JoinedText`.
         """
         parts = [(number, start, end) for number, text in enumerate(texts) for start, end in value_spans(text)]
-        # All at once: the library spreads them over the CPU cores.
+        # All texts are passed at once, because the library spreads them over the CPU cores.
         found = self._splitter.chunk_all_indices([texts[number][start:end] for number, start, end in parts])
         chunks: list[list[Span]] = [[] for _ in texts]
         for (number, begin, _), part_chunks in zip(parts, found, strict=True):

@@ -23,7 +23,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def compiled_path(path: Path, settings: str) -> Path | None:
-    """Path of the compiled form of a model for this machine, with these settings and releases.
+    """Return the path in the cache for a model compiled with these settings, on this machine and these releases.
 
     Args:
         path: The model's file.
@@ -41,7 +41,7 @@ def compiled_path(path: Path, settings: str) -> Path | None:
 
 
 def read_compiled(place: Path) -> NDArray[np.uint8] | None:
-    """A compiled model, mapped into memory; None if there is none, or if it is incomplete or damaged."""
+    """Map a compiled model into memory; None if the file is missing, incomplete or damaged."""
     try:
         content = np.memmap(place, dtype=np.uint8, mode="c")  # "c": OpenVINO takes no read-only memory
     except (OSError, ValueError):  # an empty file cannot be mapped
@@ -53,7 +53,9 @@ def read_compiled(place: Path) -> NDArray[np.uint8] | None:
 
 
 def keep_compiled(place: Path, compiled: memoryview) -> None:
-    """Keep a compiled model and remove the oldest ones beyond 2 GB; does nothing if the cache cannot be written.
+    """Write a compiled model to the cache, and remove the oldest ones beyond 2 GiB in total.
+
+    A model of more than 1 GiB is not kept. If the cache cannot be written, the error is ignored.
 
     Args:
         place: Path from `compiled_path`.

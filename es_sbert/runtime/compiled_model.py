@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from es_sbert.runtime.batching import BatchLimits, round_up
 
-# On a CPU, padding takes as long as text. With only a few texts of different lengths, it would be half of a batch.
+# Share for `BatchLimits.similar`. On a CPU, padding takes as long as text; without this limit, it would be half of a
+# batch with only a few texts of different lengths.
 _SIMILAR = 0.75
 
 
@@ -37,7 +38,7 @@ class Session(ABC):
             output: Receives the graph's output: *shape* ``(batch, width)``, contiguous.
 
         Raises:
-            ModelError: the graph does not run on this batch, on a CPU.
+            ModelError: the batch failed on a CPU.
             DeviceError: the batch failed on a GPU.
         """
 
@@ -46,11 +47,11 @@ class CompiledModel(ABC):
     """A graph that a runtime has opened on a device.
 
     Attributes:
-        threads: How many batches run concurrently.
-        session_threads: For each session, how many of these threads share it.
+        threads: Number of concurrent batches.
+        session_threads: For each session, the number of these threads that share it.
         has_short_sessions: Whether batches of short texts have separate sessions.
-        batch_tokens: Tokens per batch at which it is fastest.
-        window: How many texts to sort by length and run together.
+        batch_tokens: Tokens per batch at which the model is fastest.
+        window: Number of texts that are sorted by length and run together.
     """
 
     threads: int
@@ -67,18 +68,18 @@ class CompiledModel(ABC):
             short: For texts of at most `SHORT_TEXT_TOKENS` tokens, if there are separate sessions for them.
 
         Raises:
-            DeviceError: it would run on another device, in whole or in part, or does not run on this one.
+            DeviceError: the session would run on a different device, in whole or in part, or does not run on this one.
             BundleInvalid: the runtime does not accept the file.
         """
 
     @classmethod
     def length_multiple(cls, longest: int, texts: int) -> int:
-        """The number of which the padded length of a batch should be a multiple; see `padded_length`."""
+        """Number by which the padded length of a batch should be divisible; see `padded_length`."""
         return 1
 
     @classmethod
     def padded_length(cls, longest: int, texts: int, most: int) -> int:
-        """The padded length of a batch.
+        """Compute the padded length of a batch.
 
         Args:
             longest: Tokens of its longest text.
@@ -89,7 +90,7 @@ class CompiledModel(ABC):
 
     @classmethod
     def batch_limits(cls, tokens: int | None = None) -> BatchLimits:
-        """The limits of a batch.
+        """Return the limits of a batch.
 
         Args:
             tokens: Tokens per batch instead of `batch_tokens`.

@@ -47,7 +47,7 @@ class CudaLibraryStatus:
 
     Attributes:
         found: Each library that was loaded, with its path.
-        missing: The others.
+        missing: The libraries that could not be loaded.
     """
 
     found: tuple[tuple[CudaLibrary, str], ...] = ()
@@ -65,11 +65,11 @@ def cuda_major() -> int | None:
 
 
 def needed_libraries(major: int, platform: str = sys.platform) -> tuple[CudaLibrary, ...]:
-    """The libraries of a CUDA provider, each after its dependencies.
+    """Return the libraries that a CUDA provider needs, each after its dependencies.
 
     Args:
         major: Major version of the CUDA that onnxruntime was built for.
-        platform: As `sys.platform`.
+        platform: Platform, as in `sys.platform`.
     """
     # From CUDA 13 on, package names have no version, except for cuDNN, which is a separate product.
     suffix = "" if major >= 13 else f"-cu{major}"
@@ -90,7 +90,7 @@ def needed_libraries(major: int, platform: str = sys.platform) -> tuple[CudaLibr
 
 
 def nvidia_package_folders(roots: Iterable[Path], major: int) -> list[Path]:
-    """Folders of libraries in NVIDIA's pip packages.
+    """Find the folders of libraries in NVIDIA's pip packages.
 
     Args:
         roots: Folders that contain the namespace package `nvidia`.
@@ -112,7 +112,7 @@ def find_libraries(
 
     Args:
         folders: Folders of the packages.
-        load: Loads a library by its name or path and returns its path; raises OSError if there is none.
+        load: Loads a library by its name or path and returns its path; raises OSError if it cannot be loaded.
     """
     found: list[tuple[CudaLibrary, str]] = []
     missing: list[CudaLibrary] = []
@@ -145,9 +145,10 @@ def load_libraries() -> CudaLibraryStatus:
 
 
 def provider_problem() -> str | None:
-    """The reason why the CUDA provider does not load, as the system's loader reports it; None if it loads.
+    """Return why the CUDA provider does not load, as the system's loader reports it; None if it loads.
 
-    onnxruntime itself only logs this and uses the CPU. On Windows the result is None, because the loader names no file.
+    onnxruntime itself only logs this and uses the CPU. On Windows the result is None, because the loader does not name
+    the missing file.
     """
     provider = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
     if not provider.is_file():
@@ -160,7 +161,7 @@ def provider_problem() -> str | None:
 
 
 def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[str]:
-    """Names of the libraries without which the provider does not load.
+    """Return the names of the missing libraries that the provider needs to load.
 
     Args:
         libraries: Result of the search.
@@ -172,10 +173,10 @@ def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[st
 
 
 def install_remedy(libraries: Sequence[CudaLibrary], major: int | None) -> str:
-    """Advice on installing missing libraries: their packages, and the extra with all, if it is for this CUDA."""
-    extra = f"{install_extra_command(CUDA_EXTRA)} brings all that CUDA needs" if major == _EXTRA_MAJOR else ""
+    """Return commands that install missing libraries: their packages, and the extra if it is for this CUDA version."""
+    extra = f"{install_extra_command(CUDA_EXTRA)} installs everything that CUDA needs" if major == _EXTRA_MAJOR else ""
     packages = dict.fromkeys(library.package for library in libraries)
-    command = f"Install what is missing: {install_command(*packages)}" if libraries else ""
+    command = f"Install the missing libraries: {install_command(*packages)}" if libraries else ""
     return "; ".join(filter(None, (command, extra))) + "." if command or extra else ""
 
 
@@ -200,7 +201,7 @@ class _LinkMap(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
 
 
-_ON_CPU = '`device="cpu"` runs without.'
+_ON_CPU = 'Or use the CPU: `device="cpu"`.'
 # CUDA 13 has no code for cards before Turing, and the last onnxruntime-gpu for CUDA 12 is 1.26.
 _MIN_COMPUTE_CAPABILITY = (7, 5)
 _MIN_DRIVERS = {12: 525, 13: 580}  # the first driver of each CUDA, by NVIDIA's release notes
@@ -215,8 +216,8 @@ _FAILURES = (
     (
         r"out of memory|Failed to allocate memory|CUDA failure 2:|MemoryAllocation|STATUS_ALLOC_FAILED|bad_alloc",
         "{device} has too little free memory for this model: {cause}",
-        'See with `nvidia-smi` what else uses the card; or take another card (`device="cuda:N"`), `precision="fp16"` '
-        'where it is fp32 now, or `device="cpu"`. In Python, a smaller `budget` makes smaller batches.',
+        'Check with `nvidia-smi` what else uses the card, or use another card (`device="cuda:N"`), `precision="fp16"` '
+        'instead of fp32, or `device="cpu"`. In Python, a smaller `budget` makes smaller batches.',
     ),
     (
         r"cuDNN is unavailable|libcudnn",
@@ -226,12 +227,12 @@ _FAILURES = (
     (
         r"no kernel image|NoKernelImage|CUDA failure 209:|STATUS_ARCH_MISMATCH",
         "onnxruntime-gpu {onnxruntime} has no code for {device}{card}: {cause}",
-        '{upgrade}, take another card (`device="cuda:N"`), or `device="cpu"`.',
+        '{upgrade}, or use another card (`device="cuda:N"`) or `device="cpu"`.',
     ),
     (
         r"CUDA failure (35|222|803|804):|InsufficientDriver|UnsupportedPtxVersion|DriverMismatch|CompatNotSupported",
-        "the NVIDIA driver does not run the CUDA that onnxruntime-gpu {onnxruntime} was built for: {cause}",
-        "Update the driver{driver}; inside a container, that of the host. {on_cpu}",
+        "the NVIDIA driver does not support the CUDA that onnxruntime-gpu {onnxruntime} was built for: {cause}",
+        "Update the driver{driver}; for a container, update the driver of the host. {on_cpu}",
     ),
     (
         r"CUDA failure (100|101):|cudaErrorNoDevice|cudaErrorInvalidDevice:",
@@ -241,7 +242,7 @@ _FAILURES = (
     (
         r"CUDA failure 46:|DevicesUnavailable",
         "{device} cannot run another process: {cause}",
-        "See with `nvidia-smi` what uses it and whether its compute mode is exclusive; take another card "
+        "Check with `nvidia-smi` what uses the card and whether its compute mode is exclusive, or use another card "
         '(`device="cuda:N"`) or `device="cpu"`.',
     ),
     (
@@ -256,7 +257,7 @@ _FAILURES = (
 
 
 def device_error(device: Device, error: Exception, capability: tuple[int, int] | None = None) -> DeviceError:
-    """The error to raise if onnxruntime fails on a GPU.
+    """Create the error to raise if onnxruntime fails on a GPU.
 
     Args:
         device: The card.
@@ -281,7 +282,7 @@ def device_error(device: Device, error: Exception, capability: tuple[int, int] |
 
 
 def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, problem: str) -> DeviceError:
-    """The error to raise if onnxruntime's CUDA provider does not load.
+    """Create the error to raise if onnxruntime's CUDA provider does not load.
 
     Args:
         device: The card.
@@ -290,7 +291,9 @@ def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, proble
     """
     names = missing_library_names(libraries, problem)
     if "libcuda.so.1" in names:
-        return DeviceError(f"no session on {device}: there is no NVIDIA driver ({problem})", f"Install it. {_ON_CPU}")
+        return DeviceError(
+            f"no session on {device}: there is no NVIDIA driver ({problem})", f"Install the driver. {_ON_CPU}"
+        )
     missing = [library for library in libraries.missing if library.name in names]
     remedy = install_remedy(missing, cuda_major())
     message = f"{', '.join(names)} not found" if names else problem
@@ -301,7 +304,7 @@ def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, proble
 
 
 def error_cause(text: str) -> str:
-    """The part of an exception's text that says what failed, on one line.
+    """Return the part of an exception's text that says what failed, on one line.
 
     onnxruntime surrounds it with its own functions and source files.
     """
@@ -349,7 +352,7 @@ def open_cuda_session(
     runs.
 
     Args:
-        options: Options of the session, changed here.
+        options: Options of the session; changed in place.
         short: As for `es_sbert.runtime.onnx_session.open_session`.
 
     Raises:
@@ -376,7 +379,7 @@ def open_cuda_session(
     if session.get_providers()[0] != _CUDA:
         raise DeviceError(
             f"{device} was requested, but the session runs on {session.get_providers()[0]}",
-            f'Check `es-sbert doctor --device {device}`; `device="cpu"` runs without.',
+            f'Check `es-sbert doctor --device {device}`, or use the CPU: `device="cpu"`.',
         )
     refused = non_shape_operators(operators_on_cpu(session))
     if refused:
@@ -397,7 +400,7 @@ def cuda_provider_options(device: Device, *, short: bool = False) -> dict[str, A
         "device_id": device.number,
         # Residuals are summed in fp32, which fp16 models need to stay near their originals.
         "enable_skip_layer_norm_strict_mode": "1",
-        # TF32 keeps 10 bits of fp32's 23: an fp32 variant would miss the bar that it was checked against.
+        # TF32 keeps 10 of fp32's 23 mantissa bits: an fp32 variant would miss the parity threshold that it passed.
         "use_tf32": "0",
         "sdpa_kernel": _SHORT_TEXT_BACKENDS if short else _ATTENTION_BACKENDS,
     }
@@ -412,16 +415,16 @@ def operators_on_cpu(session: onnxruntime.InferenceSession) -> list[str]:
 
 
 def non_shape_operators(operators: Iterable[str]) -> list[str]:
-    """The operators that do more than compute shapes and indices, each once, sorted.
+    """Return the operators that do more than compute shapes and indices, sorted and without duplicates.
 
     onnxruntime itself puts shapes and indices on the CPU, where they are needed to allocate memory. It does not report
-    which numbers a node works on, but the operators of shapes have CUDA kernels for vectors.
+    whether a node computes shapes or vectors, but it runs vectors on CUDA, which has kernels for all shape operators.
     """
     return sorted(set(operators) - set(_SHAPE_OPERATORS.split()))
 
 
 def warmup_inputs(session: onnxruntime.InferenceSession) -> dict[str, NDArray[Any]]:
-    """The inputs of a graph for one text of two tokens, or one pair of them."""
+    """Create the inputs of a graph for one text, or one pair, of two tokens."""
     inputs = InputBuilder([value.name for value in session.get_inputs()], session.get_modelmeta().custom_metadata_map)
     if inputs.packed:
         return inputs([np.zeros(2, dtype=np.int64)])

@@ -19,7 +19,7 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAP
 
 
 def available_cores() -> int:
-    """Physical cores this process may run on; logical ones if the system does not distinguish them.
+    """Number of physical cores that this process may use; of logical cores if the system does not distinguish them.
 
     Affinity (taskset) and a container's CPU quota (cgroup v2) are respected.
     """
@@ -38,12 +38,12 @@ def thread_counts() -> tuple[int, ...]:
 
 
 def _within_quota(cores: int) -> int:
-    """At most as many cores as the container's CPU quota allows, at least 1."""
+    """Limit a number of cores to the container's CPU quota; at least 1."""
     return max(1, min(cores, quota_cores(_read_text(Path("/sys/fs/cgroup/cpu.max"))) or cores))
 
 
 def count_cores(processors: Iterable[str], allowed: set[int]) -> int:
-    """Distinct (socket, core) pairs among the allowed processors of /proc/cpuinfo; 0 if it has no such lines."""
+    """Count the distinct (socket, core) pairs among the allowed processors of /proc/cpuinfo; 0 if it lists no cores."""
     cores = set()
     for block in processors:
         fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
@@ -125,9 +125,9 @@ class NvidiaDriver:
     """The NVIDIA driver.
 
     Attributes:
-        cards: The cards that it offers this process (CUDA_VISIBLE_DEVICES respected).
-        cuda: The newest CUDA that it supports, such as (13, 2); None if it does not report it.
-        problem: Reason why it offers no cards, if it reports a reason.
+        cards: The cards that this process may use (CUDA_VISIBLE_DEVICES is respected).
+        cuda: The newest CUDA that the driver supports, such as (13, 2); None if the driver does not report it.
+        problem: Reason why there are no cards, if the driver reports one.
     """
 
     cards: tuple[Gpu, ...]
@@ -154,7 +154,7 @@ def cuda_driver() -> NvidiaDriver | None:
 
 
 def cuda_devices() -> int:
-    """How many NVIDIA cards the driver offers this process; 0 without a driver."""
+    """Number of NVIDIA cards that this process may use; 0 without a driver."""
     driver = cuda_driver()
     return 0 if driver is None else len(driver.cards)
 
@@ -181,7 +181,7 @@ def _query_gpu(driver: ctypes.CDLL, number: int) -> Gpu:
 
 
 def _query_driver(driver: ctypes.CDLL, function: str, *arguments: int) -> int | None:
-    """The number that a function of the driver stores at its first argument; None if it fails or does not exist."""
+    """Return the number that a driver function stores at its first argument; None if it fails or does not exist."""
     number = ctypes.c_int(0)
     try:
         status: int = getattr(driver, function)(ctypes.byref(number), *arguments)
@@ -219,23 +219,23 @@ class Device:
 
 
 def cuda_build_remedy() -> str:
-    """The remedy if the installed onnxruntime was built without CUDA."""
+    """Return the remedy if the installed onnxruntime was built without CUDA."""
     if not has_cuda_build():
-        return 'The build for CUDA is for Linux and Windows on x86-64. Use `device="cpu"`.'
+        return 'The build for CUDA exists only for Linux and Windows on x86-64. Use `device="cpu"`.'
     return f"Install the build for CUDA in its place: {switch_runtime_command(CUDA_EXTRA)}"
 
 
 def choose_device(name: str, providers: Collection[str], cards: int) -> Device:
-    """The device to use for `auto`, `cpu`, `cuda` or `cuda:N`.
+    """Choose the device for `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Args:
         name: The requested device.
-        providers: Execution providers the installed onnxruntime was built with.
-        cards: CUDA devices the driver offers.
+        providers: Execution providers that the installed onnxruntime was built with.
+        cards: Number of CUDA devices that the driver reports.
 
     Raises:
-        UsageError: not of that form.
-        DeviceError: CUDA is requested but not available, or there is no such GPU.
+        UsageError: the name is none of these.
+        DeviceError: CUDA is requested but not available, or there is no GPU with that number.
     """
     shown = setting_text("device", name)
     match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", name)
@@ -249,13 +249,13 @@ def choose_device(name: str, providers: Collection[str], cards: int) -> Device:
         raise DeviceError(f"{shown}: the installed onnxruntime has no CUDA provider", cuda_build_remedy())
     if not cards:
         raise DeviceError(
-            f"{shown}: no NVIDIA driver offers a GPU here",
-            "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; in a container, that it was started with access to the GPU "
-            '(`docker run --gpus all`). `device="cpu"` runs without.',
+            f"{shown}: there is no NVIDIA driver, or it reports no GPU",
+            "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, and start a container with access to the GPU "
+            '(`docker run --gpus all`). Or use the CPU: `device="cpu"`.',
         )
     if number >= cards:
         raise DeviceError(
-            f"{shown}: the NVIDIA driver offers {cards} device{'' if cards == 1 else 's'} here",
-            'Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; `device="cpu"` runs without.',
+            f"{shown}: the NVIDIA driver reports only {cards} device{'' if cards == 1 else 's'}",
+            'Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use the CPU: `device="cpu"`.',
         )
     return Device("cuda", number)

@@ -62,7 +62,7 @@ class InferencePool:
             is_short: Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens.
 
         Raises:
-            UsageError: after `close`.
+            UsageError: the pool is closed.
         """
         if self._closed:
             raise model_closed()
@@ -115,8 +115,8 @@ class InferencePool:
 
 
 def model_closed() -> UsageError:
-    """The error of a use after `close`."""
+    """Create the error for a use after `close`."""
     return UsageError(
         "the model is closed",
-        "Use it before close, and inside the with block that opened it or its SemanticIndex; or load it again.",
+        "Use it inside the with block that opened it or its SemanticIndex, or load it again.",
     )

@@ -1,4 +1,4 @@
-"""`JoinedText`: a text that consists of several values and knows where each of them begins."""
+"""`JoinedText`: a text of several values, with the offset at which each of them begins."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ _MATRIX_INSTRUCTIONS = ("avx", "amx", "asimd", "sve", "i8mm", "bf16")
 
 
 def describe_machine() -> dict[str, str]:
-    """The properties on which figures depend: the processor, the cores that this process may use, and releases.
+    """Return the properties on which measurements depend: the processor, the usable cores, and releases.
 
-    Virtual machines often name only the family of their processor, whose members have different features.
+    The processor's instructions are included, because virtual machines often name only the family of their processor,
+    whose members have different features.
     """
     versions = {"es-sbert": __version__}
     for package in ("onnxruntime", "onnxruntime-gpu", "openvino"):

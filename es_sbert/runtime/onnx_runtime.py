@@ -1,6 +1,6 @@
 """Import onnxruntime, or raise an error that says which package to install.
 
-es-sbert itself requires none of its builds: the extras `cpu` and `cuda` do. All other modules import it from here.
+es-sbert itself requires no build of onnxruntime: the extras `cpu` and `cuda` do. All other modules import it from here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["onnxruntime"]
 
 
 def runtime_error(cause: str) -> UsageError:
-    """The error to raise if onnxruntime cannot be imported.
+    """Create the error to raise if onnxruntime cannot be imported.
 
     Args:
         cause: The message of Python or the system's loader.

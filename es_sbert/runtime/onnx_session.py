@@ -16,7 +16,7 @@ from es_sbert.runtime.cuda_session import device_error, open_cuda_session
 from es_sbert.runtime.device import Device, available_cores
 from es_sbert.runtime.onnx_runtime import onnxruntime
 
-# Concurrent batches on CUDA: while one is copied and the host prepares the next, the other is computed.
+# Concurrent batches on CUDA: while the host prepares and copies one, the GPU computes the other.
 CUDA_WORKERS = 2
 # Tokens of a text up to which `short` sessions are faster: the width of their tiles.
 SHORT_TEXT_TOKENS = 64
@@ -31,7 +31,7 @@ def available_providers() -> list[str]:
 
 
 def session_options() -> onnxruntime.SessionOptions:
-    """Options under which a graph gives the same vectors on every processor."""
+    """Create session options with which a graph gives the same vectors on every processor."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -47,16 +47,16 @@ def open_session(path: Path, device: Device, *, short: bool = False) -> onnxrunt
     """Open an ONNX file on a device.
 
     A CPU session computes on the thread that calls it, so that several threads run several batches concurrently: on
-    short texts that is faster than one batch spread over the cores. Memory patterns are off because every batch has
-    another shape, and the patterns of all shapes would be kept.
+    short texts that is faster than one batch spread over the cores. Memory patterns are off because every batch has a
+    different shape, and the patterns of all shapes would be kept.
 
     Args:
-        short: On CUDA, for texts of at most `SHORT_TEXT_TOKENS` tokens: attention by onnxruntime's memory-efficient
-            kernel, whose tiles are 64 tokens wide, instead of FlashAttention-2 with tiles of 128. A tile is always
-            computed whole.
+        short: On CUDA, open a session for texts of at most `SHORT_TEXT_TOKENS` tokens. It uses onnxruntime's
+            memory-efficient attention, whose tiles are 64 tokens wide, instead of FlashAttention-2 with tiles of 128:
+            a tile is always computed whole.
 
     Raises:
-        DeviceError: the session would run on another device, in whole or in part, or does not run on this one.
+        DeviceError: the session would run on a different device, in whole or in part, or does not run on this one.
         BundleInvalid: onnxruntime does not accept the file.
     """
     options = session_options()
@@ -81,7 +81,7 @@ def session_count(size: int, threads: int) -> int:
 
 
 def share_sessions(path: Path, threads: int) -> tuple[int, ...]:
-    """For each session of a model, how many threads share it.
+    """Return for each session of a model the number of threads that share it.
 
     Threads that share a CPU session also share its memory arena: a buffer that one core has just written is then handed
     to the other, and small batches temporarily run much slower. So each thread has its own session, unless the model is
@@ -110,7 +110,7 @@ class OnnxCpuSession(_OnnxSession):
     """An onnxruntime session on a CPU."""
 
     def run(self, inputs: Mapping[str, NDArray[Any]], output: NDArray[np.float32]) -> None:
-        # Binding a single text's memory takes longer than copying its vector.
+        # The output is copied, not bound as on CUDA: for a single text, binding its memory takes longer.
         try:
             output[:] = self.session.run([self._output], dict(inputs))[0]
         except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
@@ -125,12 +125,12 @@ class OnnxCpuModel(CompiledModel):
 
     Args:
         path: The file.
-        threads: How many batches run concurrently; by default one for each physical core.
+        threads: Number of concurrent batches; by default one for each physical core.
     """
 
-    # Small batches stay in the caches, and padding is computed too (benchmarks.encode_peers --budgets).
+    # Small, so that batches stay in the caches and have little padding (benchmarks.encode_peers --budgets).
     batch_tokens = 512
-    # Larger windows pad less and delay the first vector; beyond this little is gained.
+    # Larger windows need less padding but delay the first vector; beyond this size, little is gained.
     window = 4096
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
@@ -166,13 +166,13 @@ class OnnxCudaModel(CompiledModel):
     Args:
         path: The file.
         device: The GPU.
-        threads: How many batches run concurrently.
+        threads: Number of concurrent batches; by default two.
     """
 
     has_short_sessions = True
     # A GPU needs large batches, and padding costs it almost nothing.
     batch_tokens = 65_536
-    # Several batches for each worker.
+    # Large enough for several batches per worker.
     window = 32_768
 
     def __init__(self, path: Path, device: Device, threads: int | None = None) -> None:

@@ -52,10 +52,10 @@ def has_openvino() -> bool:
 
 
 def openvino_problem(precision: Precision) -> DeviceError | None:
-    """Why OpenVINO cannot run a precision here; None if it can."""
+    """Return the error to raise if OpenVINO cannot run a precision on this machine; None if it can."""
     if not has_openvino():
         install = install_command("openvino")
-        return DeviceError("OpenVINO is not installed", f'{install}, or use `runtime="onnxruntime"`.')
+        return DeviceError("OpenVINO is not installed", f'Install it ({install}), or use `runtime="onnxruntime"`.')
     try:
         _load_core()
     except DeviceError as error:
@@ -72,10 +72,10 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
 
 @contextlib.contextmanager
 def _without_reports() -> Iterator[None]:
-    """Prevent OpenVINO from sending telemetry when it is imported, for which it has no setting.
+    """Prevent OpenVINO, which has no setting for it, from sending telemetry when it is imported.
 
-    If `openvino_telemetry` cannot be imported, OpenVINO uses a stub instead. A process that has already imported it is
-    left alone.
+    If `openvino_telemetry` cannot be imported, OpenVINO uses a stub instead. If the process has already imported it,
+    nothing is changed.
     """
     reporter = "openvino_telemetry"
     if reporter in sys.modules:
@@ -93,7 +93,7 @@ _loading = threading.Lock()
 
 @cache
 def _load_core() -> tuple[Any, str]:
-    """OpenVINO's entry point, and its release.
+    """Load OpenVINO; return its entry point and its release.
 
     Raises:
         DeviceError: the package is broken.
@@ -102,8 +102,8 @@ def _load_core() -> tuple[Any, str]:
         with _loading, _without_reports():
             import openvino
 
-            # OpenVINO fills tables of types at their first use while it blocks Python: two threads that do so at once
-            # would deadlock.
+            # Fill OpenVINO's tables of types under the lock. It fills them at their first use while it blocks Python:
+            # two threads that do so at once would deadlock.
             openvino.Type.f32.to_dtype()
             openvino.Tensor(np.zeros(1, dtype=np.int64))
         return openvino.Core(), openvino.__version__.partition("-")[0]
@@ -141,18 +141,18 @@ def _run_error(reason: str) -> ModelError:
 
 
 def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
-    """Compile an ONNX file, or open its compiled form if the cache has it.
+    """Compile an ONNX file, or load its compiled form from the cache.
 
     Raises:
         RuntimeError: OpenVINO does not accept the file.
-        DeviceError: its results differ from those of onnxruntime.
+        DeviceError: the results of the compiled model differ from those of onnxruntime.
     """
     place = compiled_path(path, str(settings))
     kept = None if place is None else read_compiled(place)
     if kept is not None:
         import openvino
 
-        # A compiled form that OpenVINO refuses is written again.
+        # If OpenVINO refuses the cached form, the file is compiled again.
         with contextlib.suppress(RuntimeError):
             return core.import_model(openvino.Tensor(kept), "CPU", settings)
     model = core.compile_model(core.read_model(str(path)), "CPU", settings)
@@ -169,10 +169,10 @@ _COMPARED_SHAPES = ((1, 4), (3, 7))
 
 
 def _check_results(model: Any, path: Path) -> None:
-    """Compare a model that was compiled on this machine with onnxruntime.
+    """Compare the results of a model compiled on this machine with those of onnxruntime.
 
     A bundle was checked on the machine that exported it. OpenVINO 2025.4 passes that check on processors with AMX, but
-    computes other vectors (a cosine of 0.57) in bf16 on AMD EPYC.
+    computes different vectors (a cosine of 0.57) in bf16 on AMD EPYC.
 
     Raises:
         DeviceError: the results differ.
@@ -195,7 +195,7 @@ def _check_results(model: Any, path: Path) -> None:
 
 
 def _sample_inputs(session: onnxruntime.InferenceSession, texts: int, tokens: int) -> dict[str, NDArray[Any]]:
-    """Inputs of a graph of any kind: a few ids that every vocabulary has, some of them padding, the first route."""
+    """Create inputs for any graph: a few ids that every vocabulary has, some padding, and the first route."""
     ids = np.random.default_rng(0).integers(1, 8, size=(texts, tokens))
     mask = np.ones_like(ids)
     mask[1:, tokens // 2 :] = 0
@@ -213,10 +213,11 @@ class OpenVinoModel(CompiledModel):
     Args:
         path: The file, a graph with standard ONNX operators only.
         precision: Number format of products: fp32, bf16 or int8.
-        threads: How many batches run concurrently; by default one for each physical core.
+        threads: Number of concurrent batches; by default one for each physical core.
 
     Raises:
-        DeviceError: OpenVINO is not installed, does not load, or would compute in another precision.
+        DeviceError: OpenVINO is not installed, does not load, computes different results than onnxruntime, or would
+            compute in a different precision.
         BundleInvalid: OpenVINO does not accept the file.
     """
 

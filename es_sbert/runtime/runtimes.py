@@ -19,10 +19,10 @@ def compile_model(
         path: The file.
         runtime, precision: Runtime and precision of the variant.
         device: Device on which to run it.
-        threads: How many batches run concurrently; by default one for each physical core, or two on CUDA.
+        threads: Number of concurrent batches; by default one for each physical core, or two on CUDA.
 
     Raises:
-        DeviceError: the device cannot be used, or the runtime lacks something.
+        DeviceError: the device cannot be used, or the runtime does not support the model on it.
         BundleInvalid: the runtime does not accept the file.
     """
     if device.kind == "cuda":

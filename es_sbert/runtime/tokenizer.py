@@ -29,10 +29,10 @@ class TokenizedTexts:
     """Texts as token ids, ready for the model.
 
     Attributes:
-        ids: One int64 array of shape (tokens,) per text, including special tokens, cut to the model's maximum. Tokens
-            of a prompt that the model's pooling leaves out are marked (`batching.mark_unpooled`).
-        tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; an estimate
-            for a text of more than 100,000 characters, above `max_tokens` if the text was cut.
+        ids: One int64 array of shape (tokens,) per text, including special tokens, truncated to the model's maximum.
+            Tokens of a prompt that the model's pooling leaves out are marked (`batching.mark_unpooled`).
+        tokens: *Shape:* ``(texts,)`` int64, tokens of each text before truncation, special tokens included; an estimate
+            for a text of more than 100,000 characters, above `max_tokens` if the text was truncated.
         max_tokens: The model's maximum.
         route: For a model with a Router, number of the model that embeds them; else 0.
     """
@@ -47,7 +47,7 @@ class TokenizedTexts:
 
     @classmethod
     def joined(cls, parts: Sequence[TokenizedTexts], max_tokens: int) -> TokenizedTexts:
-        """The texts of all parts, one part after another; all are of one route."""
+        """Concatenate the texts of all parts, which must be of one route."""
         tokens = np.concatenate([np.empty(0, dtype=np.int64), *(part.tokens for part in parts)])  # (texts,)
         routes = {part.route for part in parts} or {0}
         assert len(routes) == 1, "texts of several routes are embedded by several models"
@@ -59,11 +59,11 @@ class TokenizedTexts:
         return self.tokens > self.max_tokens
 
 
-# A text of more characters is tokenized only as far as the model reads, and its tokens are estimated: all of them would
-# take a second and a hundred megabytes of memory for each million characters.
+# A text of more characters is tokenized only as far as the model reads, and its number of tokens is estimated: to count
+# them would take a second and a hundred megabytes of memory for each million characters.
 MAX_COUNTED_CHARACTERS = 100_000
-# Characters of the beginning of such a text: the minimum, and the number per token that the model reads. Most texts
-# need five.
+# Characters of such a text that are tokenized: at least this many, and this many per token that the model reads. Most
+# texts have five per token.
 _MIN_PREFIX = 16_384
 _PREFIX_PER_TOKEN = 16
 # A beginning with too few tokens grows by this factor; it ends at white space within this distance.
@@ -87,11 +87,11 @@ class SentenceTokenizer:
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
         self._tokenizer: Tokenizer = load_sentence_tokenizer(model)
-        # Truncated and padded here: the tokenizer does not report how long a text was before truncation.
+        # Texts are truncated and padded here, because the tokenizer does not report their length before truncation.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._adds_special = model.adds_special_tokens
-        # A static model is faster than its tokenizer; for other models a cache would change little.
+        # Words are cached for a static model, which is faster than its tokenizer; others would gain little.
         words_alone = not self._adds_special and reads_words_alone(self._tokenizer)
         self._words = WordCache(self._tokenizer) if words_alone else None
         self._suffix = self._special_suffix() if self._adds_special else 0
@@ -99,7 +99,7 @@ class SentenceTokenizer:
         self._special_tokens = frozenset() if model.include_prompt else model.special_tokens()
         self._prompt_lengths: dict[str, int] = {}
         added = self._tokenizer.get_added_tokens_decoder()
-        # Half of an added token is read as something else: at most four tokens (bytes) per character.
+        # If a text is cut inside an added token, its rest gives new tokens: at most four (one per byte) per character.
         self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added.values()), default=0)
         # transformers adds tokens that tokenizer.json lacks, [MASK] for instance. The weights have no row for them.
         size = model.transformer_config.get("vocab_size")
@@ -120,14 +120,14 @@ class SentenceTokenizer:
             )
 
     def __call__(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
-        """Tokenize.
+        """Tokenize texts.
 
         Of a text with more than `MAX_COUNTED_CHARACTERS` characters, only the beginning is read, far enough that its
         ids equal those of the whole text; `tokens` is then an estimate, and never below the tokens that were read.
 
         Args:
             texts: Any texts; an empty text has only the special tokens.
-            kind: The model's prompt to prepend.
+            kind: Kind of the texts, whose prompt is prepended.
 
         Raises:
             UsageError: a text is not valid Unicode (lone surrogates).
@@ -141,10 +141,10 @@ class SentenceTokenizer:
                 for n, text in enumerate(inputs)
                 if (prefix := self._tokenize_prefix(text, maximum)) is not None
             }
-            # encode_batch_fast leaves character offsets out, which are not needed.
+            # encode_batch_fast does not compute character offsets, which are not needed.
             ids = self._token_ids([text for n, text in enumerate(inputs) if n not in prefixes])  # each (tokens,)
         except (TypeError, UnicodeEncodeError) as error:
-            raise UsageError(f"a text cannot be tokenized: {error}", "Give valid Unicode strings.") from error
+            raise UsageError(f"a text cannot be tokenized: {error}", "Pass valid Unicode strings.") from error
         lengths = list(map(len, ids))
         rows = [truncate_ids(row, maximum, self._suffix) for row in ids]
         for number, (row, tokens) in sorted(prefixes.items()):
@@ -166,9 +166,9 @@ class SentenceTokenizer:
         return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def _prompt_length(self, prompt: str) -> int:
-        """Number of tokens of a prompt, as sentence-transformers counts them to leave them out of the pooling.
+        """Count the tokens of a prompt, as sentence-transformers does to leave them out of the pooling.
 
-        It tokenizes the prompt alone, and leaves out the last token if it is a special one.
+        It tokenizes the prompt alone, and does not count the last token if it is a special one.
         """
         ids = np.asarray(self._tokenizer.encode(prompt, add_special_tokens=self._adds_special).ids, dtype=np.int64)
         ids = truncate_ids(ids, self._model.max_tokens, self._suffix)
@@ -177,7 +177,7 @@ class SentenceTokenizer:
         return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._special_tokens)
 
     def readable(self, texts: Sequence[str]) -> list[str]:
-        """The texts without those that hold a token for which the model has no vector."""
+        """Drop the texts that contain a token for which the model has no vector."""
         missing = self._without_vector.values()
         return [text for text in texts if not any(token in text for token in missing)]
 
@@ -191,9 +191,9 @@ class SentenceTokenizer:
                 )
 
     def _tokenize_prefix(self, text: str, maximum: int) -> tuple[NDArray[np.int64], int] | None:
-        """The ids that the model reads of a very long text, and an estimate of its tokens.
+        """Tokenize the beginning of a very long text: the ids that the model reads, and an estimate of all tokens.
 
-        None if all of the text is needed: it is short, or its beginning does not fill the model.
+        None if all of the text is needed: it is short, or its beginning does not fill the model's maximum.
         """
         if len(text) <= MAX_COUNTED_CHARACTERS:
             return None
@@ -211,7 +211,7 @@ class SentenceTokenizer:
         return None
 
     def _stable_prefix_length(self, words: Sequence[int | None]) -> int:
-        """How many of the first tokens of a prefix equal those of the whole text.
+        """Number of tokens at the beginning of a prefix that equal those of the whole text.
 
         Words are tokenized one by one. The last word is uncertain, since it may continue after the cut, and so are
         tokens that may be part of a token that was added to the vocabulary.
@@ -223,7 +223,7 @@ class SentenceTokenizer:
         return 0 if last is None else max(0, words.index(last) - self._uncertain_tokens)
 
     def make_chunker(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
-        """A chunker for this model.
+        """Create a chunker for this model.
 
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
@@ -231,7 +231,7 @@ class SentenceTokenizer:
         limit = self._model.input_limit(kind)
         if tokens > limit:
             raise UsageError(
-                f"{self._model.name} reads {limit} tokens, not {tokens}", f"Give `passages` at most {limit}."
+                f"{self._model.name} reads {limit} tokens, not {tokens}", f"Set `passages` to at most {limit}."
             )
         return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 
@@ -242,7 +242,7 @@ class SentenceTokenizer:
 
 
 def truncate_ids(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[np.int64]:
-    """The first `maximum` tokens; the last `suffix` of them are the special tokens at the end of the text.
+    """Truncate token ids to `maximum`; the `suffix` special tokens at the end of the text are kept.
 
     Args:
         ids: *Shape:* ``(tokens,)``.
@@ -256,7 +256,7 @@ def truncate_ids(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[n
 
 
 def load_sentence_tokenizer(model: SentenceModel) -> Tokenizer:
-    """The tokenizer of a sentence encoder, as transformers builds it.
+    """Load the tokenizer of a sentence encoder, as transformers builds it.
 
     Raises:
         BundleInvalid: tokenizer.json is broken.
@@ -275,7 +275,7 @@ def load_sentence_tokenizer(model: SentenceModel) -> Tokenizer:
 
 
 def load_tokenizer(path: Path, *, changes: Mapping[str, Any] | None = None, lowercase: bool = False) -> Tokenizer:
-    """A tokenizer from its file.
+    """Load a tokenizer from its file.
 
     Args:
         changes: Parts that replace those in the file; see `ResolvedTokenizer`.
@@ -311,10 +311,10 @@ def _lowercases(normalizer: Any) -> bool:
 
 
 def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
-    """Check that two columns are pairs.
+    """Check that two columns of texts have the same length.
 
     Raises:
-        UsageError: they differ in length.
+        UsageError: the columns differ in length.
     """
     if len(first) != len(second):
         raise UsageError(
@@ -371,7 +371,7 @@ class PairTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(
             model.max_tokens, strategy="longest_first", direction=pairs.truncation_side
-        )  # the longer text loses its end first, as in transformers
+        )  # the longer text is truncated first, as in transformers
 
     def __call__(self, first: Sequence[str], second: Sequence[str]) -> TokenizedPairs:
         """Tokenize pairs, with the model's prompt in front of the first texts.
@@ -384,7 +384,7 @@ class PairTokenizer:
         try:
             encodings = self._tokenizer.encode_batch_fast(pairs)
         except (TypeError, UnicodeEncodeError) as error:
-            raise UsageError(f"a text cannot be tokenized: {error}", "Give valid Unicode strings.") from error
+            raise UsageError(f"a text cannot be tokenized: {error}", "Pass valid Unicode strings.") from error
         return TokenizedPairs(
             [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
             [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
@@ -397,7 +397,7 @@ class PairTokenizer:
         batch: TokenIds,
         padded_length: Callable[[int, int], int] = lambda longest, texts: longest,
     ) -> dict[str, TokenIds]:
-        """The graph's inputs for some pairs, each of *shape* ``(batch, length)``.
+        """Build the graph's inputs for some pairs, each of *shape* ``(batch, length)``.
 
         Args:
             padded_length: Returns the padded length of a batch, from the tokens of its longest pair and the number of

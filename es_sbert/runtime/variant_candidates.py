@@ -12,7 +12,7 @@ from es_sbert.messages import setting_text
 from es_sbert.runtime.device import Device, has_amx, has_bf16_products, has_int8_products
 from es_sbert.runtime.openvino_session import has_openvino, openvino_problem
 
-# `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
+# `off` makes `auto` take the variant that is usually the fastest on this kind of processor, without measuring.
 TUNING_VARIABLE = "ES_SBERT_TUNING"
 
 # The fastest variants on each kind of processor (docs/results.md, Encoding), best first.
@@ -28,7 +28,7 @@ _CUDA_ORDER = (Variant.FP16, Variant.FP32)
 
 
 def variant_order(device: Device, runtime: str = "auto", precision: str = "auto") -> tuple[Variant, ...]:
-    """The variants to try on a device, best first.
+    """Return the variants to try on a device, best first.
 
     With a precision and no runtime, onnxruntime comes first, if it has that precision.
 
@@ -38,7 +38,7 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
 
     Raises:
-        UsageError: an unknown name, or there is no such variant for the device.
+        UsageError: the runtime or precision is unknown, or does not run on the device.
         DeviceError: the requested runtime or precision cannot run here.
     """
     _check_name("runtime", runtime, tuple(Runtime))
@@ -63,9 +63,10 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
 
 
 def contenders(device: Device, architecture: str = "") -> tuple[Variant, ...]:
-    """The variants that may be the fastest on a device; only a measurement there shows which one is. If nothing is
-    measured, on CUDA or with `ES_SBERT_TUNING=off`, only the variant that is usually the fastest. A static model has no
-    products that another variant would compute faster.
+    """Return the variants that may be the fastest on a device; only a measurement there shows which one is.
+
+    If nothing is measured (on CUDA, or with `ES_SBERT_TUNING=off`), this is only the variant that is usually the
+    fastest. For a static model it is only fp32: it has no products that another variant would compute faster.
 
     Args:
         device: Device on which to run.
@@ -80,7 +81,7 @@ def contenders(device: Device, architecture: str = "") -> tuple[Variant, ...]:
 
 
 def openvino_warnings(device: Device) -> tuple[str, ...]:
-    """Why OpenVINO does not run, if it is broken, or missing on a processor with bf16 products."""
+    """Return warnings if OpenVINO is installed but cannot run, or is missing on a processor with bf16 products."""
     if device.kind == "cuda" or not (has_openvino() or has_bf16_products()):
         return ()
     problem = openvino_problem(Precision.FP32)
@@ -91,7 +92,7 @@ def openvino_warnings(device: Device) -> tuple[str, ...]:
 
 
 def default_exports(architecture: str = "") -> tuple[Variant, ...]:
-    """The variants that an export writes by default: fp32 and int8, and those that OpenVINO runs on this machine.
+    """Return the variants that an export writes by default: fp32, int8, and those that OpenVINO runs on this machine.
 
     For a static model only fp32: it has no products that another variant would compute faster.
 

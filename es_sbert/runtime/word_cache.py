@@ -1,4 +1,4 @@
-"""Tokenize words once: token ids by word, for tokenizers that read each word alone.
+"""Cache the token ids of words, for tokenizers that read each word alone.
 
 BERT's tokenizers take 50 µs of a core for a short text, more than a static model needs for its vector.
 """
@@ -19,10 +19,9 @@ _MAX_CHARACTERS = 32  # characters of a word that is kept
 
 
 def reads_words_alone(tokenizer: Tokenizer) -> bool:
-    """Whether the tokens of a text are those of its space-separated parts, one part after another.
+    """Whether a text can be tokenized word by word: its tokens are those of its space-separated parts, in order.
 
-    This is true for BERT's normalization, which maps character by character, and BERT's splitting into words, which
-    contain no spaces.
+    This is true for BERT: its normalizer maps single characters, and no word of its pre-tokenizer contains a space.
     """
     settings = json.loads(tokenizer.to_str())
     normalizer = settings["normalizer"] or {"type": "Sequence", "normalizers": []}
@@ -44,7 +43,7 @@ class WordCache:
     """Token ids of words, without special tokens. Thread-safe.
 
     Args:
-        tokenizer: One for which `reads_words_alone` is true.
+        tokenizer: A tokenizer for which `reads_words_alone` is true.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -53,7 +52,7 @@ class WordCache:
         self._known: dict[str, bytes] = {}
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Token ids of each text, the same as of the tokenizer, *shape* ``(tokens,)`` each.
+        """Return the token ids of each text, as the tokenizer would: *shape* ``(tokens,)`` each.
 
         Raises:
             TypeError, UnicodeEncodeError: a text is not valid Unicode.
@@ -70,7 +69,7 @@ class WordCache:
                 for word, encoding in zip(missing, encodings, strict=True)
             }
             if len(cached) + len(found) > _MAX_WORDS:
-                # Start with an empty cache. Other threads continue with the words that they have.
+                # Start a new cache with the words of these texts. Other threads continue with the old one.
                 cached = self._known = {word: cached[word] for word in words_of_all if word in cached}
             cached.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
             rare = {word: ids for word, ids in found.items() if len(word) > _MAX_CHARACTERS}

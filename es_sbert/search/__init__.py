@@ -1,6 +1,6 @@
-"""Semantic, exact and hybrid search over an Elasticsearch or OpenSearch index, with typed results. No torch.
+"""Semantic, exact and hybrid search over an Elasticsearch or OpenSearch index, with typed results. No torch needed.
 
-Names are imported when they are first used, as in `es_sbert`: a search needs only some of these modules.
+Names are imported when they are first used, as in `es_sbert`, because a search needs only some of these modules.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -32,7 +32,7 @@ CONCURRENCY = 32
 def _in_pool(
     method: Callable[Concatenate[SemanticIndex, P], T],
 ) -> Callable[Concatenate[AsyncSemanticIndex, P], Coroutine[Any, Any, T]]:
-    """A method of `SemanticIndex` as a coroutine that runs it in the pool, with its signature and documentation."""
+    """Turn a method of `SemanticIndex` into a coroutine that runs it in the pool; signature and docstring are kept."""
 
     @wraps(method)
     async def call(self: AsyncSemanticIndex, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -57,12 +57,12 @@ class AsyncSemanticIndex:
 
     Args:
         index, engine, options: As for `SemanticIndex`; the engine may also be `AsyncElasticsearch` or
-            `AsyncOpenSearch`, used with its own settings on the event loop that opens this object, and left open on
-            `close`.
-        concurrency: Calls that run at the same time; more wait.
+            `AsyncOpenSearch`, which is used with its own settings on the event loop that opens this object, and is
+            not closed by `close`.
+        concurrency: Maximum number of calls that run at the same time; further calls wait.
 
     Raises:
-        UsageError: a concurrency below 1. Errors of `SemanticIndex` are raised when the index is opened: on `async
+        UsageError: `concurrency` is below 1. Errors of `SemanticIndex` are raised when the index is opened: on `async
             with`, or on the first search.
     """
 
@@ -76,7 +76,10 @@ class AsyncSemanticIndex:
         **options: Unpack[OpenOptions],
     ) -> None:
         if concurrency < 1:
-            raise UsageError(f"concurrency is {concurrency}", "Give the number of calls at a time, at least 1.")
+            raise UsageError(
+                f"concurrency must be at least 1, not {concurrency}",
+                "Set it to the maximum number of calls at the same time.",
+            )
         self._index = index
         self._engine = engine
         self._options = options
@@ -170,7 +173,8 @@ class AsyncSemanticIndex:
             async with self._opening:
                 if self._closed:
                     raise UsageError(
-                        "this index is closed", "Search before close, or open it again: AsyncSemanticIndex(…)."
+                        "this AsyncSemanticIndex is closed",
+                        "Search before close, or open another: AsyncSemanticIndex(…).",
                     )
                 if self._opened is None:
                     self._opened = await loop.run_in_executor(
@@ -195,7 +199,7 @@ class AsyncSemanticIndex:
 
 
 def _in_thread(documents: AsyncIterator[T], loop: asyncio.AbstractEventLoop) -> Iterator[T]:
-    """An asynchronous iterator of the event loop, for a thread."""
+    """Iterate in a thread over an asynchronous iterator of the event loop."""
 
     async def take() -> list[T]:
         try:

@@ -38,7 +38,7 @@ from es_sbert.search.vector_query import MAX_K, VectorQuery, check_query, score_
 from es_sbert.vectors import Vectors
 
 LEXICAL = "lexical"  # name of the keyword clause; those of vector fields are `semantic_name`
-RANK_CONSTANT = 60  # of the paper
+RANK_CONSTANT = 60  # from the paper on reciprocal rank fusion
 
 RankedKey = TypeVar("RankedKey", bound=Hashable)
 
@@ -49,7 +49,7 @@ class FusedDocument(Generic[RankedKey]):
 
     Attributes:
         key: The document.
-        score: Sum over the rankings that hold it of weight / (constant + rank).
+        score: Sum of weight / (constant + rank) over the rankings that contain it.
         ranks: Ranking → rank in it, from 1.
     """
 
@@ -69,17 +69,17 @@ def reciprocal_rank_fusion(
     Args:
         rankings: Name → documents, best first, each once.
         weights: Weight of each ranking; 1 by default.
-        constant: The larger, the less the first ranks count.
+        constant: The larger it is, the less the first ranks count.
 
     Raises:
-        UsageError: a constant below 1, or a weight that is not above 0.
+        UsageError: the constant is below 1, or a weight is not above 0 or not finite.
     """
     if not constant >= 1:
-        raise UsageError(f"the rank constant is {constant}", f"Give at least 1; {RANK_CONSTANT} is usual.")
+        raise UsageError(f"the rank constant must be at least 1, not {constant}", f"The default is {RANK_CONSTANT}.")
     by_name = weights or {}
     for name, weight in by_name.items():
         if not 0.0 < weight < float("inf"):
-            raise UsageError(f"the weight of {name} is {weight:g}", "Give a number above 0.")
+            raise UsageError(f"the weight of {name} must be above 0 and finite, not {weight:g}", "Set another weight.")
     ranks: dict[RankedKey, dict[str, int]] = {}
     for name, ranking in rankings.items():
         for rank, key in enumerate(ranking, start=1):
@@ -100,7 +100,7 @@ class Fusion(StrEnum):
 
 
 def supported_fusions(engine_type: EngineType) -> list[Fusion]:
-    """The fusions that an engine can run."""
+    """Return the fusions that an engine can run."""
     return [each for each in Fusion if each is not Fusion.NORMALIZED or engine_type is EngineType.OPENSEARCH]
 
 
@@ -112,7 +112,7 @@ class FusionWeights:
         semantic, lexical: Above 0.
 
     Raises:
-        UsageError: one of them is not.
+        UsageError: a weight is not above 0, or not finite.
     """
 
     semantic: float
@@ -122,19 +122,19 @@ class FusionWeights:
         for name in ("semantic", "lexical"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise UsageError(
-                    f"the {name} weight is {getattr(self, name):g}",
-                    "Give two numbers above 0, semantic and keyword; to leave one out, use the other search alone.",
+                    f"the {name} weight must be above 0 and finite, not {getattr(self, name):g}",
+                    "Set the semantic and the keyword weight; to leave one search out, use the other search alone.",
                 )
 
 
 def keyword_query(text: str, fields: Sequence[str]) -> Json:
-    """Keyword query for a text in one field, or in several (the best one counts).
+    """Build a keyword query for a text in one field, or in several (the best one counts).
 
     Raises:
-        UsageError: no field.
+        UsageError: no field is given.
     """
     if not fields:
-        raise UsageError("no keyword fields are given", "Name at least one: lexical_fields=['body'].")
+        raise UsageError("a keyword query needs at least one field", "Set the fields: lexical_fields=['body'].")
     if len(fields) == 1 and "^" not in fields[0]:  # a boost, which only `multi_match` reads
         return {"match": {fields[0]: text}}
     return {"multi_match": {"query": text, "fields": list(fields)}}
@@ -144,10 +144,10 @@ def scope_keyword_query(scope: SearchScope, text: str, fields: Sequence[str]) ->
     """Like `keyword_query`, with a `nested` query around fields of nested objects: the best object of a document
     counts.
 
-    A field may be in a nested object of one index and in a plain one of another, where OpenSearch refuses `nested`.
+    A field may be in a nested object of one index and in a plain object of another, where OpenSearch refuses `nested`.
 
     Raises:
-        UsageError: no field.
+        UsageError: no field is given.
     """
     indices_by_paths: dict[tuple[str | None, ...], list[str]] = {}
     for index in scope.all_indices:
@@ -164,13 +164,13 @@ def scope_keyword_query(scope: SearchScope, text: str, fields: Sequence[str]) ->
 
 
 def _nested_keyword_query(text: str, fields: Sequence[str], paths: Sequence[str | None], path: str | None) -> Json:
-    """The keyword query for the fields that have this path."""
+    """Build the keyword query for the fields that have this path."""
     query = keyword_query(text, [field for field, own in zip(fields, paths, strict=True) if own == path])
     return query if path is None else {"nested": {"path": path, "query": query, "score_mode": "max"}}
 
 
 def lexical_clause(query: Json, filter: Json | None, weight: float = 1.0) -> Json:
-    """A keyword query as a named clause, with the filter of the vector search."""
+    """Wrap a keyword query in a named clause with the filter of the vector search."""
     clause: Json = {"must": [query], "_name": LEXICAL}
     if filter is not None:
         clause["filter"] = [filter]
@@ -180,7 +180,9 @@ def lexical_clause(query: Json, filter: Json | None, weight: float = 1.0) -> Jso
 def normalization_pipeline(
     weights: FusionWeights, *, normalization: str = "min_max", combination: str = "arithmetic_mean"
 ) -> Json:
-    """A search pipeline for `hybrid_query`: `search_pipeline` of a body, or body of `PUT /_search/pipeline/NAME`.
+    """Build a search pipeline for OpenSearch's `hybrid` query.
+
+    It is the value of `search_pipeline` in a search body, or the body of `PUT /_search/pipeline/NAME`.
 
     Args:
         weights: The weights of both rankings. They are scaled to a sum of 1, as OpenSearch requires.
@@ -198,9 +200,9 @@ def normalization_pipeline(
 
 
 DEFAULT_DEPTH = 100
-# By benchmarks/hybrid.py: the best means over three collections, or near them.
+# Measured with benchmarks/hybrid.py: the best mean over three collections, or close to it.
 DEFAULT_WEIGHTS = {Fusion.RRF: FusionWeights(3.0, 1.0), Fusion.NORMALIZED: FusionWeights(0.7, 0.3)}
-# Elasticsearch multiplies BM25 by 2.2 (k1 + 1), which Lucene and OpenSearch leave out as it changes no order.
+# Elasticsearch multiplies BM25 by 2.2 (k1 + 1). Lucene and OpenSearch leave this factor out: it changes no order.
 DEFAULT_BOOSTS = {EngineType.ELASTICSEARCH: FusionWeights(400.0, 1.0), EngineType.OPENSEARCH: FusionWeights(200.0, 1.0)}
 
 
@@ -212,9 +214,9 @@ class HybridOptions(SearchOptions, total=False):
         weights: Semantic and keyword weight; the defaults are measured, see docs/search.md.
         lexical_fields: Fields of the keyword query; by default those of the embedded text.
         lexical: Query in the engine's language instead of the keyword query.
-        depth: Documents that each ranking contributes; at least k. Default: 100, or k.
+        depth: Number of documents that each ranking contributes, at least k. Default: 100, or k if that is more.
         rank_constant: Constant of reciprocal rank fusion; default 60.
-        pipeline: Name of a search pipeline in OpenSearch instead of one made from the weights.
+        pipeline: Name of a search pipeline in OpenSearch, instead of one built from the weights.
         min_cosine: Minimum cosine of the semantic search; by default the value that `es-sbert index calibrate --save`
             stored. -1 drops nothing.
     """
@@ -250,39 +252,41 @@ class HybridParams:
 
 
 def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: HybridSearch) -> HybridParams:
-    """Read the options of a search, with their defaults.
+    """Read the options of a search, and fill in the defaults.
 
     Raises:
-        UsageError: an unknown fusion, options that do not go together, or a value out of range.
-        UnsupportedEngine: a fusion that the engine lacks.
+        UsageError: the fusion is unknown, options conflict, or a value is out of range.
+        UnsupportedEngine: the engine does not support the fusion.
     """
     k, options = search.params.k, search.options
     try:
         fusion = Fusion(options.get("fusion", Fusion.RRF))
     except ValueError:
-        raise UsageError(f"there is no fusion {options.get('fusion')!r}", f"Use one of {', '.join(Fusion)}.") from None
+        raise UsageError(f"unknown fusion {options.get('fusion')!r}", f"Use one of {', '.join(Fusion)}.") from None
     if fusion not in supported_fusions(engine_type):
         raise UnsupportedEngine(
-            "the fusion normalized needs OpenSearch",
+            "the fusion normalized requires OpenSearch",
             "Use rrf or weighted; Elasticsearch's own retrievers need a paid license.",
         )
     weights, pipeline = options.get("weights"), options.get("pipeline")
     if pipeline is not None and (fusion is not Fusion.NORMALIZED or weights is not None):
         raise UsageError(
-            "a search pipeline is named together with weights or with another fusion than normalized",
-            "Leave one of the two out: the pipeline defines its own weights.",
+            "a search pipeline requires the fusion normalized, and cannot be combined with weights",
+            "Use the fusion normalized without weights, which the pipeline defines; or leave the pipeline out.",
         )
     depth = options.get("depth")
     depth = max(DEFAULT_DEPTH, k) if depth is None else depth
     if not k <= depth <= MAX_K:
-        raise UsageError(f"depth is {depth}", f"Give at least k ({k}) and at most {MAX_K:,}.")
+        raise UsageError(f"depth is {depth}", f"Set it to at least k ({k}) and at most {MAX_K:,}.")
     default = DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
     try:
         fusion_weights = default if weights is None else FusionWeights(*weights)
-    except UsageError:  # is a ValueError too
+    except UsageError:  # caught first, because it is a ValueError too
         raise
     except (TypeError, ValueError):
-        raise UsageError(f"the weights are {weights!r}", "Give two numbers, semantic and keyword: (3, 1).") from None
+        raise UsageError(
+            f"the weights must be two numbers, not {weights!r}", "Set the semantic and the keyword weight: (3, 1)."
+        ) from None
     words = _lexical_query(scope, search.text, options)
     return HybridParams(fusion, fusion_weights, words, depth, options.get("rank_constant", RANK_CONSTANT), pipeline)
 
@@ -290,9 +294,9 @@ def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: Hybr
 def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Json:
     query, fields = options.get("lexical"), options.get("lexical_fields")
     if query is not None and fields is not None:
-        raise UsageError("both a lexical query and fields for one are given", "Give one of the two.")
+        raise UsageError("lexical and lexical_fields cannot be combined", "Pass one of the two.")
     if isinstance(fields, str):
-        raise UsageError("lexical_fields is a text", f"Give a list of fields: [{fields!r}].")
+        raise UsageError("lexical_fields must be a list, not a str", f"Pass a list of fields: [{fields!r}].")
     if query is not None:
         check_query(query, "the lexical query")
         return query
@@ -301,7 +305,7 @@ def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Jso
         if len(templates) < len(scope.fields):
             raise UsageError(
                 "the mapping does not say which fields the embedded text is made of",
-                "Name them: lexical_fields=['body'].",
+                "Set the fields: lexical_fields=['body'].",
             )
         fields = list(dict.fromkeys(name for template in templates for name in template.fields))
     if not fields:
@@ -313,7 +317,7 @@ class HybridReader(ResponseReader):
     """Reads the responses of a hybrid search."""
 
     def read_hybrid(self, answer: Json, lexical_weight: float) -> HybridResult:
-        """The response to a search with named clauses, one of them the keyword query."""
+        """Read the response to a search with named clauses, one of which is the keyword query."""
         hits = []
         for hit in answer["hits"]["hits"]:
             words = hit.get("matched_queries", {}).get(LEXICAL)
@@ -325,7 +329,7 @@ class HybridReader(ResponseReader):
     def read_rrf(
         self, answers: Mapping[str, Json], *, weights: Mapping[str, float], constant: int, offset: int, size: int
     ) -> HybridResult:
-        """Responses to a keyword search and one search for each vector field, fused by their ranks.
+        """Fuse the responses to a keyword search and to one search for each vector field, by rank.
 
         Args:
             answers: Ranking (`LEXICAL` or a vector field) → response.
@@ -378,13 +382,14 @@ class HybridSearch:
 
     @classmethod
     def from_options(cls, text: str, k: int, options: HybridOptions) -> HybridSearch:
-        """Raises UsageError: no text, an empty or a huge one, or an option out of range."""
+        """Create the search. Raises UsageError if the text is not a str, empty or too long, or an option is invalid."""
         check_query_text(text)
         shared: Any = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
         return cls(text, SearchParams.from_options(k, shared), options)
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
-        # Stored minimum cosines apply to queries by the documents' model, not to those by the other model of a pair.
+        # Stored minimum cosines apply only to queries that the documents' own model embeds, not to those of the other
+        # model of a pair.
         is_pair = target.loaded_encoder.info.query_fingerprint
         minima = {} if is_pair else target.scope.min_cosines
         return hybrid_request(engine_type, target.scope, target.encode(self.text), self, minima)
@@ -397,15 +402,16 @@ def hybrid_request(
     search: HybridSearch,
     min_cosines: Mapping[str, float] | None = None,
 ) -> SearchRequest[HybridResult]:
-    """A request for a hybrid search.
+    """Build the request for a hybrid search.
 
     Args:
         vectors: As for `search_request`.
         min_cosines: Vector field → minimum cosine of its hits if the search sets none.
 
     Raises:
-        UsageError: see `VectorQuery`, `SearchParams`, `read_hybrid_params`; options that the fusion does not support.
-        UnsupportedEngine: a fusion that the engine lacks.
+        UsageError: an option is invalid (see `VectorQuery`, `SearchParams`, `read_hybrid_params`), or the fusion does
+            not support it.
+        UnsupportedEngine: the engine does not support the fusion.
     """
     params, hybrid = search.params, read_hybrid_params(engine_type, scope, search)
     method = scope.method(engine_type, params.exact)
@@ -417,7 +423,7 @@ def hybrid_request(
     page = params.page(engine_type, scope.names, search.text)
     if hybrid.fusion is Fusion.WEIGHTED:
         check_sort(method, params)
-        # A cosine of 1 scores the semantic weight.
+        # The boost is scaled so that a cosine of 1 scores exactly the semantic weight.
         scale = score_from_cosine(1.0, engine_type, method)
         queries = [replace(query, boost=query.boost * hybrid.weights.semantic / scale) for query in queries]
         lexical_weight = hybrid.weights.lexical
@@ -431,7 +437,7 @@ def hybrid_request(
             named_vector_clause(engine_type, method, queries),
             lexical_clause(hybrid.words, queries[0].filter),
         ]
-        # `pagination_depth` is how many hits of each shard and side are scaled and added up.
+        # `pagination_depth` is the number of hits per shard and clause that are scaled and combined.
         body = {"query": {"hybrid": {"queries": clauses, "pagination_depth": hybrid.depth}}}
         body["search_pipeline"] = hybrid.pipeline or normalization_pipeline(hybrid.weights)
     reader = HybridReader(engine_type, method, scope, queries)

@@ -17,39 +17,40 @@ if TYPE_CHECKING:
     from es_sbert.encoder.reranker import Reranker
 
 Result = TypeVar("Result", bound=RankedHits[Any])
-# The text of a hit for the cross-encoder; None if it has none.
+# Returns the text of a hit for the cross-encoder, or None if the hit has none.
 HitTextReader = Callable[[Hit | HybridHit], str | None]
 
-# A cross-encoder reads each pair: this many take seconds on a CPU of two cores.
+# Largest window. A cross-encoder reads every pair of query and hit: this many take seconds on two CPU cores.
 MAX_WINDOW = 1000
 DEFAULT_WINDOW = 50
 
 
 def search_depth(reranker: Reranker | None, k: int, window: int | None, options: Mapping[str, Any]) -> int:
-    """How many hits a search has to find so that k of them are shown: more than k with a reranker.
+    """Return the number of hits that a search has to find so that k can be shown: k, or a larger rerank window.
 
     Args:
         options: Options of the search.
 
     Raises:
-        UsageError: a window without a reranker or out of range, or a page or an order of the engine's with one.
+        UsageError: the window is given without a reranker or is out of range, or a reranker is combined with `offset`,
+            `size` or `sort`.
     """
     if reranker is None:
         if window is not None:
-            raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker(…) as well.")
+            raise UsageError("a rerank window needs a reranker", "Pass rerank=Reranker(…) as well.")
         return k
     unpaged = {"offset": 0, "size": None, "sort": None}
     clash = sorted(name for name, default in unpaged.items() if options.get(name, default) != default)
     if clash:
         raise UsageError(
-            f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
-            "Leave it out, and select from the hits of the result.",
+            f"{' and '.join(clash)} cannot be combined with a reranker, which must read the hits first",
+            "Search with the reranker alone, then select from the hits of the result or sort them.",
         )
     return max(k, _rerank_window(k, window))
 
 
 def _rerank_window(k: int, window: int | None) -> int:
-    """How many hits are reranked so that k are shown: `window`, else 50, or k if that is more."""
+    """Return the number of hits to rerank: `window`, else 50, or k if that is more."""
     if window is not None and not 1 <= window <= MAX_WINDOW:
         raise UsageError(f"the rerank window is {window}", f"Rerank 1 to {MAX_WINDOW:,} hits.")
     return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
@@ -58,18 +59,18 @@ def _rerank_window(k: int, window: int | None) -> int:
 def rerank(
     text: str, found: Result, reranker: Reranker, text_of: HitTextReader, *, k: int, window: int | None = None
 ) -> Result:
-    """Put the first hits of a search into a cross-encoder's order; each then has its `rerank_score`.
+    """Reorder the first hits of a search by a cross-encoder, and set their `rerank_score`.
 
     Args:
         text: The text that was searched for.
-        found: Hits of the search, at least `search_depth` of them where there are as many.
+        found: Hits of the search: `search_depth` of them, or all if the search found fewer.
         reranker: A cross-encoder with one output.
         text_of: Returns the text of a hit for the cross-encoder; see `hit_text_reader`.
-        k: How many hits are wanted.
-        window: How many of the first hits are reranked; by default 50, or k if that is more.
+        k: Number of hits to return.
+        window: Number of first hits to rerank; by default 50, or k if that is more.
 
     Raises:
-        UsageError: a window that is empty or too large, or a cross-encoder with several outputs.
+        UsageError: the window is empty or too large, or the cross-encoder has several outputs.
     """
     size = min(len(found), _rerank_window(k, window))
     began = time.perf_counter()
@@ -89,21 +90,21 @@ def rerank(
 
 
 def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
-    """Positions of hits, best first. Ties and hits without a score keep their order.
+    """Return the positions of hits, best first. Hits without a score come last. Ties keep their order.
 
     Args:
-        hits: How many there are.
-        score_at: Place to score.
+        hits: Number of hits.
+        score_at: Position → score.
     """
     scored = sorted(sorted(score_at), key=lambda place: -score_at[place])
     return scored + [place for place in range(hits) if place not in score_at]
 
 
 def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
-    """A function that returns the text of a hit: its nearest passage if the index holds passages, else the embedded
-    text.
+    """Make a function that returns the text of a hit: its nearest passage if the index holds passages, else the
+    embedded text.
 
-    It returns None if the hit's source lacks the fields of that text, or if they are blank.
+    The function returns None if the hit's source lacks the fields of that text, or if they are blank.
 
     Args:
         meta: Metadata of the searched field; its template defines the text of a document.
@@ -114,7 +115,7 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
     if meta.text is None:
         raise UsageError(
             "the mapping does not say which fields the documents' text is made of, so there is nothing to rerank",
-            "Load the documents by `es-sbert ingest` with `text_fields` or `text_template`, which stores it.",
+            "Load the documents with `es-sbert ingest` and `text_fields` or `text_template`, which stores the fields.",
         )
     template = TextTemplate.parse(meta.text)
 

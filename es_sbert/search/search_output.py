@@ -1,4 +1,4 @@
-"""Hits and request bodies as text for a terminal."""
+"""Format hits and request bodies for a terminal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from es_sbert.index.text_template import TextTemplate, document_field_names, fie
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines
 from es_sbert.search.search_result import Hit, HybridHit, HybridResult, SearchResult
 
-# Fields that name a document, the best first.
+# Fields that may hold a document's title, the best first.
 TITLE_FIELDS = ("title", "name", "headline", "subject", "label", "question")
 _SNIPPET = 300  # characters
-_MAX_ID_WIDTH = 40  # columns; a longer id is cut
+_MAX_ID_WIDTH = 40  # columns; a longer id is truncated
 _INDENT = 3  # columns
 _VECTOR_MARK = "\ufdd0vector"  # a noncharacter: no text of a document or filter holds it
 
@@ -32,13 +32,13 @@ def hit_list(
     fields: Sequence[str] = (),
     full: bool = False,
 ) -> RenderableType:
-    """The hits for a terminal: a line with rank, scores, id and title, and below it the text.
+    """Format hits for a terminal: a line with rank, scores, id and title, and below it the text.
 
-    Hits of a hybrid search show the fused score, the cosine and the BM25 score; reranked hits also the cross-encoder's.
+    Hits of a hybrid search have the fused score, the BM25 score and the cosine; reranked hits also the cross-encoder's.
 
     Args:
         vector_field: The field that was searched.
-        meta: Its metadata, which names the embedded fields.
+        meta: Metadata of this field, which names the embedded fields.
         fields: Names or patterns of fields to show instead of title and text.
         full: Show whole texts, with their line breaks, instead of their beginning.
     """
@@ -67,9 +67,9 @@ def hit_list(
 
 
 def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
-    """The leaves of a document that these names or patterns select, by dotted name, in the order of `fields`.
+    """Return the leaves of a document that match these names or patterns, by dotted name, in the order of `fields`.
 
-    A leaf of objects in a list has the values of all of them.
+    A leaf inside a list of objects has the values of all objects.
     """
     leaves = _leaves(source)
     return {
@@ -81,7 +81,7 @@ def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
 
 
 def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
-    """The texts of a document: the fields of its embedded text first, then others."""
+    """Return the texts of a document: first the fields of its embedded text, then others."""
     ours = (vector_field, document_meta_field(vector_field))
     content = {name: value for name, value in source.items() if name not in ours}
     if meta.text is None:
@@ -96,7 +96,7 @@ def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
 def _title_and_text(
     hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta, full: bool
 ) -> tuple[str, list[str]]:
-    """The title of a hit, and its nearest passage or else its document without the title."""
+    """Return the title of a hit, and the text to show: its nearest passage, or else its document without the title."""
     titles = (field_text(hit.source, name) for name in TITLE_FIELDS)
     title = next((title for title in titles if title is not None and title.strip()), "")
     if hit.passage is not None and hit.passage.text is not None:
@@ -104,7 +104,7 @@ def _title_and_text(
         texts = [passage.removeprefix(title).lstrip(" .:–-\n") if title else passage]
     else:
         others = [text for text in _texts(hit.source, vector_field, meta) if text != title]
-        # Ids and other keywords are not texts.
+        # Values without a space are left out: they are ids and other keywords.
         texts = [text for text in others if " " in text.strip()]
         if not texts:
             title, texts = "", [title] if title else others
@@ -126,7 +126,7 @@ def _leaves(source: Json) -> dict[str, object]:
 
 
 def _line(text: str) -> Text:
-    # Text objects: square brackets in a document are not markup.
+    # A Text object, because rich reads square brackets in a str as markup.
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
@@ -149,10 +149,10 @@ def _scores(hit: Hit | HybridHit, reranked: bool) -> dict[str, float | None]:
 
 
 def console_requests(index: str, bodies: Sequence[Json]) -> str:
-    """A search for the consoles of Kibana and Dashboards: a request line and indented JSON, with the vector on one
-    line.
+    """Format a search for the consoles of Kibana and Dashboards: a request line and indented JSON, with the vector on
+    one line.
 
-    Several bodies become one `_msearch`, each on a line.
+    Several bodies become one `_msearch`, with each body on one line.
     """
     if len(bodies) > 1:
         lines = [f"{{}}\n{orjson.dumps(body).decode()}" for body in bodies]
@@ -165,12 +165,12 @@ def console_requests(index: str, bodies: Sequence[Json]) -> str:
 
 
 def console_request(line: str, body: object) -> str:
-    """A request for the consoles of Kibana and Dashboards: its line and indented JSON."""
+    """Format a request for the consoles of Kibana and Dashboards: the request line and indented JSON."""
     return f"{line}\n{orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()}"
 
 
 def _extract_vectors(value: object, numbers: list[list[float]]) -> object:
-    """A copy with each query vector replaced by a mark; the vectors are collected in `numbers`."""
+    """Return a copy with each query vector replaced by a mark; append the vectors to `numbers`."""
     if isinstance(value, dict):
         copy: dict[str, object] = {}
         for key, inner in value.items():

@@ -32,14 +32,15 @@ def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: 
     return named[0] if len(named) == 1 else {"dis_max": {"queries": named}}
 
 
-# How much of a text is searched for words to highlight. Without a limit, one longer document fails the whole search.
+# Characters of a text that are searched for words to highlight. Without this limit, a document longer than the
+# engine's own limit fails the whole search.
 HIGHLIGHT_LIMITS: dict[EngineType, Json] = {
     EngineType.ELASTICSEARCH: {"max_analyzed_offset": 1_000_000},
     EngineType.OPENSEARCH: {"max_analyzer_offset": 1_000_000},
 }
 
 
-# Far beyond what any model reads of a text, and far below what would keep its tokenizer busy.
+# Far more than any model reads, and few enough to be tokenized quickly.
 MAX_QUERY_CHARACTERS = 100_000
 
 
@@ -48,7 +49,7 @@ class SearchOptions(TypedDict, total=False):
 
     Attributes:
         filter: Query in the engine's language that every hit must match; applied during the search.
-        exact: Compare with every vector instead of searching the graph.
+        exact: Compare the query with every vector instead of searching the graph.
         num_candidates: Candidates per shard; more are slower and miss fewer hits. Default: twice k, at least 100.
         oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
             the default suits the type (`es-sbert index recall` measures it).
@@ -58,10 +59,11 @@ class SearchOptions(TypedDict, total=False):
         offset: Hits to skip.
         source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
         highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
-        aggregations: The engine's own `aggs`, over the documents that the search matches (`queries` says which).
-        sort: The engine's own `sort`, among the documents that are found; None for the nearest first.
+        aggregations: The engine's own `aggs`, over the documents that the search matches (see the module
+            `vector_query`).
+        sort: The engine's own `sort`, applied to the documents found; None for the nearest first.
         allow_partial: Return the hits of the shards that respond if others fail, and say so in `RankedHits.partial`.
-            By default a partial answer is an error.
+            By default, partial results are an error.
     """
 
     filter: Json | None
@@ -81,7 +83,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SearchParams:
-    """The options of one search, see `SearchOptions`, with k."""
+    """The options of one search (see `SearchOptions`), and k."""
 
     k: int = 10
     filter: Json | None = None
@@ -103,13 +105,13 @@ class SearchParams:
         """Read the options of a search.
 
         Raises:
-            UsageError: an option that does not exist, or a value out of range.
+            UsageError: an option does not exist, or a value is out of range.
         """
         check_k(k)
         unknown = options.keys() - SearchOptions.__annotations__.keys()
         if unknown:
             raise UsageError(
-                f"there is no option {', '.join(sorted(unknown))}",
+                f"unknown option: {', '.join(sorted(unknown))}",
                 f"Options of a search are {', '.join(SearchOptions.__annotations__)}.",
             )
         if options.get("filter") is not None:
@@ -120,38 +122,39 @@ class SearchParams:
     def __post_init__(self) -> None:
         if self.offset < 0 or (self.size is not None and self.size < 0):
             raise UsageError(
-                f"offset is {self.offset} and size {self.size}", "Give numbers of hits: to leave out, and to show."
+                f"offset and size must not be negative, but are {self.offset} and {self.size}",
+                "Set offset to the number of hits to skip, and size to the number to return.",
             )
         for name in ("source", "highlight", "sort"):
             value = getattr(self, name)
             if isinstance(value, str):
-                raise UsageError(f"{name} is a text", f"Give a list of fields: [{value!r}].")
+                raise UsageError(f"{name} must be a list, not a str", f"Pass a list of fields: [{value!r}].")
             if isinstance(value, Mapping) and name != "highlight":
                 example = [value] if name == "sort" else ["title"]
-                raise UsageError(f"{name} is one object", f"Give a list: {example!r}.")
+                raise UsageError(f"{name} must be a list, not an object", f"Pass a list: {example!r}.")
 
     def bounds(self) -> tuple[int, int]:
         """Offset and size of the page among the k hits.
 
         Raises:
-            UsageError: the page goes beyond them.
+            UsageError: the page extends beyond the k hits.
         """
         size = max(0, self.k - self.offset) if self.size is None else self.size
         if self.offset + size > self.k or (self.offset >= self.k and size == 0 and self.offset > 0):
             raise UsageError(
-                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} of the {self.k} nearest are requested",
-                "Raise k to at least the last of them: a vector search finds k documents and no more.",
+                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} are requested, but k is {self.k}",
+                "Raise k to at least the last requested hit: a vector search finds k documents and no more.",
             )
         return self.offset, size
 
     def page(self, engine_type: EngineType, vector_fields: Sequence[str], text: str | None) -> Json:
-        """The part of a request body that says which of the k hits to return, and how.
+        """Return the part of a request body that says which of the k hits to return, and how.
 
         Args:
-            text: The words to highlight.
+            text: The query text, whose words are highlighted; None for a search without a text.
 
         Raises:
-            UsageError: the page goes beyond k, or there are no words to highlight.
+            UsageError: the page extends beyond the k hits, or `highlight` lists fields and there is no text.
         """
         offset, size = self.bounds()
         body: Json = {"size": size, "_source": self._source_filter(vector_fields)}
@@ -162,7 +165,7 @@ class SearchParams:
         if self.aggregations is not None:
             body["aggs"] = self.aggregations
         if self.sort is not None:
-            # Without them sorted hits have no scores, and so no cosines.
+            # Scores are requested, because sorted hits otherwise have none, and so no cosines.
             body |= {"sort": list(self.sort), "track_scores": True}
         return body
 
@@ -180,9 +183,9 @@ class SearchParams:
         if text is None:
             raise UsageError(
                 "a search without a text has no words to highlight",
-                "Leave highlight out, or give the engine's own with a highlight_query.",
+                "Leave highlight out, or pass the engine's own highlight object with a highlight_query.",
             )
-        # A kNN query has no words to highlight.
+        # The text is passed as `highlight_query`, because a kNN query has no words to highlight.
         highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
         return HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
 
@@ -195,19 +198,19 @@ SEARCH_DEFAULTS: dict[str, object] = {
 
 
 def check_query_text(text: object) -> None:
-    """Check a text to search for.
+    """Check a query text.
 
     Raises:
-        UsageError: no text, an empty one, or one beyond `MAX_QUERY_CHARACTERS`.
+        UsageError: the text is not a str, empty, or longer than `MAX_QUERY_CHARACTERS`.
     """
     if not isinstance(text, str):
-        raise UsageError(f"the text to search for is {type(text).__name__}, not a text", "Give a str.")
+        raise UsageError(f"the query text must be a str, not {type(text).__name__}", "Pass a str.")
     if not text.strip():
-        raise UsageError("the text to search for is empty", "Give some words to search by.")
+        raise UsageError("the query text is empty", "Pass the words to search for.")
     if len(text) > MAX_QUERY_CHARACTERS:
         raise UsageError(
-            f"the text to search for has {len(text):,} characters",
-            f"Give at most {MAX_QUERY_CHARACTERS:,}; a model reads only the beginning anyway.",
+            f"the query text is too long: {len(text):,} characters",
+            f"Pass at most {MAX_QUERY_CHARACTERS:,}; a model reads only the beginning anyway.",
         )
 
 
@@ -223,7 +226,7 @@ class SearchRequest(Generic[Result]):
         bodies: One for `_search`, several for `_msearch`.
         method: The search method.
         named_scores: Whether hits must have the scores of named clauses.
-        read: Turns the responses, in the order of the bodies, into the result.
+        read: Converts the responses, in the order of the bodies, to the result.
         allow_partial: Whether responses may lack shards.
     """
 
@@ -253,7 +256,7 @@ class TextSearch:
 
     @classmethod
     def from_options(cls, text: str, k: int, options: SearchOptions) -> TextSearch:
-        """Raises UsageError: no text, an empty or a huge one, or an option out of range."""
+        """Create the search. Raises UsageError if the text is not a str, empty or too long, or an option is invalid."""
         check_query_text(text)
         return cls(text, SearchParams.from_options(k, options))
 
@@ -287,14 +290,15 @@ def search_request(
     params: SearchParams,
     text: str | None = None,
 ) -> SearchRequest[SearchResult]:
-    """A search for the nearest vectors.
+    """Build the request for a search for the nearest vectors.
 
     Args:
         vectors: Vector field → query vector, *shape:* ``(dimensions,)``.
         text: The query text; None for a search by vectors.
 
     Raises:
-        UsageError: see `VectorQuery` and `SearchParams`; a sort over more than the nearest.
+        UsageError: an option is invalid (see `VectorQuery`, `SearchParams`), or `sort` is used with an exact search
+            that matches every document.
     """
     method = scope.method(engine_type, params.exact)
     queries = build_vector_queries(scope, vectors, params, params.k)
@@ -314,16 +318,17 @@ def search_request(
 def build_vector_queries(
     scope: SearchScope, vectors: Mapping[str, Vectors], params: SearchParams, k: int
 ) -> list[VectorQuery]:
-    """One query for each vector field, with the filters of the aliases.
+    """Build one query for each vector field, with the filters of the aliases.
 
     Raises:
-        UsageError: a vector of another length, a boost of a field that is not searched, or a value out of range.
+        UsageError: a vector has the wrong length, a boost is for a field that is not searched, or a value is out of
+            range.
     """
     strange = params.boosts.keys() - set(scope.names)
     if strange:
         raise UsageError(
-            f"{', '.join(sorted(strange))} is not among the vector fields that are searched",
-            f"Give boosts to {', '.join(scope.names)}.",
+            f"boosts for vector fields that are not searched: {', '.join(sorted(strange))}",
+            f"Pass boosts only for {', '.join(scope.names)}.",
         )
     filter = scope.combine_filter(params.filter)
     queries = []
@@ -333,8 +338,8 @@ def build_vector_queries(
             vector = np.asarray(vectors[name], dtype=np.float32)
         if vector.shape != (meta.dimensions,):
             raise UsageError(
-                f"the query vector has the shape {vector.shape}, the field's vectors ({meta.dimensions},)",
-                f"Make it with the model {meta.model}.",
+                f"the query vector has the shape {vector.shape}, but the field's vectors have ({meta.dimensions},)",
+                f"Compute it with the model {meta.model}.",
             )
         queries.append(
             VectorQuery(
@@ -355,10 +360,10 @@ def build_vector_queries(
 
 
 def check_sort(method: SearchMethod, params: SearchParams) -> None:
-    """Reject a sort of all documents.
+    """Refuse to sort an exact search that matches every document.
 
     Raises:
-        UsageError: an exact search, which finds all documents, sorted by something else and without a minimum cosine.
+        UsageError: `sort` is used with an exact search without a minimum cosine.
     """
     if params.sort is not None and method is SearchMethod.EXACT and params.min_cosine is None:
         raise UsageError(
@@ -370,38 +375,39 @@ def check_sort(method: SearchMethod, params: SearchParams) -> None:
 def read_document_vectors(
     engine: Engine, scope: SearchScope, id: str, index: str | None = None, *, allow_partial: bool = False
 ) -> tuple[str, dict[str, Vectors]]:
-    """The vectors of a document, read from the index.
+    """Read the vectors of a document from the index.
 
     Args:
         index: The index of the document, if several have a document with that id.
-        allow_partial: Whether shards may be missing that do not hold the document.
+        allow_partial: Whether shards that do not hold the document may be missing.
 
     Returns:
-        Its index, and vector field → vector, *shape:* ``(dimensions,)``; for several chunks, their mean direction.
+        The document's index, and vector field → vector, *shape:* ``(dimensions,)``; for several chunks, their mean
+        direction.
 
     Raises:
-        UsageError: no id, no such document, several of them, or one without a vector.
+        UsageError: the id is not a str or empty, no document or several have it, or the document has no vector.
         EngineError: the engine failed.
     """
     if not isinstance(id, str) or not id:
-        raise UsageError(f"{id!r} is not a document id", "Give the engine's id, a str: hit.id.")
+        raise UsageError(f"{id!r} is not a document id", "Pass the engine's id, a str: hit.id.")
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
-        raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(scope.indices)}.")
+        raise UsageError(f"{index} is not one of the searched indices", f"Use one of {', '.join(scope.indices)}.")
     paths = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
     source = engine.info.source_with_vectors(list(dict.fromkeys(paths)))
-    # By a search, since a lookup by id alone misses documents with a routing value.
+    # Read it with a search: a lookup by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}
     answer = engine.search(names, query, allow_partial=allow_partial)
     if allow_partial and not answer["hits"]["hits"]:
-        answer = engine.search(names, query)  # raises an error if the missing shards may hold it
+        answer = engine.search(names, query)  # raises an error if a missing shard may hold it
     found = [(hit["_index"], hit.get("_source", {})) for hit in answer["hits"]["hits"]]
     if not found:
-        raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Give the id of an existing document.")
+        raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Use the id of an existing document.")
     if len(found) > 1:
         raise UsageError(
-            f"{id!r} is the id of documents in {', '.join(sorted(place for place, _ in found))}",
-            "Name the index as well (index=…), or search one of them.",
+            f"several documents have the id {id!r}, in {', '.join(sorted(place for place, _ in found))}",
+            "Set the index as well (index=…), or search a single index.",
         )
     [(place, document)] = found
     vectors = {}
@@ -418,7 +424,7 @@ def read_document_vectors(
 
 
 def exclude_document(filter: Json | None, index: str, id: str) -> Json:
-    """A filter that leaves one document out."""
+    """Return a filter that excludes one document, combined with `filter`."""
     itself = {"bool": {"filter": [{"ids": {"values": [id]}}, {"term": {"_index": index}}]}}
     clause: Json = {"must_not": [itself]}
     return {"bool": clause if filter is None else clause | {"filter": [filter]}}

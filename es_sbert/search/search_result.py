@@ -30,8 +30,9 @@ class Passage:
     On a quantized index type, it is chosen by quantized vectors, so another passage may be slightly nearer.
 
     Attributes:
-        start, end: First character in the document's text (see `VectorFieldMeta.text`), and the one after its last.
-        text: The passage itself; None where the hit's source lacks the fields that it is made of.
+        start, end: Position of the first character in the document's text (see `VectorFieldMeta.text`), and one past
+            the last.
+        text: The passage itself; None if the hit's source lacks the fields of the text.
     """
 
     start: int
@@ -68,7 +69,7 @@ class Hit:
         return _hit_repr(self, {"cosine": self.cosine})
 
     def as_json(self) -> Json:
-        """The hit, its cosine to six digits: float32 is not more precise."""
+        """Return the hit as a dictionary, with its cosine to six digits: float32 is not more precise."""
         return _hit_json(self, {"cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score})
 
 
@@ -102,7 +103,7 @@ class HybridHit:
         return _hit_repr(self, {"score": self.score, "cosine": self.cosine, "lexical": self.lexical})
 
     def as_json(self) -> Json:
-        """The hit, its cosine to six digits: float32 is not more precise."""
+        """Return the hit as a dictionary, with its cosine to six digits: float32 is not more precise."""
         cosine = None if self.cosine is None else round(self.cosine, _COSINE_DIGITS)
         scores = {"score": self.score, "cosine": cosine, "lexical": self.lexical}
         return _hit_json(self, scores | ({"ranks": self.ranks} if self.ranks else {}))
@@ -116,12 +117,12 @@ def _hit_json(hit: Hit | HybridHit, scores: Json) -> Json:
 
 
 def _hit_repr(hit: Hit | HybridHit, scores: dict[str, float | None]) -> str:
-    """The hit with rounded scores and the beginning of its source."""
+    """Format a hit with rounded scores and the beginning of its source."""
     if hit.rerank_score is not None:
         scores = {"rerank_score": hit.rerank_score, **scores}
     rounded = [f"{name}={'None' if score is None else f'{score:.{_REPR_DIGITS}f}'}" for name, score in scores.items()]
     passage = [] if hit.passage is None else [f"passage={_SHORT_REPR.repr(hit.passage.text)}"]
-    # The metadata of a vector would hide the document.
+    # The metadata of vectors is left out: it would hide the document's own fields.
     content = {
         name: value for name, value in hit.source.items() if not (isinstance(value, dict) and "fingerprint" in value)
     }
@@ -138,10 +139,10 @@ class Reranking:
 
     Attributes:
         reranker: Model and variant.
-        scored: Hits that it has scored.
-        truncated: Scored hits that were longer, together with the query, than it reads.
-        without_text: Hits of the window whose source lacks the text.
-        took_ms: Milliseconds that it took.
+        scored: Number of hits that were scored.
+        truncated: Number of scored hits that were truncated: with the query, they are longer than the model reads.
+        without_text: Number of hits of the window whose source lacks the text.
+        took_ms: Milliseconds spent on reranking.
     """
 
     reranker: str
@@ -152,7 +153,7 @@ class Reranking:
 
     def __str__(self) -> str:
         line = f"reranked {pluralize(self.scored, 'hit')} in {self.took_ms} ms by {self.reranker}"
-        line += f", {self.truncated} of them cut" if self.truncated else ""
+        line += f", {self.truncated} of them truncated" if self.truncated else ""
         if not self.without_text:
             return line
         follow = "has no text and follows" if self.without_text == 1 else "have no text and follow"
@@ -166,7 +167,7 @@ class ShardFailure:
     Attributes:
         index: Its concrete index; empty if the engine does not say.
         shard: Its number; None if the engine does not say.
-        reason: Reason why it failed.
+        reason: Reason for the failure.
     """
 
     index: str
@@ -183,9 +184,9 @@ class PartialResult:
     """The missing shards of a search result (`allow_partial`).
 
     Attributes:
-        failed, total: Shards that are missing, of all that were to be searched.
+        failed, total: Number of missing shards, and of all shards of the search.
         timed_out: Whether the engine stopped at its own time limit, before all documents were compared.
-        failures: The failed shards for which the engine gives a reason; equal reasons may be given only once.
+        failures: The failed shards for which the engine gives a reason; it may give equal reasons only once.
     """
 
     failed: int
@@ -205,7 +206,7 @@ class PartialResult:
 
 
 def read_partial(answers: Iterable[Json]) -> PartialResult | None:
-    """The missing shards of the responses to one request; None if they are complete."""
+    """Return the missing shards of the responses to one request; None if the responses are complete."""
     failed, total, timed_out = 0, 0, False
     failures: dict[tuple[str, int | None], ShardFailure] = {}
     for answer in answers:
@@ -232,13 +233,14 @@ class RankedHits(Generic[AnyHit]):
         hits: At most k.
         took_ms: Milliseconds inside the engine.
         method: The search method.
-        total: Documents that the search matched, see `queries`; None if the engine did not count all of them.
+        total: Number of documents that the search matched (see the module `vector_query`); None if the engine did not
+            count all of them.
         aggregations: The engine's response to the requested aggregations.
-        reranking: The reranking by a cross-encoder, if there was one. Hits that it did not score follow in the order of
-            the search: first hits of its window without text, then hits beyond the window.
+        reranking: The reranking by a cross-encoder, if there was one. Hits without a rerank score follow in the order
+            of the search: first those of the window that have no text, then those beyond the window.
         partial: The missing shards, if some failed and `allow_partial` was given; None if the result is complete.
         indices_without_field: Indices of the search that lack one of its vector fields. A vector search has no hits
-            from them; a hybrid search finds their documents only by words.
+            from them; a hybrid search finds their documents by keywords only.
     """
 
     hits: tuple[AnyHit, ...]
@@ -322,7 +324,7 @@ class ResponseReader:
         self._queries = {query.field: query for query in queries}
 
     def read_knn(self, answer: Json) -> SearchResult:
-        """The response to a vector search; with a single clause, its score is that of the hit."""
+        """Read the response to a vector search. With a single clause, the hit's score is the score of the clause."""
         [only, *others] = self._queries
         hits = []
         for hit in answer["hits"]["hits"]:
@@ -334,7 +336,7 @@ class ResponseReader:
         return SearchResult(tuple(hits), answer["took"], self._method, total_hits(answer), aggregations)
 
     def named_cosines(self, hit: Json) -> dict[str, float]:
-        """Cosines by vector field, of the fields by which a hit was found."""
+        """Return vector field → cosine, for the fields by which a hit was found."""
         scores = hit.get("matched_queries", {})
         return {
             name: self.cosine(name, scores[semantic_name(name)])
@@ -359,7 +361,7 @@ def _read_chunk(hit: Json, name: str, meta: VectorFieldMeta) -> Passage:
     try:
         text = None if meta.text is None else TextTemplate.parse(meta.text).render(hit.get("_source", {}))
     except TextFieldError:
-        text = None  # a `_source` that leaves its fields out
+        text = None  # the hit's `_source` lacks fields of the text
     return Passage(start, end, None if text is None else text[start:end])
 
 

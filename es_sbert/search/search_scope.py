@@ -37,10 +37,10 @@ from es_sbert.vectors import Vectors
 
 
 def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -> SearchMethod:
-    """The search method for a field of this index type.
+    """Choose the search method for a field, by its index type.
 
     Args:
-        exact: Whether every vector is to be compared.
+        exact: Whether the query has to be compared with every vector.
     """
     flat = meta.index_type == IndexType.FLAT
     if engine_type is EngineType.ELASTICSEARCH:
@@ -51,23 +51,22 @@ def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -
 
 
 def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> float | None:
-    """How much to oversample: as requested, else as suits the index type; None where nothing is quantized.
+    """Return the oversampling factor: `requested`, else the default of the index type; None if it is not quantized.
 
     Raises:
-        UsageError: requested for an index type that is not quantized.
+        UsageError: `requested` is given, but the index type is not quantized.
     """
     usual = OVERSAMPLE.get(IndexType(meta.index_type))
     if requested is not None and usual is None:
-        raise UsageError(
-            f"{meta.index_type} compares the whole vectors, so there is nothing to oversample", "Leave oversample out."
-        )
+        raise UsageError(f"oversample requires a quantized index type, not {meta.index_type}", "Leave oversample out.")
     return usual if requested is None else requested
 
 
 def find_incompatible(fields: Sequence[VectorField]) -> VectorField | None:
-    """The first field that cannot be searched together with the first one.
+    """Return the first field that cannot be searched together with `fields[0]`; None if there is none.
 
-    It has another model; or it has the same name, and one of them has a vector per document, the other one per chunk.
+    Such a field has a different model; or it has the same name, and one of the two holds one vector per document, the
+    other one per chunk.
     """
     first = fields[0]
     for other in fields[1:]:
@@ -133,7 +132,7 @@ class SearchScope:
 
     @property
     def all_indices(self) -> tuple[str, ...]:
-        """Concrete names, including the indices without a field, which a search by words covers too."""
+        """Concrete names of all indices, including those without a field, which a keyword search covers too."""
         return tuple(dict.fromkeys([*self.indices, *self.indices_without_field]))
 
     @property
@@ -156,8 +155,8 @@ class SearchScope:
 
     @property
     def min_cosines(self) -> dict[str, float]:
-        """Vector field → its calibrated minimum cosine: the lowest of its indices. Fields that are not calibrated in
-        all of their indices are left out.
+        """Vector field → its lowest calibrated minimum cosine over all indices. A field is left out unless each of its
+        indices is calibrated.
         """
         minima: dict[str, float] = {}
         for name in self.names:
@@ -173,17 +172,17 @@ class SearchScope:
         return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), metas[0])
 
     def element_type(self, name: str) -> ElementType:
-        """Element type of the vectors to search for: `byte` if one of the indices has it, which all others take too."""
+        """Element type of the query vector: `byte` if one of the indices has it, because float fields accept it too."""
         types = [field.meta.element_type for field in self.fields if field.name == name]
         return ElementType.BYTE if ElementType.BYTE in types else types[0]
 
     def nested_path(self, index: str, name: str) -> str | None:
-        """The innermost `nested` object that a field of an index is in; None if it is in none."""
+        """Path of the innermost `nested` object that contains a field of an index; None if there is none."""
         paths = [path for path in self.nested_paths.get(index, ()) if name.startswith(f"{path}.")]
         return max(paths, key=len, default=None)
 
     def combine_filter(self, filter: Json | None) -> Json | None:
-        """A filter combined with those of the aliases, which do not apply to searches of concrete indices."""
+        """Combine a filter with those of the aliases, which engines do not apply to searches of concrete indices."""
         if not self.filters:
             return filter
         alias_filters = [self.filters.get(index) for index in self.all_indices]
@@ -202,7 +201,7 @@ class SearchScope:
         """Like `choose_oversample`: the largest value that one of the indices needs.
 
         Raises:
-            UsageError: requested where no index is quantized.
+            UsageError: `requested` is given, but no index is quantized.
         """
         metas = [field.meta for field in self.fields if field.name == name]
         quantized = [meta for meta in metas if meta.index_type in OVERSAMPLE] or metas[:1]
@@ -210,23 +209,23 @@ class SearchScope:
 
 
 def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Sequence[str]) -> SearchScope:
-    """The vector fields of these indices, to search in them.
+    """Read the vector fields of these indices, to search in them.
 
-    An index that lacks a field is left out, as the engine does: an alias still finds the documents of its other
+    An index that lacks a field is left out, as engines do: a search of an alias still finds the documents of its other
     indices.
 
     Args:
         names: Indices, aliases, data streams, lists of them (`a,b`) or patterns (`logs-*`).
 
     Raises:
-        UsageError: no index or no field.
-        IndexMissing: no such index.
-        IndexMismatch: a field that no index has, or fields of several models.
+        UsageError: no index or no field is given.
+        IndexMissing: an index does not exist.
+        IndexMismatch: no index has one of the fields, or the fields have several models.
     """
     if not names or not vector_fields:
-        raise UsageError("no index or no vector field is named", "Name an index and a vector field.")
+        raise UsageError("a search needs an index and a vector field", "Pass at least one index and one vector field.")
     found: dict[str, IndexState] = {}
-    alias_filters: dict[str, list[Any]] = {}  # None where the alias has no filter
+    alias_filters: dict[str, list[Any]] = {}  # None if the alias has no filter
     for name in names:
         states = engine.resolve_indices(name)
         if not states:
@@ -243,7 +242,8 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Seque
         mapped = [state for state in found.values() if vector_field in state.mappings.get("properties", {})]
         for state in having or (mapped or list(found.values()))[:1]:
             fields.append(vector_field_from_state(engine, state, vector_field))
-    # Two aliases of an index are searched together; without a filter on one of them, all documents are searched.
+    # If two aliases of an index are searched, a document must pass the filter of one of them. If one of the aliases has
+    # no filter, all documents are searched.
     filters = {index: _any_of(queries) for index, queries in alias_filters.items() if all(queries)}
     nested = {state.name: nested_objects(state.mappings.get("properties", {})) for state in found.values()}
     return SearchScope(tuple(fields), filters, tuple(sorted(lacking)), nested_paths=nested)
@@ -255,7 +255,7 @@ def _any_of(queries: Sequence[Json]) -> Json:
 
 logger = logging.getLogger(__name__)
 
-# How long the target of an alias is cached.
+# Seconds for which the target of an alias is cached.
 REFRESH_SECONDS = 30.0
 
 
@@ -288,7 +288,7 @@ class OpenOptions(ModelOptions, total=False):
     """Keyword arguments that open an index: those of `ModelOptions`, by default the model that the mapping names.
 
     Attributes:
-        vector_field: Field of the embeddings, or several; the nearest of them then decides.
+        vector_field: Field of the embeddings; with several, the nearest embedding of a document counts.
     """
 
     vector_field: str | Sequence[str]
@@ -298,7 +298,7 @@ OPEN_DEFAULTS: dict[str, object] = MODEL_DEFAULTS | {"vector_field": DEFAULT_VEC
 
 
 def as_names(value: str | Sequence[str]) -> tuple[str, ...]:
-    """One name or several."""
+    """Return one name, or several, as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -321,12 +321,12 @@ class SearchTarget:
 
     @property
     def loaded_encoder(self) -> Encoder:
-        """The encoder of a target that was taken by `AliasResolver.target`."""
+        """The encoder, of a target that `AliasResolver.target` returned."""
         assert self.encoder is not None, "a target that was taken has its encoder"
         return self.encoder
 
     def encode(self, text: str) -> dict[str, Vectors]:
-        """Vector field → vector of a text to search for, *shape:* ``(dimensions,)``."""
+        """Embed a query text. Returns vector field → vector, *shape:* ``(dimensions,)``."""
         return dict.fromkeys(self.scope.names, self.loaded_encoder.encode(text, "query"))
 
 
@@ -339,10 +339,10 @@ class AliasResolver:
     Args:
         engine: The engine to use.
         indices: Names, lists of names or patterns, see `read_search_scope`.
-        options: Their vector fields, and how to load the fields' model; a given encoder is left open by `close`.
+        options: Their vector fields, and how to load the fields' model; a given encoder is not closed by `close`.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field, or an encoder of another model.
+        IndexMissing, IndexMismatch: an index or field does not exist, or the encoder has a different model.
         EngineError: the engine cannot be used.
     """
 
@@ -367,13 +367,13 @@ class AliasResolver:
         return self._target
 
     def target(self, *, with_encoder: bool = True) -> SearchTarget:
-        """The target; the alias is looked up again from time to time.
+        """Return the target. The alias is looked up again if that was more than `REFRESH_SECONDS` ago.
 
         While the model of the next index is being loaded, other threads continue with the current index. If the caller
-        named a model or gave an encoder, the old index stays in use while it exists.
+        gave a model or an encoder that does not fit the next index, the current one stays in use while it exists.
 
         Args:
-            with_encoder: Whether the target's model is loaded, if it is not yet.
+            with_encoder: Whether to load the target's model, if it is not loaded yet.
 
         Raises:
             IndexMismatch: the model that was named is not the field's.
@@ -390,7 +390,7 @@ class AliasResolver:
             try:
                 self._refresh_scope()
             except (EngineError, VectorIndexError) as error:
-                # The index in use still answers, or its own errors say what is wrong.
+                # Only warn: the index in use may still respond, and if not, the errors of its searches say why.
                 still = ", ".join(self._target.scope.indices)
                 logger.warning("%s still searches %s: %s", ", ".join(self._indices), still, error.message)
             finally:
@@ -407,11 +407,12 @@ class AliasResolver:
             self._refresh_scope()
 
     def resolve_again(self, stale: SearchTarget) -> SearchTarget:
-        """The target that replaces one whose index was deleted.
+        """Return the target that replaces `stale`, whose index was deleted.
 
         Raises:
-            IndexMissing, IndexMismatch: the alias is gone too, or the next index is another model's than the caller's.
-            EngineError, ModelError, DeviceError: it cannot be read, or its model cannot be loaded.
+            IndexMissing, IndexMismatch: the alias was deleted too, or the next index has a model other than the
+                caller's.
+            EngineError, ModelError, DeviceError: the next index cannot be read, or its model cannot be loaded.
         """
         with self._lock:
             if self._target is stale:
@@ -419,7 +420,7 @@ class AliasResolver:
             return self._target
 
     def _refresh_scope(self) -> None:
-        """The lock is held."""
+        """Read the scope again, and replace the target if the scope has changed. The caller must hold the lock."""
         scope = read_search_scope(self._engine, self._indices, self._vector_fields)
         before = self._target
         if scope == before.scope:
@@ -475,7 +476,7 @@ class AliasResolver:
         return SearchTarget(target.scope, encoder)
 
     def close(self) -> None:
-        """Close the encoders that were loaded here, including those of earlier models."""
+        """Close the encoders that this object loaded, including those of earlier models."""
         for encoder in self._loaded:
             encoder.close()
         self._loaded.clear()

@@ -63,8 +63,10 @@ class AddOptions(TypedDict, total=False):
     Attributes:
         dead_letters: File to which documents that cannot be loaded are appended, with the reason; by default they are
             in `LoadReport.rejected`, and no file is written.
-        max_errors: How many documents may fail before the load stops: `100`, `5%` or `off`; by default 10 %.
-        retry_seconds: How long an engine that is overloaded or does not answer is retried; by default 300.
+        max_errors: Number or share of documents that may fail before the load stops: `100`, `5%` or `off`; by default
+            10 %.
+        retry_seconds: Seconds for which requests are retried if the engine is overloaded or does not respond; by
+            default 300.
     """
 
     dead_letters: str | Path | None
@@ -101,24 +103,25 @@ class SemanticIndex:
                 print(hit.cosine, hit.source["title"])
         ```
 
-    The mapping names the model of the embeddings. That model is found by its fingerprint (see `find_index_model`) and
-    loaded when a text is first embedded, unless another is named. A model with another fingerprint is refused: its
-    embeddings cannot be compared. If an alias is switched to another index, all searches except those by a vector
-    follow within half a minute, with that index's model; if the model or the encoder was given, they stay with the old
-    index while it exists. Thread-safe.
+    The mapping names the model of the embeddings. Unless `model` or `encoder` is given, this model is found by its
+    fingerprint (see `find_index_model`) and loaded when a text is first embedded. A model with a different fingerprint
+    is refused: its embeddings cannot be compared. If an alias is switched to another index, all searches except those
+    by a vector follow within half a minute, with that index's model. If `model` or `encoder` was given and the new
+    index has a different model, they stay with the old index while it exists. Thread-safe.
 
     Args:
         index: Index, alias or data stream; also a list of names (`a,b`) or a pattern (`logs-*`), or several of these.
-            All fields must be of one model. Indices without the field are left out, see
+            All fields must have the same model. Indices without the field are left out, see
             `RankedHits.indices_without_field`.
         engine: An address, a list of addresses of one cluster, settings, a client of elasticsearch-py (8 or 9) or
-            opensearch-py, or an engine. An open
-            client or engine is used with its own settings and is not closed by `close`.
+            opensearch-py, or an engine. An open client or engine is used with its own settings and is not closed by
+            `close`.
         options: See `OpenOptions`.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index or field, embeddings of several models, or an encoder of another one.
-        UsageError: both a model and an encoder, or an asynchronous client (see `AsyncSemanticIndex`).
+        IndexMissing, IndexMismatch: an index or the field does not exist, the embeddings are of several models, or the
+            encoder has a different model.
+        UsageError: both a model and an encoder are given, or an asynchronous client (see `AsyncSemanticIndex`).
         EngineError: the engine cannot be used.
     """
 
@@ -142,7 +145,7 @@ class SemanticIndex:
     def create(cls, name: str, engine: EngineOrClient = None, **options: Unpack[CreateOptions]) -> SemanticIndex:
         """Create an index with a vector field and open it, as `es-sbert index create` does.
 
-        A missing field is added to an existing index. An existing field is checked: one of another model is refused.
+        A missing field is added to an existing index. An existing field is checked, and refused if its model differs.
 
         Args:
             name: Index or alias.
@@ -150,9 +153,9 @@ class SemanticIndex:
             options: See `CreateOptions`.
 
         Raises:
-            UsageError: options that contradict each other, or that the engine or the model rules out.
-            IndexMismatch: the field exists with another model, text, index type or passages.
-            ModelError: the model is not found or broken.
+            UsageError: options conflict, or the engine or the model does not support one.
+            IndexMismatch: the field exists with a different model, text, index type or passages.
+            ModelError: the model cannot be found or is broken.
             EngineError: the engine cannot be used.
         """
         _check_options(options, CreateOptions)
@@ -185,7 +188,7 @@ class SemanticIndex:
 
     @property
     def field(self) -> VectorField:
-        """The vector field that is searched now (of several, the first) and what the mapping says about it."""
+        """The vector field that is searched now (the first, if there are several), with its metadata."""
         return self._resolver.cached_target.field
 
     @property
@@ -199,14 +202,14 @@ class SemanticIndex:
 
         Raises:
             IndexMismatch: the model is not the one that made the vectors.
-            ModelError, DeviceError: it cannot be loaded.
+            ModelError, DeviceError: the model cannot be loaded.
         """
         return self._resolver.target().loaded_encoder
 
     @property
     def _resolver(self) -> AliasResolver:
         if self._alias_resolver is None:
-            raise UsageError("this index is closed", "Search before close, or open it again: SemanticIndex(…).")
+            raise UsageError("this SemanticIndex is closed", "Search before close, or open another: SemanticIndex(…).")
         return self._alias_resolver
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
@@ -222,14 +225,14 @@ class SemanticIndex:
         """Semantic search: the k documents nearest to a text.
 
         Args:
-            rerank: A cross-encoder that puts the hits in order, see `Hit.rerank_score` and `RankedHits.reranking`.
-            window: Number of hits from which it chooses k; by default 50, or k if that is more.
+            rerank: A cross-encoder that reorders the hits, see `Hit.rerank_score` and `RankedHits.reranking`.
+            window: Number of hits to rerank, of which the best k are returned; by default 50, or k if that is more.
             options: See `SearchOptions`.
 
         Raises:
-            UsageError: no text, an empty or a huge one, an option out of range, or options that do not go together.
+            UsageError: the text is not a str, empty or too long, an option is out of range, or options conflict.
             FeatureMissing: exact search on a server without scripting.
-            EngineError: the engine failed, or does not understand the filter.
+            EngineError: the engine failed, or rejected the filter.
         """
         depth = search_depth(rerank, k, window, options)
         return self._rerank(text, self._run(TextSearch.from_options(text, depth, options)), rerank, k, window)
@@ -242,7 +245,7 @@ class SemanticIndex:
             vector: *Shape:* ``(dimensions,)``, of the model in `field.meta`.
 
         Raises:
-            IndexMissing: the index was deleted; its alias may point to another one: open it again.
+            IndexMissing: the index was deleted. If its alias points to another index now, open the alias again.
         """
         scope = self._scope()
         vectors = dict.fromkeys(scope.names, vector)
@@ -254,14 +257,14 @@ class SemanticIndex:
     def similar_to(
         self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult:
-        """The k documents most similar to a document of the index, which is not among the hits.
+        """Find the k documents most similar to a document of the index; the document itself is not among the hits.
 
         Args:
             id: The document's id. For a document with several passages, their mean direction is used.
             index: The concrete index that holds the document, if several are searched.
 
         Raises:
-            UsageError: as for `search`; no such document, or one without an embedding.
+            UsageError: as for `search`; or the document does not exist or has no embedding.
         """
         return self._run(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options)))
 
@@ -275,7 +278,7 @@ class SemanticIndex:
         window: int | None = None,
         **options: Unpack[HybridOptions],
     ) -> HybridResult:
-        """The k best documents of semantic and keyword search combined.
+        """Hybrid search: the k best documents of semantic and keyword search combined.
 
         Args:
             rerank, window: See `search`.
@@ -283,7 +286,7 @@ class SemanticIndex:
 
         Raises:
             UsageError, EngineError: as for `search`.
-            UnsupportedEngine: a fusion that the engine lacks.
+            UnsupportedEngine: the engine does not support the fusion.
         """
         depth = search_depth(rerank, k, window, options)
         return self._rerank(text, self._run(HybridSearch.from_options(text, depth, options)), rerank, k, window)
@@ -299,23 +302,23 @@ class SemanticIndex:
     ) -> LoadReport:
         """Embed documents and write them to the index, as `es-sbert ingest` does: to the write index of an alias.
 
-        Documents that the index already holds with the same content are left alone. Documents that cannot be loaded are
-        in the report, with the reason. The index is refreshed at the end, so that searches see them.
+        Documents that the index already holds with the same content are skipped. Documents that cannot be loaded are in
+        the report, with the reason. The index is refreshed at the end, so that searches find the new documents.
 
         Args:
-            documents: Dicts, from a list or any other iterable; an iterator is consumed once, in another thread. Values
-                of numpy and pandas, dates and decimals are converted.
+            documents: Dicts, from a list or any other iterable; an iterator is consumed once, in another thread. NumPy
+                and pandas values, dates and decimals are converted.
             id_field: Field of the id, dotted if nested; by default `_id`, which does not become part of the document,
                 or a hash of the content of documents without it.
             routing_field: Field of the custom routing, such as the parent of a join field.
             options: See `AddOptions`.
 
         Returns:
-            What happened to every document; `stopped` says why the load ended early, if it did.
+            The report of the load; `stopped` is the reason if the load ended early.
 
         Raises:
-            UsageError: not an iterable of dicts, or several names or a pattern are open.
-            SourceError: no document can be loaded, or they lack a field of the text; nothing was written then.
+            UsageError: `documents` is not an iterable of dicts, or several names or a pattern are open.
+            SourceError: no document can be loaded, or documents lack a field of the text; nothing has been written.
             IndexMismatch: the index was deleted or replaced during the load.
             EngineError: the engine failed before the first document was sent.
             OutputError: the dead-letter file cannot be written.
@@ -340,13 +343,13 @@ class SemanticIndex:
 
         Args:
             ids: One id or several; ids without a document are ignored.
-            retry_seconds: How long an engine that is overloaded or does not answer is retried.
+            retry_seconds: Seconds for which requests are retried if the engine is overloaded or does not respond.
 
         Returns:
-            How many documents were deleted.
+            Number of deleted documents.
 
         Raises:
-            UsageError: several indices are open.
+            UsageError: several names or a pattern are open.
             EngineError: the engine failed, or refused to delete a document.
         """
         from es_sbert.ingest.load_documents import delete_documents
@@ -356,17 +359,17 @@ class SemanticIndex:
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
-        """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
+        """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
         return self._request(TextSearch.from_options(text, k, options)).bodies[0]
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
-        """The request body that `similar_to` would send."""
+        """Return the request body that `similar_to` would send."""
         return self._request(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options))).bodies[0]
 
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
-        """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
+        """Return the request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
         return self._request(HybridSearch.from_options(text, k, options)).bodies
 
     def _load(
@@ -396,7 +399,7 @@ class SemanticIndex:
     def _single_name(self, action: str) -> str:
         if len(self._names) > 1 or is_index_expression(self._names[0]):
             raise UsageError(
-                f"documents are {action} one index, but {', '.join(self._names)} is open",
+                f"documents can be {action} one index only, not {', '.join(self._names)}",
                 "Open the index alone, or an alias that has a write index: SemanticIndex(name).",
             )
         return self._names[0]
@@ -418,7 +421,7 @@ class SemanticIndex:
         try:
             return self._search_target(search, target)
         except IndexMissing:
-            # Its alias may now point to another index, of another model (`es-sbert index migrate`).
+            # The alias may now point to another index, with a different model (`es-sbert index migrate`).
             return self._search_target(search, self._resolver.resolve_again(target))
 
     def _search_target(self, search: Search[Result], target: SearchTarget) -> Result:
@@ -475,7 +478,7 @@ def _check_options(options: Mapping[str, Any], allowed: Any) -> None:
     unknown = options.keys() - allowed.__annotations__.keys()
     if unknown:
         raise UsageError(
-            f"there is no option {', '.join(sorted(unknown))}", f"The options are {', '.join(allowed.__annotations__)}."
+            f"unknown option: {', '.join(sorted(unknown))}", f"The options are {', '.join(allowed.__annotations__)}."
         )
     if options.get("model") is not None and options.get("encoder") is not None:
-        raise UsageError("both a model and an encoder are given", "Give one of the two.")
+        raise UsageError("a model and an encoder cannot be combined", "Pass one of the two.")

@@ -46,21 +46,21 @@ from es_sbert.index.mapping import CHUNK_VECTOR, ElementType, chunk_inner_hits
 
 
 class SearchMethod(StrEnum):
-    """The way in which a query finds its hits: the index's own kNN search, or a script over all vectors."""
+    """Method by which a query finds its hits: the index's own kNN search, or a script over all vectors."""
 
     KNN = "knn"
     EXACT = "exact"
 
 
 def cosine_from_score(score: float, engine_type: EngineType, method: SearchMethod) -> float:
-    """The cosine, within [-1, 1], that an engine turned into this score."""
+    """Convert an engine's score to the cosine, within [-1, 1]."""
     cosine = score - 1.0 if _is_cosine_plus_one(engine_type, method) else 2.0 * score - 1.0
     # Scores are float32: the cosine of a vector with itself may come back as 1.0000001.
     return min(1.0, max(-1.0, cosine))
 
 
 def score_from_cosine(cosine: float, engine_type: EngineType, method: SearchMethod) -> float:
-    """The inverse of `cosine_from_score`, for `min_score` and the like."""
+    """Convert a cosine to the engine's score, for `min_score` and the like."""
     return cosine + 1.0 if _is_cosine_plus_one(engine_type, method) else (1.0 + cosine) / 2.0
 
 
@@ -74,10 +74,10 @@ _FILTER_EXAMPLE = (
 
 
 def parse_filter(text: str) -> Json:
-    """A filter given as JSON text.
+    """Parse a filter in JSON.
 
     Raises:
-        UsageError: not JSON, or not an object.
+        UsageError: the text is not JSON, or the filter is not an object or empty.
     """
     try:
         query: Json = orjson.loads(text)
@@ -91,16 +91,16 @@ def check_query(value: object, what: str) -> None:
     """Refuse values that cannot be a query. Whether the query exists is left to the engine.
 
     Raises:
-        UsageError: not an object, or an empty one.
+        UsageError: the value is not an object, or is empty.
     """
     if not isinstance(value, dict) or not value:
         raise UsageError(f"{what} must be a JSON object with one query, got {str(value)[:80]!r}", _FILTER_EXAMPLE)
 
 
-# index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
+# The default of index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
 MAX_K = 10_000
 MIN_CANDIDATES = 100
-MAX_OVERSAMPLE = 10.0  # Elasticsearch's own
+MAX_OVERSAMPLE = 10.0  # Elasticsearch's own limit
 _MIN_NORM, _MAX_NORM = 1e-18, 1e18
 
 
@@ -108,13 +108,13 @@ def check_k(k: int) -> None:
     """Refuse a number of hits that engines do not return.
 
     Raises:
-        UsageError: not a whole number from 1 to `MAX_K`.
+        UsageError: k is not a whole number from 1 to `MAX_K`.
     """
     if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:
         raise UsageError(
             f"k is {k!r}",
-            f"Give a whole number (int) of hits from 1 to {MAX_K:,}; to read a whole index, page through it in a point "
-            "in time.",
+            f"Set it to a whole number (int) from 1 to {MAX_K:,}; to read a whole index, page through it in a point in "
+            "time.",
         )
 
 
@@ -125,20 +125,20 @@ def check_query_vector(vector: StoredVectors) -> None:
         vector: *Shape:* ``(dimensions,)``.
 
     Raises:
-        UsageError: it is empty, all zeros, not finite, too short or long for float32, or not one vector.
+        UsageError: the vector is empty, all zeros, not finite, too short or long for float32, or not one vector.
     """
-    # Engines square its numbers in float32.
+    # Engines compute the norm in float32: the squares must not underflow or overflow.
     length = float(np.linalg.norm(vector.astype(np.float64))) if vector.ndim == 1 else 0.0
     if not _MIN_NORM < length < _MAX_NORM:
         raise UsageError(
             "the query vector has no direction: it is empty, all zeros, not finite, too short or long for float32, or "
             "not one vector",
-            "Give one vector of shape (dimensions,) as the model makes it.",
+            "Pass one vector of shape (dimensions,), as the model returns it.",
         )
 
 
 def query_numbers(vector: QueryVector, element_type: ElementType) -> list[float]:
-    """The numbers of a query vector as the engine expects them: integers for a byte field, as engines refuse fractions.
+    """Return the numbers of a query vector as the engine expects them: integers for a byte field.
 
     Args:
         vector: *Shape:* ``(dimensions,)``. A list is returned unchanged.
@@ -152,9 +152,9 @@ class VectorQuery:
 
     Attributes:
         field: The vector field.
-        vector: *Shape:* ``(dimensions,)`` float32. A list is inserted unchanged and not checked: the numbers as the
-            engine takes them, for a field of bytes whole ones.
-        k: How many hits.
+        vector: *Shape:* ``(dimensions,)`` float32. A list is inserted unchanged and not checked: it must hold the
+            numbers as the engine expects them, integers for a byte field.
+        k: Number of hits.
         filter: Query in the engine's language that every hit must match, or None.
         num_candidates: Candidates per shard; more are slower and miss fewer hits. None: twice k, at least 100.
         oversample: Set for a quantized index: the nearest `oversample * k` by quantized numbers are compared
@@ -193,15 +193,15 @@ class VectorQuery:
         if self.num_candidates is not None and not self.k <= self.num_candidates <= MAX_K:
             raise UsageError(
                 f"num_candidates is {self.num_candidates}",
-                f"Give {self.k:,} to {MAX_K:,}: at least as many as are looked for, which is k; in a hybrid search its "
-                "depth, with a reranker its window, where they are larger.",
+                f"Set it to {self.k:,} to {MAX_K:,}: at least k, the depth of a hybrid search and the window of a "
+                "reranker.",
             )
         if self.oversample is not None and not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
-            raise UsageError(f"oversample is {self.oversample:g}", f"Give a factor between 1 and {MAX_OVERSAMPLE:g}.")
+            raise UsageError(f"oversample is {self.oversample:g}", f"Set it to a factor from 1 to {MAX_OVERSAMPLE:g}.")
         if self.min_cosine is not None and not -1.0 <= self.min_cosine <= 1.0:
-            raise UsageError(f"the minimum cosine is {self.min_cosine:g}", "Give a number between -1 and 1.")
+            raise UsageError(f"the minimum cosine is {self.min_cosine:g}", "Set it to a number from -1 to 1.")
         if not 0.0 < self.boost < math.inf:
-            raise UsageError(f"the boost is {self.boost:g}", "Give a number above 0; 1 does not change scores.")
+            raise UsageError(f"the boost is {self.boost:g}", "Set it to a number above 0; 1 does not change scores.")
         if not isinstance(self.vector, list):
             check_query_vector(self.vector)
 
@@ -226,9 +226,9 @@ class VectorQuery:
 
 
 def search_body(engine_type: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
-    """Body of `POST /index/_search` for the k nearest documents.
+    """Build the body of `POST /index/_search` for the k nearest documents.
 
-    The filter applies during the search, not after it: it returns k hits if k documents match. The
+    The filter applies during the search, not after it: the search returns k hits if k documents match the filter. The
     vector is left out of the hits' `_source`.
     """
     if method is SearchMethod.KNN and engine_type is EngineType.ELASTICSEARCH:
@@ -239,12 +239,13 @@ def search_body(engine_type: EngineType, method: SearchMethod, query: VectorQuer
 
 
 def vector_clause(engine_type: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
-    """The search as a clause for any place inside `query`: alone, in a bool, in a filter or in an aggregation.
+    """Build the search as a clause for use anywhere inside `query`: alone, in a bool, in a filter or in an aggregation.
 
-    Its scores are those of `cosine_from_score` times the boost. How many documents it matches, see the module.
+    Its scores are those of `cosine_from_score` times the boost. The module's documentation says how many documents it
+    matches.
 
     Raises:
-        UsageError: chunks on Elasticsearch with a filter that holds a `nested` query.
+        UsageError: see `check_chunk_filter`.
     """
     if method is SearchMethod.EXACT:
         return _exact_clause(engine_type, query)
@@ -252,7 +253,7 @@ def vector_clause(engine_type: EngineType, method: SearchMethod, query: VectorQu
 
 
 def _knn_section(query: VectorQuery) -> Json:
-    """A body's section `knn`, which finds k documents of the whole index, without a `query`."""
+    """Build the section `knn` of a body without `query`; it finds k documents of the whole index."""
     if not query.passages:
         return {"knn": _elasticsearch_knn(query) | _boost(query)}
     knn = _elasticsearch_knn(replace(query, min_cosine=None)) | _boost(query)
@@ -260,7 +261,8 @@ def _knn_section(query: VectorQuery) -> Json:
         knn["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
     if query.min_cosine is None:
         return {"knn": knn}
-    # Not by `similarity`: inner hits are compared with it again, by quantized vectors, so a hit might have no chunk.
+    # `similarity` is not used: the engine also applies it to inner hits, with quantized vectors, and a hit might then
+    # have no chunk.
     minimum = score_from_cosine(query.min_cosine, EngineType.ELASTICSEARCH, SearchMethod.KNN)
     return {"knn": knn, "min_score": query.boost * minimum}
 
@@ -275,7 +277,7 @@ def _elasticsearch_knn(query: VectorQuery) -> Json:
     if query.oversample is not None:
         knn["rescore_vector"] = {"oversample": query.oversample}
     if query.min_cosine is not None:
-        # Compared with the cosine itself, after rescoring and before boosts.
+        # Elasticsearch compares `similarity` with the cosine itself, after rescoring and before boosts.
         knn["similarity"] = query.min_cosine
     knn |= query.knn_parameters
     return knn if query.filter is None else knn | {"filter": query.filter}
@@ -293,7 +295,7 @@ def check_chunk_filter(query: VectorQuery) -> None:
     """Refuse a filter that Elasticsearch does not apply to a clause over chunks.
 
     Raises:
-        UsageError: it holds a `nested` query.
+        UsageError: the filter contains a `nested` query.
     """
     if query.filter is not None and _contains_nested(query.filter):
         # Elasticsearch looks for the nested objects inside the chunks, finds none, and returns no hits.
@@ -304,9 +306,9 @@ def check_chunk_filter(query: VectorQuery) -> None:
 
 
 def _exact_count(query: VectorQuery, clause: Json) -> Json:
-    """A clause whose matches are counted one by one.
+    """Wrap a clause so that its matches are counted one by one.
 
-    Where Elasticsearch 9 only counts (totals, aggregations, must_not), it counts the k of a clause and ignores the
+    Where Elasticsearch 9 only counts (totals, aggregations, must_not), it counts k for a clause and ignores the
     minimum. A function_score that changes nothing prevents this shortcut.
     """
     return clause if query.min_cosine is None else {"function_score": {"query": clause, "min_score": 0}}
@@ -325,30 +327,30 @@ def _opensearch_clause(query: VectorQuery) -> Json:
     found: Json = {"knn": {query.path: knn}}
     if query.oversample is None and query.min_cosine is None:
         return _nested_query(query, found) if query.passages else {"knn": {query.path: knn | _boost(query)}}
-    # OpenSearch's own rescoring needs its native library, and its own minimum excludes k: a script over what the graph
-    # found does both.
+    # A script over the documents that the graph found rescores them and applies the minimum: OpenSearch's own rescoring
+    # needs its native library, and its own minimum cannot be combined with k.
     documents = {"bool": {"must": [found], "filter": [_has_vector(query)]}}
     return _script_score(EngineType.OPENSEARCH, query, documents)
 
 
 def _exact_clause(engine_type: EngineType, query: VectorQuery) -> Json:
-    """All documents that have a vector and pass the filter."""
+    """Build a clause that scores all documents that have a vector and pass the filter."""
     filters = [] if query.filter is None else [query.filter]
     if not query.passages:
         return _script_score(engine_type, query, {"bool": {"filter": [_has_vector(query), *filters]}})
-    # Chunks do not have the fields of their document, so the filter is outside. It loses no hits, since every chunk is
-    # scored.
+    # Chunks do not have the fields of their document, so the filter is outside `nested`. No hits are lost, since every
+    # chunk is scored.
     chunk_query = _script_score(engine_type, query, _has_vector(query))
     return {"bool": {"must": [chunk_query], "filter": filters}} if filters else chunk_query
 
 
 def _has_vector(query: VectorQuery) -> Json:
-    """Scripts fail in an index that lacks the field, unless something else matches nothing there first."""
+    """Match documents with a vector. In an index that lacks the field, the script would otherwise fail."""
     return {"exists": {"field": query.path}}
 
 
 def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) -> Json:
-    """Documents, or their chunks, scored by the cosine of their stored vectors, if it reaches the minimum."""
+    """Score documents, or their chunks, by the cosine of their stored vectors, and drop those below the minimum."""
     script = _script(engine_type, query)
     if query.min_cosine is not None:
         # `min_score` is compared after all boosts, also those of outer queries, unless constant_score is between them.
@@ -378,7 +380,7 @@ def _boost(query: VectorQuery) -> Json:
 def _script(engine_type: EngineType, query: VectorQuery) -> Json:
     vector = query.numbers
     if engine_type is EngineType.ELASTICSEARCH:
-        # Nothing in the field's name may end the string.
+        # Escape the field's name, so that nothing in it ends the string.
         field = query.path.replace("\\", "\\\\").replace("'", "\\'")
         return {"source": f"cosineSimilarity(params.q, '{field}') + 1.0", "params": {"q": vector}}
     if query.element_type is ElementType.BYTE:
@@ -390,6 +392,6 @@ def _script(engine_type: EngineType, query: VectorQuery) -> Json:
 
 def _contains_nested(query: object) -> bool:
     if isinstance(query, dict):
-        nested = query.get("nested")  # a query, unless a field is called so
+        nested = query.get("nested")  # a query, unless a field is named `nested`
         return (isinstance(nested, dict) and "path" in nested) or any(map(_contains_nested, query.values()))
     return isinstance(query, list) and any(map(_contains_nested, query))

@@ -41,20 +41,20 @@ def train(
         recipe: Path of a YAML file, name of a recipe that comes with es-sbert, or a recipe.
         output: Folder of the trained model; new or empty, except with `resume`.
         data_folder: Base of relative paths in the recipe; the folder of the YAML file by default.
-        overrides: Dotted path of a setting → value in YAML, such as `stages.0.batch` → `32`; for a recipe that is read.
+        overrides: Dotted path of a setting → value in YAML, such as `stages.0.batch` → `32`; ignored for a `Recipe`.
         device: `auto`, `cpu` or `cuda`; torchrun starts one process for each GPU.
         resume: Resume an interrupted run from its last complete checkpoint.
         keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
-        engine: The engine of the recipe's indices; None takes the settings of the environment.
+        engine: The engine of the recipe's indices; None uses the settings of the environment.
 
     Raises:
         RecipeInvalid: the recipe is missing or invalid.
-        SourceError: the data is missing or invalid; with file and line.
+        SourceError: the data is missing or invalid; the message names file and line.
         ModelError: the base model or a teacher cannot be opened.
         DeviceError: the device is not available.
         UsageError: `output` is not empty, or the extra `train` is missing.
-        CheckpointInvalid: `resume`, and the run in `output` used another recipe, other data or other models.
+        CheckpointInvalid: with `resume`: the run in `output` used a different recipe, data or models.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
@@ -113,8 +113,8 @@ def distill(
             without `base`, None makes a static model, whose vector of a text is the mean of its token vectors.
         base: Folder, hub id or name of the model that the student starts from, instead of the teacher. A Dense layer
             maps its vectors into the teacher's space.
-        prompt: The teacher's prompt for embedding the texts. By default the prompt of documents for a static student;
-            for a student with layers both prompts in turn, if they differ.
+        prompt: The teacher's prompt for embedding the texts. By default, a static student is trained with the document
+            prompt, and a student with layers with both prompts in turn, if they differ.
         name: Name of the student; by default the name of its folder.
         sts: File with the columns sentence1, sentence2 and score: student and teacher are measured on it.
         epochs, batch, learning_rate: Settings of the training; see `es_sbert.training.distillation.Student`.
@@ -126,11 +126,11 @@ def distill(
         report: Called with progress messages.
 
     Raises:
-        ModelError: the teacher cannot be opened, or cannot have such a student.
-        UsageError: the model has no more layers than that, a student with layers has no texts, `output` is not empty,
-            torchrun has started several processes, or the extra `train` is missing.
+        ModelError: the teacher cannot be opened, or does not support such a student.
+        UsageError: the model does not have more layers than `layers`, a student with layers has no texts, `output` is
+            not empty, torchrun has started several processes, or the extra `train` is missing.
         SourceError: there are too few texts, or the STS file is invalid.
-        CheckpointInvalid: `resume`, and the run in `output` had other texts, settings or models.
+        CheckpointInvalid: with `resume`: the run in `output` used different texts, settings or models.
         DeviceError: the device is not available.
         TrainingError, OutputError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """

@@ -44,12 +44,12 @@ _REPORT_SECONDS = 30.0
 def mine_neighbor_pairs(
     examples: Examples, spec: NeighborsSpec | None, cache: Path, device: str, report: Callable[[str], None]
 ) -> Examples:
-    """Mine pairs of nearest neighbors for a teacher to label; unchanged examples if `spec` is None.
+    """Mine pairs of nearest neighbors for a teacher to label; return the examples unchanged if `spec` is None.
 
     Args:
         examples: Pairs of texts without labels.
-        spec: The model, and how many neighbors to draw from.
-        cache: File (.npy) of the pairs, so that a resumed run has the same.
+        spec: The model, and the number of neighbors to draw from.
+        cache: File (.npy) that stores the pairs, so that a resumed run uses the same ones.
         device: Device of the model, as torch names it.
         report: Called with progress messages.
 
@@ -58,7 +58,7 @@ def mine_neighbor_pairs(
 
     Raises:
         ModelError: the model cannot be opened.
-        SourceError: no pair is new.
+        SourceError: every neighbor pair is already one of the examples.
         OutputError: the cache cannot be written.
     """
     if spec is None:
@@ -70,20 +70,17 @@ def mine_neighbor_pairs(
         save_array(cache, nearest_pairs(encoder.embed(texts), example_pairs, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
     if not len(pairs):
-        raise SourceError(
-            f"{examples.path}: every neighbor pair is already a pair of the file", "Raise neighbors.among."
-        )
+        raise SourceError(f"{examples.path}: the file already contains every neighbor pair", "Raise neighbors.among.")
     return replace(
         examples, texts=tuple([texts[row] for row in pairs[:, side]] for side in (0, 1)), lines=lines[pairs[:, 0]]
     )
 
 
 def distinct_texts(examples: Examples) -> tuple[list[str], NDArray[np.int64], set[tuple[int, int]]]:
-    """The different texts of all columns, in the order of their first line.
+    """Collect the distinct texts of all columns, in the order of their first line.
 
     Returns:
-        The texts; the line of each, *shape* ``(texts,)``; the pairs of the examples as two text numbers, the lower
-        first.
+        The texts; the line of each, *shape* ``(texts,)``; the examples as pairs of text numbers, the lower one first.
     """
     numbers: dict[str, int] = {}
     lines: list[int] = []
@@ -100,7 +97,7 @@ def distinct_texts(examples: Examples) -> tuple[list[str], NDArray[np.int64], se
 def nearest_pairs(
     vectors: NDArray[np.float32], excluded: Set[tuple[int, int]], *, among: int, seed: int
 ) -> NDArray[np.int64]:
-    """Pair each vector with one of its nearest by cosine, drawn at random.
+    """Pair each vector with one of its nearest neighbors by cosine, drawn at random.
 
     Args:
         vectors: *Shape:* ``(texts, dimensions)``.
@@ -120,7 +117,7 @@ def nearest_pairs(
         rows = np.arange(len(cosines))
         cosines[rows, start + rows] = -np.inf  # a text is not its own neighbor
         nearest = np.argpartition(-cosines, among - 1, axis=1)[:, :among]  # (block, among)
-        # argpartition returns them in an undefined order: sort them, so that the draw depends only on the seed.
+        # Sort the neighbors, so that the draw depends only on the seed: argpartition leaves their order undefined.
         nearest.sort(axis=1)
         chosen = nearest[rows, random.integers(among, size=len(rows))]  # (block,)
         pairs.update((min(pair), max(pair)) for pair in zip((start + rows).tolist(), chosen.tolist(), strict=True))
@@ -130,7 +127,7 @@ def nearest_pairs(
 def add_teacher_labels(
     examples: Examples, objective: ObjectiveSpec, cache: Path, device: str, report: Callable[[str], None]
 ) -> Examples:
-    """Add a teacher's labels; unchanged examples if the objective has no teacher.
+    """Add a teacher's labels; return the examples unchanged if the objective has no teacher.
 
     Args:
         examples: One data set.
@@ -147,7 +144,7 @@ def add_teacher_labels(
     if teacher is None:
         return examples
     if not cache.exists():
-        report(f"Labelling {pluralize(len(examples), 'example')} of {examples.name} with {teacher}")
+        report(f"Labeling {pluralize(len(examples), 'example')} of {examples.name} with {teacher}")
         if isinstance(objective, VectorDistillationSpec):
             _save_teacher_vectors(cache, examples.texts[0], objective, device, report)
         else:
@@ -158,7 +155,7 @@ def add_teacher_labels(
 def add_teacher_vectors(
     dev: DevData | None, objective: ObjectiveSpec, cache: Path, device: str, report: Callable[[str], None]
 ) -> DevData | None:
-    """Add the teacher's vectors to a dev set whose task is `vectors`; any other is unchanged.
+    """Add the teacher's vectors to a dev set whose task is `vectors`; return any other dev set unchanged.
 
     Args:
         dev: The dev set; its prompt will be that of the teacher.
@@ -182,8 +179,8 @@ def _save_teacher_vectors(
 ) -> None:
     """Write the teacher's vectors of texts, *shape* ``(texts, dimensions)``, completely or not at all.
 
-    On a CPU the ONNX encoder computes them, which is faster than torch; in fp32, so that they do not depend on the
-    processor.
+    On a CPU, they are computed with the ONNX encoder, which is faster than torch. It runs in fp32, so that the vectors
+    do not depend on the processor.
     """
     name, kind = objective.teacher, objective.teacher_prompt
     folder = resolve_model(name)
@@ -206,12 +203,12 @@ def _save_teacher_vectors(
                 told = time.monotonic()
                 report(f"{name} has embedded {done:,} of {pluralize(len(texts), 'text')}")
         vectors.flush()
-        del vectors  # Windows renames no file that is mapped
+        del vectors  # Windows cannot rename a mapped file
         partial.replace(path)
 
 
 def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, device: str) -> NDArray[np.float32]:
-    """Scores or margins ``(examples,)``, as the objective needs."""
+    """Compute a teacher's scores or margins ``(examples,)``, depending on the objective."""
     folder = resolve_model(teacher)
     labels: NDArray[np.floating]
     if isinstance(objective, MarginDistillationSpec):

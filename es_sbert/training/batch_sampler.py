@@ -38,7 +38,7 @@ def batch_without_duplicates(
         size: Maximum rows of a batch.
     """
     batches: list[list[int]] = []
-    following: list[int] = []  # of a full batch: a later one that may not be full; else the batch itself
+    following: list[int] = []  # full batch → a later one that may have room; else the batch itself
     first = [0] * (int(texts.max()) + 1 if texts.size else 0)  # text → first batch that may hold it
     numbers = texts.tolist()
     for row in np.asarray(order).tolist():
@@ -55,7 +55,7 @@ def batch_without_duplicates(
 
 
 def _first_batch_with_room(place: int, following: list[int]) -> int:
-    """The first batch from `place` on that is not full; the number of batches if all are full."""
+    """Return the first batch from `place` on that is not full; the number of batches if all are full."""
     end = place
     while end < len(following) and following[end] != end:
         end = following[end]
@@ -94,7 +94,7 @@ def balance_batches(
 
 
 def _fill_batch(batch: list[int], donors: deque[list[int]], texts: NDArray[np.int64], least: int) -> None:
-    """Take one row of each donor in turn, so that none gives much more than the others."""
+    """Take one row from each donor in turn, so that no donor gives many more rows than the others."""
     present = {text for row in batch for text in texts[row].tolist()}
     for _ in range(_ATTEMPTS_PER_ROW * least):
         if not donors or len(batch) >= least:
@@ -112,7 +112,7 @@ def _fill_batch(batch: list[int], donors: deque[list[int]], texts: NDArray[np.in
 
 Rows = NDArray[np.int64]
 
-# Examples are sorted by length within windows of this many batches: it removes nearly all padding, and batches still
+# Examples are sorted by length within windows of this many batches. This removes nearly all padding, and batches still
 # differ from epoch to epoch.
 _SORT_WINDOW = 50
 
@@ -175,7 +175,7 @@ def _sort_in_windows(order: Rows, lengths: NDArray[np.int64], parts: int) -> Row
 def number_texts(examples: Examples) -> NDArray[np.int64]:
     """Number the texts of a data set; equal texts get the same number. *Shape:* ``(examples, texts)``.
 
-    Texts that differ in case or white space only count as equal: most tokenizers see one text in them.
+    Texts that differ only in case or white space count as equal: most tokenizers ignore the difference.
     """
     numbers: dict[str, int] = {}
     columns = [
@@ -235,7 +235,7 @@ class PlannedDataset:
 class EpochPlan:
     """The batches of every epoch of a stage: the same for the same arguments, on every process and after a resume.
 
-    All epochs have equally many batches, which the learning rate's schedule relies on.
+    All epochs have the same number of batches: the learning rate schedule relies on it.
 
     Args:
         datasets: In the order of the stage.
@@ -265,14 +265,14 @@ class EpochPlan:
         first = self.batches(0)
         self._length = len(first)
         self.examples = sum(len(batch.rows) for batch in first)
-        """Examples of an epoch, approximately: with round-robin, only a part of longer data sets."""
+        """Approximate number of examples of an epoch; with round-robin, only a part of longer data sets counts."""
 
     def __len__(self) -> int:
         """Joint batches of an epoch."""
         return self._length
 
     def counts(self) -> list[int]:
-        """Batches that an epoch cuts each data set into, before mixing passes over some."""
+        """Number of batches of each data set in an epoch, before mixing leaves some out."""
         return [
             batch_count(len(dataset.lengths), self._batch) if count is None else count
             for dataset, count in zip(self._datasets, self._counts, strict=True)
@@ -285,9 +285,9 @@ class EpochPlan:
         return min(len(batch.rows) for epoch in range(epochs) for batch in self.batches(epoch))
 
     def batches(self, epoch: int) -> list[JointBatch]:
-        """The joint batches of an epoch, from 0, in the order of training."""
+        """Plan the joint batches of an epoch, from 0, in the order of training."""
         planned = [self._plan(number, epoch, count) for number, count in enumerate(self._counts)]
-        # One more than the numbers of the data sets, so that this seed differs from all of theirs.
+        # The seeds of the data sets contain their numbers. This one contains the next number, so it differs from all.
         return mix_batches(planned, self._mixing, np.random.default_rng([self._seed, len(planned), epoch]))
 
     def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
@@ -314,7 +314,7 @@ class BatchItem(NamedTuple):
 
 
 def process_part_sizes(joint: int, processes: int) -> tuple[int, ...]:
-    """Examples of each process's part of a joint batch, in the order of the processes."""
+    """Number of examples in each process's part of a joint batch, in the order of the processes."""
     least, over = divmod(joint, processes)
     return tuple(least + (process < over) for process in range(processes))
 
@@ -344,13 +344,13 @@ class MixedBatchSampler(Sampler[list[BatchItem]]):
     its `BatchSamplerShard` would split the parts again, and with `split_batches` it skips every batch that is
     smaller than `batch_size`.
 
-    `set_epoch` has to be called before each epoch. Nothing else changes what is drawn, so a resumed run that sets
-    the epoch and skips the batches it has seen (`accelerate.skip_first_batches`) continues with the same ones.
+    `set_epoch` has to be called before each epoch. Nothing else affects the batches, so a resumed run that sets the
+    epoch and skips the batches it has seen (`accelerate.skip_first_batches`) continues with the same ones.
 
     Args:
         plan: The joint batches.
         process: Number of this process, from 0.
-        processes: How many processes share each joint batch.
+        processes: Number of processes that share each joint batch.
 
     Raises:
         UsageError: a joint batch has fewer examples than there are processes.
@@ -367,7 +367,7 @@ class MixedBatchSampler(Sampler[list[BatchItem]]):
         """Examples of an epoch, over all processes."""
         self._process = process
         self.processes = processes
-        """How many processes share each joint batch."""
+        """Number of processes that share each joint batch."""
         self._epoch = 0
 
     def __len__(self) -> int:

@@ -91,7 +91,7 @@ class PairColumn:
         """Tokens of each pair, *shape* ``(pairs,)``."""
 
     def pairs(self, rows: Sequence[int]) -> TokenizedPairs:
-        """Some pairs, without the information whether they were truncated."""
+        """Return some pairs. Whether they were truncated is not known: they are all marked as not truncated."""
         return TokenizedPairs(
             [self._ids[row] for row in rows], [self._types[row] for row in rows], np.zeros(len(rows), dtype=np.bool_)
         )
@@ -112,7 +112,7 @@ class TrainingTask(nn.Module, ABC):
         self._token_cache: dict[str, list[Any]] = {}
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """Token count of the longest input of each example, *shape* ``(examples,)``: batches are sorted by it."""
+        """Count the tokens of each example's longest input, *shape* ``(examples,)``, for sorting batches by length."""
         longest: NDArray[np.int64] = np.max([column.lengths for column in self.tokenized(examples)], axis=0)
         return longest
 
@@ -130,7 +130,7 @@ class TrainingTask(nn.Module, ABC):
     def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
         """Make a batch of rows of a data set: tokenized, padded to the longest of the batch, with labels.
 
-        What is random in it depends on the epoch, from 0, and not on earlier batches: a resumed run draws the same.
+        Random parts depend on the epoch, from 0, and not on earlier batches, so that a resumed run draws the same ones.
 
         Called in the main process or in workers of a DataLoader; tensors stay on the CPU. The batch holds what
         `forward` takes: tensors and numbers, in dictionaries and lists.
@@ -138,7 +138,7 @@ class TrainingTask(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """The loss of a batch of one data set: a scalar, the mean over the joint batch of all processes.
+        """Compute the loss of a batch of one data set: a scalar, the mean over the joint batch of all processes.
 
         Args:
             dataset: Name of the data set.
@@ -169,8 +169,8 @@ class BiEncoderTask(TrainingTask):
     Args:
         encoder: The encoder.
         objectives: Data set → objective; several data sets may share one.
-        prompts: Data set → the prompt of each text column, if there are any.
-        mini_batch: Texts whose activations are in memory at once; None: all texts of the batch.
+        prompts: Data set → the prompt of each text column; data sets without prompts may be missing.
+        mini_batch: Number of texts whose activations are in memory at once; None: all texts of the batch.
     """
 
     def __init__(
@@ -197,8 +197,8 @@ class BiEncoderTask(TrainingTask):
         ]
 
     def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
-        """A batch: `passes`, of all columns together or one a column, each a list of mini-batches as
-        `SiameseEncoder.inputs` gives them; `columns`, how many there are; `labels`, if the objective needs them.
+        """Make a batch: `passes`, one for all columns or one per column, each a list of mini-batches as
+        `SiameseEncoder.inputs` returns them; `columns`, their number; `labels`, if the objective needs them.
         """
         columns = [[column[row] for row in rows] for column in self.tokenized(examples)]
         longest = [max(map(len, column)) for column in columns]
@@ -228,8 +228,8 @@ class BiEncoderTask(TrainingTask):
         return loss
 
     def _encode(self, mini_batches: Sequence[Batch]) -> Tensor:
-        """Vectors of one pass, ``(texts, dimensions)``; of several mini-batches, each is computed again for the
-        gradients.
+        """Compute the vectors of one pass, ``(texts, dimensions)``; each of several mini-batches is computed again for
+        the gradients.
         """
         if len(mini_batches) == 1:
             vectors: Tensor = self.encoder(**mini_batches[0])

@@ -19,7 +19,7 @@ from es_sbert.training.training_errors import translate_disk_errors
 
 
 def checkpoint_steps(steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """Steps within an epoch, from 1, with an evaluation and a checkpoint: evenly spread, including the last."""
+    """Steps of an epoch, from 1, after which the model is evaluated and saved: evenly spread, including the last."""
     return frozenset(math.ceil(steps_per_epoch * part / per_epoch) for part in range(1, per_epoch + 1))
 
 
@@ -34,10 +34,10 @@ def is_out_of_patience(dev: Sequence[float], patience: int) -> bool:
 
 
 class StageSchedule(TrainerCallback):
-    """When a stage is evaluated and saved, and when it ends.
+    """Decides when a stage is evaluated and saved, and when it ends.
 
-    It is evaluated and saved at the steps of `checkpoint_steps`, and after the last step (transformers' default). It
-    ends after its last step, or after `patience` evaluations without a better dev score.
+    The stage is evaluated and saved at the steps of `checkpoint_steps`, and after the last step (transformers'
+    default). It ends after its last step, or after `patience` evaluations without a better dev score.
 
     The end depends only on what a checkpoint holds, so a resumed run ends at the same step as an uninterrupted one.
     transformers' early stopping starts counting again on resume, and its loop takes one step more if the last
@@ -78,7 +78,7 @@ MetricsRow = Mapping[str, float]
 
 
 def metrics_history(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """transformers' log as rows of `_COLUMNS`, one for each step; a row has only the values of its step."""
+    """Convert transformers' log to rows of `_COLUMNS`, one for each step; a row has only the values of its step."""
     rows: dict[int, dict[str, float]] = {}
     for entry in log_history:
         if "loss" not in entry and "eval_dev" not in entry:
@@ -89,7 +89,7 @@ def metrics_history(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def metrics_csv(rows: Sequence[MetricsRow]) -> str:
-    """Rows with a header; missing values are empty."""
+    """Format rows as CSV with a header; missing values are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -101,7 +101,7 @@ def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name
     """Draw loss and dev score over the steps.
 
     Args:
-        rows: As `metrics_history` gives them.
+        rows: As `metrics_history` returns them.
         path: PNG file to write.
         title: Title of the plot.
         dev_name: Name of the dev metric; None without a dev set.
@@ -125,7 +125,7 @@ def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name
 
 
 class MetricsLogCallback(TrainerCallback):
-    """Writes log and plot next to the checkpoints; on resume they continue from the checkpoint's log.
+    """Writes log and plot next to the checkpoints; after a resume, they continue the checkpoint's log.
 
     Args:
         stem: Path without suffix: `<stem>.csv` and `<stem>.png` are written.
@@ -152,7 +152,7 @@ class MetricsLogCallback(TrainerCallback):
 
 
 class ProgressBarCallback(TrainerCallback):
-    """A progress bar if stderr is a terminal, else a line for every evaluation.
+    """Shows a progress bar if stderr is a terminal; otherwise reports a line for every evaluation.
 
     Args:
         stage: Name of the stage.

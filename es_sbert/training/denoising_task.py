@@ -1,7 +1,7 @@
 """Train a bi-encoder to reconstruct texts with deleted words from their sentence vectors alone (TSDAE).
 
 TSDAE, a transformer-based sequential denoising auto-encoder: Wang, Reimers and Gurevych 2021, arXiv 2104.06979. It
-needs texts only. The decoder exists while the model is trained; it is not saved with it.
+needs only texts. The decoder exists during training; it is not saved with the model.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WordDeletion:
             self._continues[continuations] = True
 
     def __call__(self, row: Tokens, random: np.random.Generator) -> Tokens:
-        """The token ids that stay, *shape* ``(tokens,)``."""
+        """Delete random words, and return the remaining token ids, *shape* ``(tokens,)``."""
         fixed = np.isin(row, self._special)  # (tokens,)
         fixed[: self._prefix] = True
         inner = np.flatnonzero(~fixed)  # (inner tokens,)
@@ -80,16 +80,16 @@ class WordDeletion:
 class DenoisingDecoder(nn.Module):
     """Predicts each token of a text from the tokens before it and from the text's sentence vector.
 
-    Its layers are the encoder's, the same tensors, with a cross-attention in each whose only key is the sentence
-    vector. Output and input embeddings are one table. Only the tensors that the encoder does not have are in its
-    `state_dict`.
+    Its layers share the tensors of the encoder's layers, and each has a cross-attention whose only key is the sentence
+    vector. Output and input embeddings are one table. Its `state_dict` holds only the tensors that the encoder does
+    not have.
 
     Args:
         encoder: The encoder.
 
     Raises:
-        RecipeInvalid: transformers has no such decoder for its architecture, or the sentence vectors have another width
-            than the transformer.
+        RecipeInvalid: transformers has no such decoder for the encoder's architecture, or the sentence vectors do not
+            have the transformer's width.
     """
 
     def __init__(self, encoder: SiameseEncoder) -> None:
@@ -126,13 +126,13 @@ class DenoisingDecoder(nn.Module):
         return (f"network.{name}" for name in self._tied)
 
     def forward(self, vectors: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the cross-entropies of each text's tokens.
+        """Compute the sum of the token cross-entropies of each text.
 
         Args:
             vectors: Sentence vectors of the noisy texts, *shape* ``(texts, width)``.
             ids: The texts without noise and without their last token, *shape* ``(texts, tokens)``. Padding on the
                 right needs no mask: no token sees a later one.
-            labels: The token that follows each; −100 for padding. *Shape:* ``(texts, tokens)``.
+            labels: The token that follows each token of `ids`; −100 for padding. *Shape:* ``(texts, tokens)``.
 
         Returns:
             *Shape:* ``(texts,)`` float32.
@@ -161,14 +161,14 @@ def _check_encoder(encoder: SiameseEncoder) -> None:
         raise RecipeInvalid(
             f"the objective denoising needs a decoder with the layers of the encoder, which {name} ({architecture}) "
             "cannot have",
-            f"Use a base of one of these architectures: {', '.join(DECODER_ARCHITECTURES)}; or another objective.",
+            f"Use a base with one of these architectures: {', '.join(DECODER_ARCHITECTURES)}; or another objective.",
         )
     width = encoder.transformer.config.hidden_size  # type: ignore[union-attr]
     if encoder.dimensions != width:
         raise RecipeInvalid(
             f"the objective denoising needs sentence vectors of the transformer's width, {width}; those of {name} with "
             f"this recipe have {encoder.dimensions} dimensions",
-            "Name one pooling mode and leave `dense` out, or use a base without a Dense layer.",
+            "Set a single pooling mode and leave out `dense`, or use a base without a Dense layer.",
         )
 
 
@@ -212,14 +212,15 @@ class DenoisingTask(BiEncoderTask):
         return column
 
     def noisy(self, examples: Examples, rows: Sequence[int], epoch: int) -> list[Tokens]:
-        """Rows of token ids with words deleted."""
+        """Delete random words of some rows, and return their token ids."""
         texts, number = self._texts(examples), self._numbers[examples.name]
         delete = self._delete[examples.name]
         return [delete(texts[row], np.random.default_rng([self._seed, number, epoch, row])) for row in rows]
 
     def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
-        """A batch: `parts`, one a mini-batch. Each has `source`, the noisy texts as `SiameseEncoder.inputs` gives them,
-        `ids` and `labels` as the decoder takes them, and `counts`, the labels of each text, ``(texts,)`` float32.
+        """Make a batch: `parts`, one per mini-batch. Each has `source`, the noisy texts as `SiameseEncoder.inputs`
+        returns them, `ids` and `labels` for the decoder, and `counts`, the number of labels of each text, ``(texts,)``
+        float32.
         """
         texts = [self._texts(examples)[row] for row in rows]
         noisy = self.noisy(examples, rows, epoch)
@@ -233,7 +234,7 @@ class DenoisingTask(BiEncoderTask):
         return {"source": self.encoder.inputs(noisy), "ids": ids[:, :-1], "labels": labels, "counts": counts}
 
     def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """The mean cross-entropy of the tokens of the joint batch."""
+        """Compute the mean cross-entropy of the tokens of the joint batch."""
         parts, sizes = batch["parts"], batch.get("sizes", ())
         if len(parts) == 1:
             losses = self._losses(parts[0])  # (texts,)
@@ -257,7 +258,7 @@ def open_denoising_task(
     prompts: Mapping[str, Sequence[str]] | None = None,
     mini_batch: int | None = None,
 ) -> DenoisingTask:
-    """Give an encoder a decoder; its new weights take torch's random numbers.
+    """Add a decoder to an encoder; new weights are drawn from torch's random numbers.
 
     Args:
         encoder: The encoder.

@@ -1,9 +1,9 @@
 """Distill a sentence encoder into a smaller or static student, whose vectors are in the same space.
 
 The student is trained toward the vectors of its teacher on texts without labels (Hinton et al. 2015, arXiv 1503.02531;
-Reimers and Gurevych 2020, arXiv 2004.09813; LEAF, Vujanic and Rueckstiess 2025, arXiv 2509.12539). It is a recipe of
-one stage of vector distillation, whose texts are in memory. A student that starts from another model than its teacher
-has a Dense layer that maps its vectors into the teacher's space, as in LEAF.
+Reimers and Gurevych 2020, arXiv 2004.09813; LEAF, Vujanic and Rueckstiess 2025, arXiv 2509.12539). It runs as a recipe
+with one stage of vector distillation; the texts are in memory. A student that starts from a model other than its
+teacher has a Dense layer that maps its vectors into the teacher's space, as in LEAF.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from es_sbert.training.training_examples import DevData, Examples, StageData, re
 from es_sbert.training.training_run import RunData, run_with_data
 
 MIN_TEXTS = 100
-"""Fewest different texts to train on."""
+"""Minimum number of distinct texts to train on."""
 
 STAGE = "distillation"
 _TEXTS = "texts"  # name of the texts in recipe and messages, since they may come from several files
 _MAX_HELD_OUT = 1000
-# Texts between two checkpoints of a student with layers, minutes on a CPU; and most checkpoints of an epoch.
+# For a student with layers: number of texts between two checkpoints (minutes on a CPU), and maximum number of
+# checkpoints per epoch.
 _CHECKPOINT_TEXTS, _MAX_CHECKPOINTS = 10_000, 20
 _STS_COLUMNS = {"sentence1": "sentence1", "sentence2": "sentence2", "score": "score"}
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -129,7 +130,7 @@ def distill_model(
     )
     name = name or output.resolve().name
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} cannot be the name of a model", "Give one of letters and digits: `name=NAME`.")
+        raise UsageError(f"{name!r} cannot be the name of a model", "Use letters and digits: `name=NAME`.")
     folder = resolve_model(teacher)
     model = read_sentence_model(folder, teacher)
     distinct = list(dict.fromkeys(text for text in texts if text and not text.isspace()))
@@ -146,7 +147,7 @@ def distill_model(
     if len(distinct) < MIN_TEXTS:
         raise SourceError(
             f"there are {pluralize(len(distinct), 'different text')}, too few to learn from",
-            f"Give at least {MIN_TEXTS}.",
+            f"Pass at least {MIN_TEXTS}.",
         )
     trained, held_out = split_texts(distinct, student.seed)
     recipe = distillation_recipe(name, model, student, sts, len(trained), base)
@@ -173,11 +174,11 @@ def distill_model(
 
 
 def _read_base(name: str) -> SentenceModel:
-    """The model that a student starts from.
+    """Find and read the model that a student starts from.
 
     Raises:
-        ModelError: it cannot be found or read.
-        UnsupportedArchitecture: it has no layers, or several networks.
+        ModelError: the model cannot be found or read.
+        UnsupportedArchitecture: the model has no layers, or several networks.
     """
     base = read_sentence_model(resolve_model(name), name)
     if base.routes or base.route_name or base.architecture == "static":
@@ -198,14 +199,14 @@ def distillation_recipe(
     texts: int,
     base: SentenceModel | None = None,
 ) -> Recipe:
-    """The recipe that trains a student toward its teacher.
+    """Create the recipe that trains a student toward its teacher.
 
     Args:
         name: Name of the student.
         teacher: The teacher, by the name to open it with.
         student: The kind of student, and the settings of its training.
         sts: File of gold pairs to measure the student on.
-        texts: How many texts it is trained on.
+        texts: Number of texts to train on.
         base: The model that the student starts from, by the name to open it with; None for the teacher.
     """
     start = teacher if base is None else _with_prompts(base, teacher)
@@ -252,7 +253,7 @@ def _model_spec(
     return ModelSpec(
         base=base.name,
         layers=student.layers,
-        # Also if both have the same number of dimensions: those of one model mean nothing in the other.
+        # Needed even if both have the same number of dimensions: each model has a different vector space.
         dense=DenseSpec(out_features=teacher.dimensions, activation=Activation.IDENTITY),
         normalize=teacher.normalize,
         prompts={name: prompt for name, prompt in prompts.items() if base.prompts.get(name) != prompt},
@@ -268,7 +269,7 @@ def _learning_rate(student: Student) -> float:
 
 
 def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
-    """A base with the prompts of the teacher for the kinds of texts for which it has none."""
+    """Add the teacher's prompts to a base, for the kinds of texts for which it has none."""
     prompts = dict(base.prompts)
     for kind in PROMPT_NAMES:
         if teacher.prompt(kind) and not base.prompt(kind):
@@ -279,7 +280,7 @@ def _with_prompts(base: SentenceModel, teacher: SentenceModel) -> SentenceModel:
 
 
 def _prompt_kinds(teacher: SentenceModel, start: SentenceModel, student: Student) -> tuple[PromptKind, ...]:
-    """The kinds of texts that the student learns: both if it or its teacher has different prompts for them."""
+    """Choose the kinds of texts that the student learns: both if it or its teacher has different prompts for them."""
     if student.prompt is not None:
         return (student.prompt,)
     differs = any(model.prompt("query") != model.prompt("document") for model in (teacher, start))
@@ -291,7 +292,7 @@ def _sts_spec(sts: Path) -> DevSpec:
 
 
 def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
-    """Texts to train on and texts to measure on, in an order drawn by the seed.
+    """Split texts into those to train on and those to measure on, in a random order that depends on the seed.
 
     A tenth of the texts is held out, at most 1,000.
     """
@@ -301,7 +302,7 @@ def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
 
 
 def _run_data(recipe: Recipe, texts: Sequence[str], held_out: list[str], test_set: DevData | None) -> RunData:
-    """The texts as the data sets of the recipe, which take turns."""
+    """Return the texts as the data sets of the recipe, which take turns."""
     (stage,) = recipe.stages
     examples, objectives = [], []
     for number, spec in enumerate(stage.data):
@@ -334,12 +335,12 @@ def _export_untrained(
     test_set: DevData | None,
     report: Callable[[str], None],
 ) -> Distillation:
-    """A static student made from the teacher's token vectors, without training."""
+    """Make a static student from the teacher's token vectors, without training."""
     if not student.static:
         what = f"{student.base or teacher} with {student.layers} layers" if student.layers else student.base
         raise UsageError(
             f"{what} is not a student of {teacher} before it has been trained, and there are no texts",
-            "Give texts like those that you will search: `texts=FILE`.",
+            "Pass texts like those that you will search: `texts=FILE`.",
         )
     RunFolder(output).check_new()
     start = read_sentence_model(static_model_folder(folder, teacher, report=report), name)

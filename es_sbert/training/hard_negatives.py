@@ -35,7 +35,7 @@ Rows = NDArray[np.int64]
 
 
 def merge_rankings(rankings: Sequence[Rows], first_rank: int, last_rank: int) -> list[list[int]]:
-    """The documents of several rankings of each query between two ranks, alternately, each once.
+    """Merge the parts of several rankings between two ranks: take documents in turn, each once per query.
 
     Args:
         rankings: Rows of documents, best first; −1 where a ranking ends. *Shape:* ``(queries, ranks)`` each.
@@ -55,13 +55,13 @@ def keep_below_margin(
     documents: NDArray[np.float32],
     margin: float,
 ) -> list[list[int]]:
-    """The candidates that are certainly not relevant by the model's own judgement, in their order.
+    """Keep the candidates that the model itself places clearly below the positive, in their order.
 
     Args:
         candidates: Rows of documents for each query.
         positives: Rows of the documents that are relevant to each query, the pair's own first.
         queries, documents: Vectors of unit length. *Shape:* ``(queries, dimensions)``, ``(documents, dimensions)``.
-        margin: By how much the cosine of a candidate must be lower than that of the pair's own positive.
+        margin: Minimum difference between the cosine of the pair's own positive and that of a candidate.
     """
     kept = []
     for query, rows, relevant in zip(queries, candidates, positives, strict=True):
@@ -81,7 +81,7 @@ def keep_below_reranker(
     documents: Sequence[str],
     reranker: PairScorer,
 ) -> list[list[int]]:
-    """The candidates that a reranker scores lower than the pair's own positive, in their order.
+    """Keep the candidates that a reranker scores lower than the pair's own positive, in their order.
 
     Args:
         candidates, positives: As for `keep_below_margin`.
@@ -102,11 +102,11 @@ def keep_below_reranker(
 def fill_up(
     candidates: Sequence[Sequence[int]], positives: Sequence[Sequence[int]], documents: int, count: int, seed: int
 ) -> Rows:
-    """The first candidates of each query, filled up with random documents if there are too few.
+    """Take the first candidates of each query, and add random documents if there are too few.
 
     Args:
         candidates, positives: As for `keep_below_margin`.
-        documents: Number of documents; more than a query has positives by at least `count`.
+        documents: Number of documents: at least the number of positives of any query plus `count`.
         count: Negatives per query.
         seed: Seed of the random documents.
 
@@ -135,7 +135,7 @@ def choose_negatives(
     spec: HardNegativesSpec,
     reranker: PairScorer | None = None,
 ) -> Rows:
-    """Hard negatives of each query.
+    """Choose the hard negatives of each query.
 
     Args:
         rankings: Rows of documents, best first, −1 where a ranking ends. *Shape:* ``(queries, ranks)`` each.
@@ -156,8 +156,8 @@ def choose_negatives(
     most = max(map(len, positives), default=0)
     if len(documents) < most + spec.count:
         raise SourceError(
-            f"{len(documents):,} different texts are too few for {spec.count} negatives a query",
-            "Give more documents, or lower hard_negatives.count.",
+            f"{len(documents):,} different texts are too few for {spec.count} negatives per query",
+            "Use more documents, or lower hard_negatives.count.",
         )
     candidates = merge_rankings(rankings, *spec.ranks)
     margin = -math.inf if spec.margin is None else spec.margin
@@ -169,12 +169,12 @@ def choose_negatives(
 
 
 def normalized_text(text: str) -> str:
-    """A text with normalized case and white space, whose differences most tokenizers ignore."""
+    """Normalize the case and white space of a text: most tokenizers ignore such differences."""
     return " ".join(text.split()).casefold()
 
 
 def relevant_rows(queries: Sequence[str], positives: Sequence[int], documents: Sequence[str]) -> list[list[int]]:
-    """All documents that must not be a negative of a query: its positive in any pair, and the query itself.
+    """Find all documents that must not be negatives of a query: its positives in any pair, and the query itself.
 
     Args:
         queries: The query of each pair.
@@ -204,15 +204,15 @@ def add_hard_negatives(
     *,
     one_each: bool = False,
 ) -> Examples:
-    """Mine negatives of each pair among the positives of all pairs; unchanged examples if `spec` is None.
+    """Mine negatives for each pair among the positives of all pairs; return the examples unchanged if `spec` is None.
 
     Args:
         examples: Pairs of anchor and positive.
         spec: The models, ranks and margin.
-        cache: File (.npy) of the negatives, so that a resumed run has the same.
+        cache: File (.npy) that stores the negatives, so that a resumed run uses the same ones.
         device: Device of the models, as torch names it.
         report: Called with progress messages.
-        one_each: Whether the objective has one negative.
+        one_each: Whether an example of the objective has a single negative.
 
     Returns:
         The examples with `spec.count` more columns; with `one_each`, `spec.count` rows of each with one more column.

@@ -1,7 +1,7 @@
-"""Read the documents of indices that a recipe names into files in the run's folder, from which training reads them.
+"""Write the documents of a recipe's indices to files in the run's folder, from which training reads them.
 
 A run trains on the documents as they were when it started: an index changes while a run lasts, and a resumed run, or
-another process of the same run, would otherwise see other examples. Sources of one selection share a file.
+another process of the same run, would otherwise see other examples. Sources with the same selection share a file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def source_file(source: SourceSpec) -> str:
 
 
 def with_files(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with the files of `read_index_sources` instead of indices."""
+    """Return the recipe with the files of `read_index_sources` in place of its indices."""
 
     def replace(source: Any) -> Any:
         if source.index is None:
@@ -75,11 +75,11 @@ def read_index_sources(
     Args:
         recipe: The recipe.
         folder: Folder of the files; created if it is missing.
-        engine: The engine of the indices; None takes the settings of the environment.
+        engine: The engine of the indices; None uses the settings of the environment.
         report: Called with progress messages.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index, or an alias of several.
+        IndexMissing, IndexMismatch: an index does not exist, or its name is an alias of several.
         SourceError: no document has text in all columns.
         UsageError: a column is neither a field nor a template.
         EngineError: the engine failed.
@@ -97,7 +97,7 @@ def read_index_sources(
 
 
 def _by_file(sources: Iterable[SourceSpec]) -> Mapping[str, list[SourceSpec]]:
-    """The index sources that share a file."""
+    """Group index sources by the file that they share."""
     groups: dict[str, list[SourceSpec]] = {}
     for source in sources:
         if source.index is not None:
@@ -113,7 +113,7 @@ def _selection(source: SourceSpec) -> DocumentSelection:
 
 
 def _read_rows(engine: Engine, sources: list[SourceSpec], report: Callable[[str], None]) -> list[Json]:
-    """The documents of one selection that have all columns, each with its id and these columns."""
+    """Read the documents of one selection that have all columns, each with its id and these columns."""
     from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.index.document_sample import read_documents
 
@@ -141,7 +141,7 @@ def _read_rows(engine: Engine, sources: list[SourceSpec], report: Callable[[str]
     if not rows:
         raise SourceError(
             f"none of the {pluralize(len(documents), 'document')} of index {selection.index} has text in {described}",
-            "Name other fields in the columns of the recipe (`es-sbert index show` lists them), or another filter.",
+            "Use other fields in the columns of the recipe (`es-sbert index show` lists them), or another filter.",
         )
     left_out = len(documents) - len(rows)
     without = f"; {left_out:,} others lack text in one of {described}" if left_out else ""
@@ -150,16 +150,16 @@ def _read_rows(engine: Engine, sources: list[SourceSpec], report: Callable[[str]
 
 
 def column_template(column: str) -> TextTemplate:
-    """The text of a column: a template if it has braces, else a field.
+    """Return the template for the text of a column: the column itself if it has braces, else that of a field.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the template or the field name is invalid.
     """
     return TextTemplate.parse(column) if "{" in column else TextTemplate.from_fields((column,))
 
 
 def _text(template: TextTemplate, source: Json) -> str | None:
-    """The text of a document; None if it has none."""
+    """Return the text of a document; None if the document has none."""
     try:
         text = template.text_of(source)
     except TextFieldError:

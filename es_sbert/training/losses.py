@@ -23,7 +23,7 @@ from es_sbert.training.training_examples import ExampleSchema, LabelKind
 
 
 def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
-    """cos(u, v) row by row; 0 where a vector is zero.
+    """Compute cos(u, v) row by row; 0 where a vector is zero.
 
     Args:
         u, v: *Shape:* ``(batch, dimensions)``.
@@ -35,7 +35,7 @@ def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
 
 
 def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor:
-    """Distance row by row: ‖u − v‖₂, ‖u − v‖₁ or 1 − cos(u, v).
+    """Compute the distance row by row: ‖u − v‖₂, ‖u − v‖₁ or 1 − cos(u, v).
 
     Args:
         u, v: *Shape:* ``(batch, dimensions)``.
@@ -76,7 +76,7 @@ class Objective(nn.Module, ABC):
         self.spec = spec
 
     def forward(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
-        """The loss, averaged over the batch; in float32, under autocast too.
+        """Compute the loss, averaged over the batch; in float32, under autocast too.
 
         Args:
             vectors: One tensor for each text column, each ``(batch, dimensions)``, as the encoder returns them (of
@@ -100,7 +100,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
-        """The loss of float32 vectors, as `forward` describes it; called with autocast off."""
+        """Compute the loss of float32 vectors, as `forward` describes it; called with autocast off."""
 
     def _check(self, vectors: Sequence[Tensor], labels: Tensor | None) -> None:
         # Broadcasting would silently compute a wrong loss from tensors of different shapes.
@@ -239,12 +239,12 @@ def check_dimensions(student: int, teacher: int) -> None:
         student, teacher: Dimensions of the sentence vectors.
 
     Raises:
-        RecipeInvalid: they differ.
+        RecipeInvalid: the lengths differ.
     """
     if student != teacher:
         raise RecipeInvalid(
             f"the teacher's vectors have {teacher} dimensions, the student's {student}",
-            f"Give the student a Dense layer of that width in the recipe, model: dense: {{out_features: {teacher}}}, "
+            f"Add a Dense layer of that width to the student in the recipe, model: dense: {{out_features: {teacher}}}, "
             f"or use a teacher with {student} dimensions.",
         )
 
@@ -287,9 +287,9 @@ class MarginMSELoss(Objective):
 class MatryoshkaLoss(Objective):
     """Σ_d c_d · L_d(first d values of each vector) (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
 
-    Each d has a separate objective, with a separate head if the objective has one. A teacher's vectors are cut like
-    the student's. Cut vectors are not normalized again: objectives over cosines do not depend on it. Roles and labels
-    are those of the wrapped objective.
+    Each d has a separate objective, with a separate head if the objective has one. A teacher's vectors are
+    truncated like the student's. Truncated vectors are not normalized again: objectives over cosines do not depend on
+    their length. Roles and labels are those of the wrapped objective.
 
     Args:
         objectives: The objective of each d.
@@ -307,7 +307,7 @@ class MatryoshkaLoss(Objective):
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         teacher_vectors = labels if self.schema.label is LabelKind.VECTOR else None
         if teacher_vectors is not None:
-            # Cut vectors of student and teacher have the same length even if the whole ones do not.
+            # Truncated vectors of student and teacher have the same length even if the full vectors do not.
             check_dimensions(vectors[0].shape[1], teacher_vectors.shape[1])
         total = vectors[0].new_zeros(())  # scalar
         objectives = cast(Iterable[Objective], self.objectives)
@@ -334,7 +334,7 @@ _DENOISING_SCHEMA = ExampleSchema(("text",))
 
 
 def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
-    """The columns and labels that an objective needs, known before the model is opened."""
+    """Return the columns and labels that an objective needs, which are known before the model is opened."""
     if isinstance(spec, settings.DenoisingSpec):
         return _DENOISING_SCHEMA
     return replace(
@@ -346,7 +346,7 @@ def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
 
 
 def build_objective(spec: ObjectiveSpec, dimensions: int) -> Objective:
-    """Build an objective over sentence vectors; heads take torch's random numbers.
+    """Build an objective over sentence vectors; heads are initialized with torch's random numbers.
 
     Args:
         spec: Settings from the recipe; any but those of denoising, whose loss is its decoder's.

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 
 
 class RecipeSettings(BaseModel):
-    """Part of a recipe: frozen; unknown keys and numbers that are not finite are refused."""
+    """Part of a recipe. It is frozen, and rejects unknown keys and numbers that are not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -42,7 +42,7 @@ class MatryoshkaSpec(RecipeSettings):
 
     Attributes:
         dimensions: The d, each at most the model's dimensions; the largest is usually the whole vector.
-        weights: One for each; 1 by default.
+        weights: Weight of the loss for each dimension; 1 by default.
     """
 
     dimensions: tuple[PositiveInt, ...] = Field(min_length=1)
@@ -80,7 +80,7 @@ class RegressionSpec(_ObjectiveSpec):
     Attributes:
         range: The range to which the data's `score_range` is mapped.
         teacher: Model that scores the pairs, so that the data needs no scores: a sentence encoder by its cosine, a
-            cross-encoder by its score, both cut to `range` (Thakur et al. 2021, Augmented SBERT, arXiv 2010.08240).
+            cross-encoder by its score, both clipped to `range` (Thakur et al. 2021, Augmented SBERT, arXiv 2010.08240).
     """
 
     kind: Literal["regression"]
@@ -91,7 +91,7 @@ class RegressionSpec(_ObjectiveSpec):
     def _within_reach_of_a_cosine(self) -> RegressionSpec:
         low, high = self.range
         if not -1 <= low < high <= 1:
-            raise ValueError(f"range [{low:g}, {high:g}] is not within [-1, 1], the range of cosines")
+            raise ValueError(f"range [{low:g}, {high:g}] must ascend and lie within [-1, 1], the range of cosines")
         return self
 
 
@@ -108,7 +108,7 @@ class InBatchSpec(_ObjectiveSpec):
 
     Attributes:
         scale: Factor of the cosines: the inverse of the temperature.
-        symmetric: Also from the positives to the anchors.
+        symmetric: Whether to compute the loss from the positives to the anchors as well.
     """
 
     kind: Literal["in-batch"]

@@ -37,7 +37,7 @@ def open_task(
     *,
     seed: int = 0,
 ) -> TrainingTask:
-    """Open the model with the stage's objectives; new heads and layers take torch's random numbers.
+    """Open the model with the stage's objectives; new heads and layers are drawn from torch's random numbers.
 
     Args:
         spec: The start model.
@@ -70,11 +70,11 @@ def _open_pair_task(
 ) -> CrossEncoderTask | PolyEncoderTask:
     if stage.mini_batch is not None:
         raise RecipeInvalid(
-            f"mini_batch is for bi-encoders, not for a {spec.kind}", "Lower batch and raise accumulation instead."
+            f"mini_batch requires a bi-encoder, not a {spec.kind}", "Lower batch and raise accumulation instead."
         )
     if any(data.prompts for data in stage.data):
         raise RecipeInvalid(
-            f"prompts are for bi-encoders, not for a {spec.kind}", "Leave prompts out of the recipe's data."
+            f"prompts require a bi-encoder, not a {spec.kind}", "Leave prompts out of the recipe's data."
         )
     open_pair = open_cross_encoder_task if spec.kind is ModelKind.CROSS_ENCODER else open_poly_encoder_task
     task = open_pair(spec, objectives)
@@ -96,7 +96,7 @@ def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveS
     unused = [name for name, value in settings.items() if value is not None and value != {}]
     if unused:
         raise RecipeInvalid(
-            f"{', '.join(unused)} cannot apply to a cross-encoder, which makes no sentence vectors",
+            f"{', '.join(unused)} cannot apply to a cross-encoder, which does not compute sentence vectors",
             "Leave them out of the recipe's model, or set its kind to bi-encoder.",
         )
     labels = head_labels(objectives)
@@ -105,7 +105,7 @@ def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveS
 
 
 def open_poly_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> PolyEncoderTask:
-    """Open the base of a recipe as a poly-encoder: with its codes if it is one, else with new random codes.
+    """Open the base of a recipe as a poly-encoder: with its own codes if the base is one, else with new random codes.
 
     New codes are small (standard deviation 1/√width, against token vectors of length about √width), so that they
     first attend to all tokens equally: training starts from the base's averaged token vectors.
@@ -122,13 +122,13 @@ def open_poly_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSp
         raise RecipeInvalid(
             f"a poly-encoder compares sentence vectors with token vectors, but {spec.base} with this recipe has Dense "
             "layers or several pooling modes between them",
-            "Use a base without Dense layers, leave `dense` out and name one pooling mode.",
+            "Use a base without Dense layers, leave out `dense` and set a single pooling mode.",
         )
     if is_poly_encoder(base):
         codes = read_poly_codes(base, encoder)
         if len(codes) != spec.codes:
             raise RecipeInvalid(
-                f"{spec.base} is a poly-encoder of {len(codes)} codes, the recipe has {spec.codes}",
+                f"{spec.base} is a poly-encoder with {len(codes)} codes, but the recipe has {spec.codes}",
                 f"Set model.codes to {len(codes)}, or start from a model that is not a poly-encoder.",
             )
     else:
@@ -187,16 +187,16 @@ def prompts_of_columns(
     objective: ObjectiveSpec,
     columns: Mapping[str, str | tuple[str, ...]],
 ) -> list[str]:
-    """The prompt of each text column; empty for columns without one.
+    """Look up the prompt of each text column; empty for columns without one.
 
     Raises:
-        RecipeInvalid: the model has no prompt of that name.
+        RecipeInvalid: the model has no prompt with a requested name.
     """
     unknown = sorted(set(role_prompts.values()) - set(prompts))
     if unknown:
         raise RecipeInvalid(
             f"the model has no prompt {', '.join(unknown)}",
-            f"Add it under model.prompts; there are: {', '.join(prompts) or 'none'}.",
+            f"Add it under model.prompts; existing prompts: {', '.join(prompts) or 'none'}.",
         )
     column_prompts = []
     schema = objective_schema(objective)
@@ -204,7 +204,7 @@ def prompts_of_columns(
         role_columns = columns.get(role, ())
         prompt = prompts[role_prompts[role]] if role in role_prompts else ""
         count = 1 if isinstance(role_columns, str) else len(role_columns)
-        if not schema.repeats_last:  # several mined negatives are more rows of one column
+        if not schema.repeats_last:  # several mined negatives make more rows, not more columns
             count = min(count, 1)
         column_prompts += [prompt] * count
     return column_prompts
@@ -240,7 +240,7 @@ def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | 
         except ValueError as error:
             raise RecipeInvalid(
                 f"model.lora.targets {list(lora.targets)} does not fit the transformer: {error}",
-                "Leave targets out to take every linear layer.",
+                "Leave targets out to use every linear layer.",
             ) from error
         if stage.gradient_checkpointing:
             # Embeddings are frozen with LoRA; recomputed layers need an input with gradients.
@@ -248,7 +248,7 @@ def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | 
 
 
 def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
-    """Open a sentence encoder with the changes of the recipe; a new Dense layer takes torch's random numbers.
+    """Open a sentence encoder with the changes of the recipe; a new Dense layer has random weights from torch.
 
     Args:
         folder: A sentence-transformers folder, or a bare transformers folder.
@@ -256,7 +256,7 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
 
     Raises:
         ModelError: the folder cannot be opened, cannot become a static model, or cannot have layers removed.
-        UsageError: it has no more layers than the recipe keeps.
+        UsageError: the encoder does not have more layers than the recipe keeps.
     """
     if spec.static:
         folder = static_model_folder(folder, spec.base)
@@ -269,7 +269,7 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
                 module.p = spec.dropout
     if isinstance(encoder.transformer, TokenTable) and spec.pooling not in (None, (Pooling.MEAN,)):
         raise RecipeInvalid(
-            "the vector of a text is the mean of its token vectors in a static model, so pooling cannot apply to it",
+            "in a static model, the vector of a text is the mean of its token vectors, so pooling cannot apply to it",
             "Leave pooling out of the recipe, or use a base with a transformer.",
         )
     model, dense = encoder.model, encoder.dense_layers

@@ -20,12 +20,12 @@ from es_sbert.training.objective_settings import InBatchSpec, ObjectiveSpec, Reg
 from es_sbert.training.training_device import gather, joint_mean, rows_before
 from es_sbert.training.training_examples import Examples
 
-# Scores are float32 and were mapped to the range: 1 may have become 1.0000001.
+# Tolerance at the limits of the range: mapping a float32 score to the range may turn 1 into 1.0000001.
 _SCORE_TOLERANCE = 1e-5
 
 
 def gold_scores(examples: Examples, rows: Sequence[int], allowed: tuple[float, float]) -> Tensor:
-    """Gold scores of some rows, *shape* ``(rows,)`` float32.
+    """Return the gold scores of some rows, *shape* ``(rows,)`` float32.
 
     Args:
         examples: A data set with scores.
@@ -33,7 +33,7 @@ def gold_scores(examples: Examples, rows: Sequence[int], allowed: tuple[float, f
         allowed: Lowest and highest score of the objective.
 
     Raises:
-        RecipeInvalid: a score lies outside.
+        RecipeInvalid: a score is outside the allowed range.
     """
     scores = np.asarray(examples.labels, dtype=np.float32)[list(rows)]  # (rows,)
     low, high = allowed
@@ -42,7 +42,7 @@ def gold_scores(examples: Examples, rows: Sequence[int], allowed: tuple[float, f
         raise RecipeInvalid(
             f"{examples.origin(rows[int(outside[0])])}: the score {scores[outside[0]]:g} is not between {low:g} "
             f"and {high:g}",
-            "Give the data set its score_range, the lowest and highest score of the file; scores are then mapped.",
+            "Set score_range of the data set to the lowest and highest score of the file; scores are then mapped.",
         )
     return torch.from_numpy(scores)
 
@@ -51,8 +51,8 @@ class CrossEncoderTask(TrainingTask):
     """A cross-encoder with its objectives.
 
     All data sets share the one head: all are scored (`regression`: one logit, binary cross-entropy against the gold
-    score) or all have the same classes (`softmax`: cross-entropy; its features are of sentence vectors, which a
-    cross-encoder does not have, and are not looked at).
+    score) or all have the same classes (`softmax`: cross-entropy; its features are ignored, because a cross-encoder
+    does not have sentence vectors).
 
     Args:
         encoder: The network, with a head of the labels that `labels_of` gives for the objectives.
@@ -69,7 +69,7 @@ class CrossEncoderTask(TrainingTask):
         return [PairColumn(first, second, self.encoder.tokenize)]
 
     def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
-        """`inputs` as the tokenizer pads them, `labels` ``(batch,)``: float32 in [0, 1], or int64 classes.
+        """Make a batch: `inputs` as the tokenizer pads them; `labels` ``(batch,)``, float32 in [0, 1] or int64 classes.
 
         Raises:
             RecipeInvalid: a gold score lies outside the objective's range.
@@ -84,7 +84,7 @@ class CrossEncoderTask(TrainingTask):
         return {"inputs": inputs, "labels": labels}
 
     def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """The mean loss of the joint batch."""
+        """Compute the mean loss of the joint batch."""
         logits = self.encoder(batch["inputs"])  # (batch, labels)
         if isinstance(self.objectives[dataset], RegressionSpec):
             gold = batch["labels"]  # (batch,)
@@ -97,21 +97,21 @@ class CrossEncoderTask(TrainingTask):
         return self.encoder
 
     def save(self, folder: Path, *, name: str) -> None:
-        """Write a transformers folder; the folder's name is the model's, its format has no other place for one."""
+        """Write a transformers folder, whose name is the model's name: the format has no other place for it."""
         save_cross_encoder(self.encoder, folder)
 
 
 def head_labels(objectives: Mapping[str, ObjectiveSpec]) -> tuple[str, ...]:
-    """The labels of the one head that all objectives share: their classes, or one for a score.
+    """Return the labels of the head that all objectives share: their classes, or a single label for a score.
 
     Raises:
-        RecipeInvalid: an objective that needs sentence vectors, or objectives that need different heads.
+        RecipeInvalid: an objective needs sentence vectors, or the objectives need different heads.
     """
     heads: dict[str, tuple[str, ...]] = {}
     for dataset, objective in objectives.items():
         if objective.matryoshka is not None:
             raise RecipeInvalid(
-                f"{dataset}: matryoshka cuts sentence vectors, which a cross-encoder does not make",
+                f"{dataset}: matryoshka truncates sentence vectors, which a cross-encoder does not have",
                 "Leave matryoshka out, or set the model's kind to bi-encoder.",
             )
         if not isinstance(objective, RegressionSpec | SoftmaxSpec):
@@ -144,7 +144,7 @@ class PolyEncoderTask(TrainingTask):
         objectives: Data set → objective. The first text column of each holds the contexts.
 
     Raises:
-        RecipeInvalid: an objective other than these two.
+        RecipeInvalid: an objective is neither `regression` nor `in-batch`.
     """
 
     def __init__(self, network: PolyEncoder, objectives: Mapping[str, ObjectiveSpec]) -> None:
@@ -156,14 +156,15 @@ class PolyEncoderTask(TrainingTask):
 
     @property
     def encoder(self) -> SiameseEncoder:
-        """The siamese encoder within, as the other tasks name it."""
+        """The siamese encoder of the network, by the name that it has in the other tasks."""
         return self.network.encoder
 
     def tokenize_columns(self, examples: Examples) -> list[TokenColumn]:
         return [TokenColumn(texts, self.encoder.tokenize) for texts in examples.texts]
 
     def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
-        """`columns`, each as `SiameseEncoder.inputs` gives it; `labels` ``(batch,)`` float32 for `regression`.
+        """Make a batch: `columns`, each as `SiameseEncoder.inputs` returns it; `labels` ``(batch,)`` float32 for
+        `regression`.
 
         Raises:
             RecipeInvalid: a gold score lies outside the objective's range.
@@ -178,7 +179,7 @@ class PolyEncoderTask(TrainingTask):
         return batch
 
     def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """The mean loss of the joint batch.
+        """Compute the mean loss of the joint batch.
 
         Each process compares its contexts with the candidates of all processes. Its candidates get the gradients of the
         other processes' losses through `gather`.
@@ -213,7 +214,7 @@ def _check_poly_objective(dataset: str, objective: ObjectiveSpec) -> None:
         )
     if objective.matryoshka is not None:
         raise RecipeInvalid(
-            f"{dataset}: matryoshka cuts sentence vectors, but a poly-encoder has none for the first text",
+            f"{dataset}: matryoshka truncates sentence vectors, but a poly-encoder has none for the first text",
             "Leave matryoshka out, or set the model's kind to bi-encoder.",
         )
     if isinstance(objective, InBatchSpec) and objective.symmetric:

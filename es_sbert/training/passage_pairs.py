@@ -36,7 +36,7 @@ def choose_neighbors(text: str, spans: Sequence[Span], draw: int) -> tuple[Span,
     Args:
         text: The text.
         spans: Its passages in order.
-        draw: A random number, from 0: which passage is tried first.
+        draw: A random number, from 0, that determines the passage to try first.
 
     Returns:
         The two passages, or None if there are no two with enough words.
@@ -61,7 +61,7 @@ def _says_enough(passage: str) -> bool:
 
 
 def passage_splitter(folder: Path, name: str, tokens: int) -> Callable[[Sequence[str]], list[list[Span]]]:
-    """A function that splits texts into passages, at ends of paragraphs and sentences and without overlap.
+    """Return a function that splits texts into passages at ends of paragraphs and sentences, without overlap.
 
     Args:
         folder: The model whose tokens are counted: a sentence-transformers folder or a plain transformer.
@@ -79,13 +79,13 @@ def passage_splitter(folder: Path, name: str, tokens: int) -> Callable[[Sequence
 def add_passage_pairs(
     examples: Examples, spec: PassagesSpec | None, base: str, cache: Path, report: Callable[[str], None]
 ) -> Examples:
-    """Make a pair of neighboring passages of each text; unchanged examples if `spec` is None.
+    """Make a pair of neighboring passages from each text; return the examples unchanged if `spec` is None.
 
     Args:
         examples: Texts.
         spec: The length of the passages.
         base: Name of the model whose tokens are counted.
-        cache: File (.npy) of the passages, so that a resumed run has the same.
+        cache: File (.npy) that stores the passages, so that a resumed run uses the same ones.
         report: Called with progress messages.
 
     Returns:

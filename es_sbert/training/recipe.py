@@ -60,10 +60,10 @@ class HardNegativesSpec(RecipeSettings):
         model: Name, folder or hub id of the sentence encoder that ranks the positives for each anchor.
         count: Negatives per pair. Objectives with one negative have a row for each.
         ranks: First and last rank of the candidates, from 1.
-        margin: By how much the cosine of a negative must be lower than that of the positive; closer texts are probably
-            relevant too. If too few candidates remain, random positives of other pairs are added. None keeps all, for a
-            teacher that judges them.
-        reranker: Folder of a cross-encoder that must score a negative lower than the positive; None for none.
+        margin: Minimum difference between the cosine of the positive and that of a negative; closer texts are probably
+            relevant too. If too few candidates remain, random positives of other pairs are added. None keeps all
+            candidates, for a teacher that judges them.
+        reranker: Folder of a cross-encoder that must score a negative lower than the positive; None to use none.
         seed: Seed of the random positives.
     """
 
@@ -120,9 +120,9 @@ class SourceSpec(RecipeSettings):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.index is None):
-            raise ValueError("name one source, a path or an index")
+            raise ValueError("set exactly one of path and index")
         if self.index is None and (self.filter is not None or self.sample is not None):
-            raise ValueError("filter and sample need an index")
+            raise ValueError("filter and sample require index")
         return self
 
     @property
@@ -132,7 +132,7 @@ class SourceSpec(RecipeSettings):
 
     @property
     def file(self) -> str:
-        """The path; that of an index's documents is known once they have been read (`read_index_sources`)."""
+        """Path of the file; for an index, known once its documents have been read (`read_index_sources`)."""
         assert self.path is not None, "the documents of an index have been read into a file"
         return self.path
 
@@ -166,7 +166,7 @@ class DataSpec(SourceSpec):
 
     @property
     def trained_columns(self) -> dict[str, str | tuple[str, ...]]:
-        """`columns` with those of passages and mined negatives."""
+        """`columns`, together with those of passages and mined negatives."""
         columns = self.columns
         if self.passages is not None:
             columns = {"anchor": "passage", "positive": "next passage"}
@@ -196,9 +196,9 @@ class DevSpec(SourceSpec):
     @model_validator(mode="after")
     def _prompts_of_columns(self) -> Self:
         if unknown := sorted(self.prompts.keys() - self.columns.keys()):
-            raise ValueError(f"prompts are for the roles in columns, not for {', '.join(unknown)}")
+            raise ValueError(f"prompts has roles that are not in columns: {', '.join(unknown)}")
         if self.prompts and self.task == "vectors":
-            raise ValueError("texts of the task vectors have the prompt of the teacher: set teacher_prompt instead")
+            raise ValueError("the task vectors uses the prompt of the teacher: set teacher_prompt instead of prompts")
         return self
 
 
@@ -255,7 +255,7 @@ class StageSpec(RecipeSettings):
     def _every_data_set_has_an_objective(self) -> StageSpec:
         without = [data.source for data in self.data if data.objective is None and self.objective is None]
         if without:
-            raise ValueError(f"no objective for {', '.join(without)}: give the stage or the data set one")
+            raise ValueError(f"no objective for {', '.join(without)}: set one in the stage or the data set")
         if self.patience is not None and self.dev is None:
             raise ValueError("patience needs a dev set")
         if (
@@ -290,30 +290,30 @@ class StageSpec(RecipeSettings):
 
 
 def _check_passages(data: DataSpec, objective: ObjectiveSpec) -> None:
-    """Make sure that an objective can use pairs of passages, and that the data are texts.
+    """Check that an objective can use pairs of passages, and that `text` is the only column.
 
     Raises:
-        ValueError: it cannot, or they are not.
+        ValueError: the objective cannot use them, or the columns are not a single `text`.
     """
     if not isinstance(objective, InBatchSpec) and data.hard_negatives is None:
         raise ValueError(
             f"{data.source}: passages make pairs: use the objective in-batch, or hard_negatives with another"
         )
     if set(data.columns) != {"text"}:
-        raise ValueError(f"{data.source}: passages are of one column: columns: {{text: COLUMN}}")
+        raise ValueError(f"{data.source}: passages need a single column: columns: {{text: COLUMN}}")
 
 
 def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
-    """Make sure that an objective can use mined negatives, and that the data has none.
+    """Check that an objective can use mined negatives, and that the data has no column of negatives.
 
     Raises:
-        ValueError: it cannot, or the data has some.
+        ValueError: the objective cannot use mined negatives, or the data has a column `negative`.
     """
     is_labelled = isinstance(objective, MarginDistillationSpec) and objective.teacher is not None
     if not (is_labelled or isinstance(objective, InBatchSpec | TripletSpec)) or "negative" in data.columns:
         raise ValueError(
-            f"{data.source}: hard_negatives need the objective in-batch, triplet, or margin-distillation with a "
-            "teacher, and no column negative"
+            f"{data.source}: hard_negatives requires the objective in-batch, triplet, or margin-distillation with a "
+            "teacher, and data without a column negative"
         )
 
 
@@ -410,7 +410,7 @@ class Recipe(RecipeSettings):
             raise ValueError("test.task vectors has no teacher: use it for the dev set of a stage")
         measured = [*(stage.dev for stage in self.stages), self.test]
         if self.model.kind is not ModelKind.BI_ENCODER and any(one is not None and one.prompts for one in measured):
-            raise ValueError(f"prompts of dev and test are for bi-encoders, not for a {self.model.kind}")
+            raise ValueError(f"prompts of dev and test require a bi-encoder, not a {self.model.kind}")
         return self
 
 
@@ -434,7 +434,7 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
         overrides: Dotted path of a setting → its value in YAML, such as `stages.0.batch` → `32`.
 
     Raises:
-        RecipeInvalid: no such recipe, invalid YAML, or settings that are unknown, missing or contradict each other.
+        RecipeInvalid: the recipe does not exist or is not valid YAML, or settings are unknown, missing or inconsistent.
     """
     source, text = _read_yaml(name)
     try:
@@ -445,7 +445,7 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
         problem = getattr(error, "problem", None) or error_summary(error)
         raise RecipeInvalid(f"{source}{location}: {problem}", "Correct the YAML at that line.") from error
     if not isinstance(settings, dict):
-        raise RecipeInvalid(f"{source} does not hold settings (key: value)", _REMEDY)
+        raise RecipeInvalid(f"{source} does not contain settings (key: value)", _REMEDY)
     for path, value in (overrides or {}).items():
         _apply_override(settings, path, value)
     try:
@@ -455,7 +455,7 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
 
 
 def _read_yaml(name: str) -> tuple[str, str]:
-    """Its name for messages, and its text."""
+    """Read a recipe. Return its name for messages, and its text."""
     path = Path(name)
     shipped = _SHIPPED_RECIPES / f"{name}.yaml"
     if not path.is_file() and "/" not in name and shipped.is_file():
@@ -464,10 +464,10 @@ def _read_yaml(name: str) -> tuple[str, str]:
         return name, path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise RecipeInvalid(
-            f"there is no recipe {name!r}", "Give a YAML file, or a name that `es-sbert train --list` shows."
+            f"there is no recipe {name!r}", "Use a YAML file, or a name that `es-sbert train --list` shows."
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeInvalid(f"{name} cannot be read: {error_summary(error)}", "Give a YAML file in UTF-8.") from error
+        raise RecipeInvalid(f"{name} cannot be read: {error_summary(error)}", "Use a YAML file in UTF-8.") from error
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -497,7 +497,7 @@ def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """All problems with their settings as one line."""
+    """Format all problems and their settings as one line."""
     problems = []
     places = [entry["loc"] for entry in error.errors()]
     for entry in error.errors():
@@ -515,7 +515,7 @@ def _describe_problems(error: ValidationError) -> str:
 
 
 def _find_setting(name: str) -> list[str]:
-    """Location of a setting in recipes: `stages.N.data.N` for `score_range`."""
+    """Find the places of a setting in recipes, such as `stages.N.data.N` for `score_range`."""
     schema = Recipe.model_json_schema()
 
     def find(node: dict[str, Any], place: str) -> Iterator[str]:
@@ -535,10 +535,10 @@ def _find_setting(name: str) -> list[str]:
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
-    """`KEY=VALUE` options as a mapping.
+    """Convert `KEY=VALUE` options to a mapping.
 
     Raises:
-        RecipeInvalid: one has no `=`.
+        RecipeInvalid: an option has no `=`, or nothing before it.
     """
     parsed = {}
     for pair in pairs:

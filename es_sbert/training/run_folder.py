@@ -50,7 +50,7 @@ def _fsync(path: Path) -> None:
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint, or None."""
+    """Find the newest complete checkpoint; None if there is none."""
     complete = [path for path in sort_checkpoints(str(folder)) if (Path(path) / _COMPLETE_MARKER).exists()]
     return Path(complete[-1]) if complete else None
 
@@ -93,13 +93,13 @@ class RunFolder:
         Args:
             recipe: The recipe.
             data: Path → SHA-256 of every file that training reads.
-            models: Name → `hash_model` of every model in the recipe. On resume, missing models are left out.
+            models: Name → `hash_model` of every model in the recipe; on resume, without missing models.
             precision: Number format of the run; `precision` returns it on resume.
             resume: Resume an interrupted run.
 
         Raises:
-            UsageError: the folder holds something else, or another process trains into it.
-            CheckpointInvalid: there is no run to resume, or it used another recipe, other data or other models.
+            UsageError: the folder holds something else, or another process is training in it.
+            CheckpointInvalid: there is no run to resume, or the run used a different recipe, data or models.
             OutputError: the folder cannot be written to.
         """
         written = recipe.model_dump(mode="json")
@@ -122,7 +122,7 @@ class RunFolder:
         """Check that OUTPUT is a new or empty folder.
 
         Raises:
-            UsageError: it is not.
+            UsageError: OUTPUT is a file, or is not empty.
         """
         self._check_empty(self.output)
 
@@ -134,7 +134,7 @@ class RunFolder:
 
         Raises:
             UsageError: the folder holds something else.
-            CheckpointInvalid: there is no run to resume, or one of its files is missing.
+            CheckpointInvalid: there is no run to resume, or one of the files is missing.
         """
         if not resume:
             self._check_empty(self.output)
@@ -144,23 +144,25 @@ class RunFolder:
         missing = [name for name in files if not (self.documents / name).is_file()]
         if missing:
             raise CheckpointInvalid(
-                f"{self.output} has no file {missing[0]} of the documents that the recipe reads from an index",
+                f"{self.output} lacks {missing[0]}, a file with documents that the recipe reads from an index",
                 "Resume with the recipe of the run (see training/run.json), or start a new run in another folder.",
             )
 
     def _no_run(self) -> CheckpointInvalid:
-        return CheckpointInvalid(f"{self.output} holds no run to resume", "Leave `resume` out to start one.")
+        return CheckpointInvalid(f"{self.output} holds no run to resume", "Leave out `resume` to start one.")
 
     def _refuse(self) -> None:
-        raise UsageError(f"another process trains into {self.output}", "Wait for it, stop it, or use another folder.")
+        raise UsageError(
+            f"another process is training in {self.output}", "Wait for it, stop it, or use another folder."
+        )
 
     def _check_empty(self, path: Path) -> None:
-        # A run whose data turned out to be invalid has left the documents that it read.
+        # Ignore documents that were read from indices: a run with invalid data leaves only them.
         if not path.exists() or (path.is_dir() and all(map(self._is_of_documents, path.rglob("*")))):
             return
         if self.output.is_dir():
-            raise UsageError(f"{self.output} is not empty", "Name a new folder, or resume the run in it with `resume`.")
-        raise UsageError(f"{self.output} is a file", "Name a folder that does not exist yet.")
+            raise UsageError(f"{self.output} is not empty", "Use a new folder, or resume the run in it with `resume`.")
+        raise UsageError(f"{self.output} is a file", "Use a folder that does not exist yet.")
 
     def _is_of_documents(self, path: Path) -> bool:
         return path == self.folder or path.is_relative_to(self.documents)
@@ -227,7 +229,7 @@ class RunFolder:
         return (self.output / TRAINING_RECORD).exists() and not self.staging_folder.exists()
 
     def publish(self, *, keep_checkpoints: bool, stages: list[str]) -> None:
-        """Move the staged model to OUTPUT; modules.json or the manifest, which mark it as a model, are moved last.
+        """Move the staged model to OUTPUT, last the file that marks it as a model: modules.json or the manifest.
 
         Raises:
             OutputError: the folder cannot be written to.
@@ -261,7 +263,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def _recorded_recipe(run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
-    """The recipe of a run in this version's format: newer settings have their defaults.
+    """Convert the recorded recipe of a run to this version's format: newer settings have their defaults.
 
     Older versions wrote a precision instead of `auto`; their runs resume with it.
     """
@@ -275,7 +277,7 @@ def _recorded_recipe(run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
 
 
 def _changed_settings(before: Any, now: Any, place: str = "") -> list[str]:
-    """Dotted paths of settings that differ."""
+    """List the dotted paths of settings that differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*before, *now])
         return [path for key in keys for path in _changed_settings(before.get(key), now.get(key), f"{place}.{key}")]
@@ -289,14 +291,14 @@ def _changed_settings(before: Any, now: Any, place: str = "") -> list[str]:
 
 
 def hash_source(path: Path) -> str:
-    """SHA-256 of a file, or over the names and hashes of a folder's files."""
+    """Compute the SHA-256 of a file, or over the names and hashes of a folder's files."""
     return hash_file(path) if path.is_file() else _hash_files(path, path.rglob("*"))
 
 
 def hash_model(folder: Path) -> str:
-    """SHA-256 over the names and hashes of a model's files: weights, tokenizer and settings of it and its modules.
+    """Compute the SHA-256 over the names and hashes of a model's files: weights, tokenizer, and all settings.
 
-    Its card and its exported files are not included.
+    The model card and exported files are not included.
     """
     files = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
     return _hash_files(

@@ -51,8 +51,8 @@ def translate_compiler_errors(*, compiled: bool) -> Iterator[None]:
         compiled: Whether anything is compiled inside the block.
 
     Raises:
-        TrainingError: there is no compiler, or it cannot compile the network.
-        UsageError: torch has no such errors.
+        TrainingError: there is no compiler, or the network cannot be compiled.
+        UsageError: this version of torch does not define its compiler's errors.
     """
     if not compiled:
         yield

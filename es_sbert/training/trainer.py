@@ -98,7 +98,7 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
 
 
 def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]) -> float:
-    """Mean reciprocal rank × 100 of each anchor's own positive among all positives by cosine.
+    """Compute the mean reciprocal rank × 100 of each anchor's own positive among all positives by cosine.
 
     A tie counts against the model: a positive ranks after all equally close texts.
 
@@ -115,7 +115,7 @@ def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]
 
 
 def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
-    """Distance of a stage's dev triplets: the one distance that all its triplets are trained with, else cosine."""
+    """Distance for a stage's dev triplets: the distance of its triplet objectives if they share one, else cosine."""
     distances = {objective.distance for objective in objectives if isinstance(objective, TripletSpec)}
     if len(distances) != 1:
         return Similarity.COSINE
@@ -230,7 +230,7 @@ class TaskTrainer(Trainer):
         return super().get_batch_samples(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The dev score as `eval_dev`; every process computes the same value."""
+        """Compute the dev score as `eval_dev`; every process computes the same value."""
         if self._data.dev is None:
             return {}
         self._check_still_finite()
@@ -246,7 +246,7 @@ class TaskTrainer(Trainer):
         with eval_mode(self._task), eager_mode(compiled=self._compiled):
             probe_size = min(_PROBE_EXAMPLES, len(examples))
             batch = self._to_device(dict(self._task.collate(examples, range(probe_size))))
-            # Every process uses the same examples.
+            # Every process probes the same examples.
             loss = self._task(examples.name, {**batch, "sizes": (probe_size,) * self._sampler.processes})
         check_model_finite(loss, self.state.global_step)
 
@@ -258,9 +258,9 @@ class TaskTrainer(Trainer):
 
 
 class CheckpointCallback(TrainerCallback):
-    """Checks the losses before they are logged, or the weights evaluated or saved; completes and removes checkpoints.
+    """Checks losses before a log, an evaluation or a checkpoint; marks checkpoints complete and removes old ones.
 
-    It has to be the last callback: those before it decide what follows a step.
+    It must be the last callback, because the earlier ones decide whether to log, evaluate or save after a step.
 
     Args:
         losses: Checks the losses of the run.

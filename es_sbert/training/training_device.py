@@ -16,10 +16,10 @@ from es_sbert.errors import DeviceError, UsageError
 
 
 def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
-    """The device to train on.
+    """Choose the device to train on.
 
     Raises:
-        DeviceError: `cuda`, and torch cannot use it.
+        DeviceError: the name is unknown, or is `cuda` but torch cannot use CUDA.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(
@@ -58,7 +58,7 @@ class TrainingPrecision:
 def choose_training_precision(
     requested: Literal["auto", "fp32", "bf16", "fp16"], device: Literal["cpu", "cuda"], *, has_bf16: bool
 ) -> TrainingPrecision:
-    """The precision of a run.
+    """Choose the number formats of a run.
 
     `auto` is bf16 on a card that computes in it and TF32 on one that does not, as bf16 has the range of float32 and
     needs no loss scaling; on a CPU it is fp32. An explicit precision is kept: fp32 is IEEE float32
@@ -70,10 +70,12 @@ def choose_training_precision(
         has_bf16: Whether the GPU has native bf16; False on a CPU.
 
     Raises:
-        DeviceError: fp16 on a CPU.
+        DeviceError: fp16 is requested on a CPU.
     """
     if device == "cpu" and requested == "fp16":  # transformers would silently train in fp32
-        raise DeviceError("a CPU does not train in fp16", "Set precision: bf16 or fp32, or train on a CUDA device.")
+        raise DeviceError(
+            "training in fp16 requires a CUDA device", "Set precision: bf16 or fp32, or train on a CUDA device."
+        )
     best: NumberFormat = "bf16" if device == "cuda" and has_bf16 else "fp32"
     return TrainingPrecision(best if requested == "auto" else requested, tf32=device == "cuda" and requested != "fp32")
 
@@ -85,13 +87,13 @@ def has_native_bf16() -> bool:
 
 @contextmanager
 def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu", "cuda"]) -> Iterator[None]:
-    """Compute float32 products on a card in TF32, or not, inside the block; torch's own setting is restored after it.
+    """Set whether float32 products on a card use TF32 inside the block; torch's setting is restored afterwards.
 
     A CPU, and a program that has set torch's precisions for each backend on its own, keep their settings.
     """
     before = None
     if device == "cuda":
-        with suppress(RuntimeError):  # torch names no setting if those of the backends differ
+        with suppress(RuntimeError):  # torch raises an error if the settings of its backends differ
             before = torch.get_float32_matmul_precision()
     if before is None:
         yield
@@ -104,14 +106,14 @@ def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu"
 
 
 def refuse_several_processes(command: str, remedy: str) -> None:
-    """Refuse to run in one of several processes that torchrun or a similar launcher has started.
+    """Check that torchrun or a similar launcher has not started several processes.
 
     Args:
-        command: The command, which runs in one process only.
+        command: Name of the command, for the message.
         remedy: The remedy of the error.
 
     Raises:
-        UsageError: there are several.
+        UsageError: several processes were started.
     """
     count = os.environ.get("WORLD_SIZE", "1")
     if count.isdigit() and int(count) > 1:
@@ -119,27 +121,27 @@ def refuse_several_processes(command: str, remedy: str) -> None:
 
 
 def processes() -> int:
-    """How many processes train together; 1 without torchrun."""
+    """Number of processes that train together; 1 without torchrun."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def gather(local: Tensor, sizes: Sequence[int] = ()) -> Tensor:
-    """Stack the rows of all processes, with gradients.
+    """Concatenate the rows of all processes, with gradients.
 
-    Every process then has the loss of the joint batch. Its gradient with respect to the local rows is summed over the
-    processes in the backward pass, and data-parallel training divides by their number: the gradient of encoder and
-    objective is the gradient of one process with the joint batch.
+    Every process then computes the loss of the joint batch. In the backward pass, the gradient with respect to the
+    local rows is summed over the processes, and data-parallel training divides it by their number. The result is the
+    gradient that a single process would compute on the joint batch.
 
     Args:
         local: *Shape:* ``(batch, …)``; the number of rows may differ between processes.
-        sizes: Rows of every process, known from the sampler: exchanging them would make the host wait for the GPU. Not
-            needed with one process.
+        sizes: Number of rows of every process, known from the sampler: exchanging them would make the host wait for the
+            GPU. Not needed with one process.
 
     Returns:
-        *Shape:* ``(joint batch, …)``, in the order of the processes; `local` itself where there is one.
+        *Shape:* ``(joint batch, …)``, in the order of the processes; with one process, `local` itself.
 
     Raises:
-        ValueError: `sizes` is not that of the processes and of `local`.
+        ValueError: `sizes` does not have one entry per process, or the wrong number of rows for this process.
     """
     if processes() == 1:
         return local
@@ -150,7 +152,7 @@ def gather(local: Tensor, sizes: Sequence[int] = ()) -> Tensor:
 
 
 def joint_mean(losses: Tensor, sizes: Sequence[int] = ()) -> Tensor:
-    """The mean over the losses of the joint batch, *shape* ``(batch,)`` in each process, as a scalar."""
+    """Average the losses of the joint batch, *shape* ``(batch,)`` in each process, to a scalar."""
     return gather(losses, sizes).mean()
 
 
@@ -166,7 +168,7 @@ class _Gather(torch.autograd.Function):
         longest = max(sizes)
         filled = local.contiguous()
         if len(local) < longest:
-            # Backends gather tensors of one shape only: pad shorter parts and cut them afterwards.
+            # Pad shorter parts and remove the padding afterwards: backends gather only tensors of one shape.
             filled = local.new_zeros((longest, *local.shape[1:]))  # (longest part, …)
             filled[: len(local)] = local
         joint = local.new_empty((len(sizes) * longest, *local.shape[1:]))  # (processes · longest part, …)

@@ -48,7 +48,7 @@ class LossCheck:
         self._pending: deque[tuple[Tensor, Any, int, Examples, NDArray[np.int64]]] = deque()
 
     def add(self, loss: Tensor, step: int, examples: Examples, rows: NDArray[np.int64]) -> None:
-        """Add a loss and check the one of `delay` batches ago.
+        """Add a loss and check the one from `delay` batches ago.
 
         Args:
             loss: A scalar.
@@ -57,7 +57,7 @@ class LossCheck:
             rows: Its examples, *shape* ``(batch,)``.
 
         Raises:
-            TrainingDiverged: a loss is not finite; with its step and its batch.
+            TrainingDiverged: a loss is not finite; the message names its step and its batch.
         """
         place = self._places[self._added % len(self._places)]
         self._added += 1
@@ -74,7 +74,7 @@ class LossCheck:
         """Check all remaining losses.
 
         Raises:
-            TrainingDiverged: one is not finite.
+            TrainingDiverged: a loss is not finite.
         """
         while self._pending:
             self._check_oldest()
@@ -96,7 +96,7 @@ _DIVERGED_REMEDY = (
     "folder: `resume` uses the same recipe and would diverge again."
 )
 
-# torch.save reports a failed write as a RuntimeError of its zip writer, with one of these words.
+# torch.save reports a failed write as a RuntimeError of its zip writer, with one of these texts.
 _FAILED_WRITE = ("PytorchStreamWriter", "unexpected pos", "file write failed")
 
 # Messages of CPU allocators; torch has no error class for them.
@@ -107,7 +107,7 @@ def check_loss_finite(loss: float, step: int, examples: Examples, rows: Sequence
     """Stop if a loss is not finite.
 
     Raises:
-        TrainingDiverged: with step and batch.
+        TrainingDiverged: the loss is not finite; the message names step and batch.
     """
     if math.isfinite(loss):
         return
@@ -129,12 +129,10 @@ def check_model_finite(loss: Tensor, step: int) -> None:
         step: The last step.
 
     Raises:
-        TrainingDiverged: with the step.
+        TrainingDiverged: the model returns NaN or infinite values; the message names the step.
     """
     if not torch.isfinite(loss):
-        raise TrainingDiverged(
-            f"after step {step} the model gives values that are not finite numbers", _DIVERGED_REMEDY
-        )
+        raise TrainingDiverged(f"after step {step} the model returns NaN or infinite values", _DIVERGED_REMEDY)
 
 
 @contextmanager
@@ -142,7 +140,7 @@ def translate_out_of_memory(batch: int, mini_batch: int | None) -> Iterator[None
     """Turn a failed allocation into an error with a remedy.
 
     Raises:
-        OutOfMemory: names the setting to lower.
+        OutOfMemory: memory does not suffice; the remedy names the setting to lower.
     """
     try:
         yield
@@ -152,7 +150,7 @@ def translate_out_of_memory(batch: int, mini_batch: int | None) -> Iterator[None
             raise
         setting, held = ("mini_batch", mini_batch) if mini_batch else ("batch", batch)
         smaller = max(1, held // 2)
-        instead = f" (with mini_batch: {smaller} in its place, the batch stays {batch} and steps take longer)"
+        instead = f" (or set mini_batch: {smaller} instead: the batch stays {batch}, but steps take longer)"
         raise OutOfMemory(
             f"a batch does not fit into memory with {setting}: {held} ({error_summary(error)})",
             f"Lower {setting} in the recipe to {smaller}{'' if mini_batch else instead}, or lower model.max_tokens, or "

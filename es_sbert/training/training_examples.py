@@ -82,7 +82,7 @@ class Examples:
         return f"{self.path}, line {self.lines[example]}"
 
     def part(self, start: int, count: int | None) -> Examples:
-        """`count` examples from the one at `start`, counted from 0; all that follow if `count` is None."""
+        """Return `count` examples from position `start`, counted from 0; all that follow if `count` is None."""
         rows = slice(start, None if count is None else start + count)
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, texts=tuple(column[rows] for column in self.texts), labels=labels, lines=self.lines[rows])
@@ -122,7 +122,7 @@ def assign_columns(
     several = [role for role, value in columns.items() if not isinstance(value, str) and role != optional]
     if several:
         raise RecipeInvalid(
-            f"{name}: {', '.join(several)} has a list of columns", f"Name one column for {', '.join(several)}."
+            f"{name}: {', '.join(several)} has a list of columns", f"Set one column for {', '.join(several)}."
         )
     texts = [column for role in shape.roles for column in _as_tuple(columns.get(role, ()))]
     return texts, str(columns[label_role]) if label_role else None
@@ -135,12 +135,12 @@ def _as_tuple(given: str | tuple[str, ...]) -> tuple[str, ...]:
 def check_negatives(texts: Sequence[Sequence[str]], lines: NDArray[np.int64], problems: RowErrors) -> None:
     """Reject false negatives: a negative must be neither the anchor nor a positive of the same anchor in any row.
 
-    Texts that differ in white space only count as equal.
+    Texts that differ only in white space count as equal.
 
     Args:
         texts: Columns: anchors, positives, then any number of columns of negatives.
         lines: *Shape:* ``(rows,)``, for messages.
-        problems: Collects the rows.
+        problems: Collects the errors of the rows.
     """
     anchors, positives, *negatives = ([" ".join(text.split()) for text in column] for column in texts)
     positives_of: dict[tuple[str, str], int] = {}  # (anchor, positive) → its first line
@@ -167,7 +167,8 @@ def read_examples(
         spec: The data set; a relative path counts from `data_folder`.
         shape: Columns and labels that its objective needs.
         data_folder: The data folder of the run.
-        trained_roles: The roles of the objective, if the data lacks some that are made later, and has others.
+        trained_roles: Roles for which the data may set prompts, if the texts of the objective are derived from other
+            columns; by default those of `shape`.
 
     Returns:
         The examples, at least one. Scores are mapped linearly from the data's range to the objective's.
@@ -175,7 +176,7 @@ def read_examples(
     Raises:
         RecipeInvalid: a role is unknown or has no column, or the range of scores is empty.
         SourceError: the file cannot be read, or rows have an empty side, an unknown class, a score that is not a number
-            or out of range, or a negative that is a right answer; with the file and the first such lines.
+            or out of range, or a false negative; the message names the file and the first such lines.
         UsageError: the library that reads the format is not installed.
     """
     name = spec.name or Path(spec.file).name
@@ -196,14 +197,14 @@ _Range = tuple[float, float]
 def _read_rows(
     name: str, spec: DataSpec | DevSpec, shape: ExampleSchema, data_folder: Path, score_range: _Range | None = None
 ) -> Examples:
-    """Read the columns of a shape and check every row, also of those that `skip` leaves out.
+    """Read the columns of a shape and check every row, including rows that `skip` leaves out.
 
     `score_range` is the lowest and the highest gold score of the data, if that is known.
     """
     text_columns, label_column = assign_columns(name, spec.columns, shape)
     if score_range is not None and not score_range[0] < score_range[1]:
         raise RecipeInvalid(
-            f"{name}: score_range {list(score_range)} is empty", "Give the lowest and the highest score, in this order."
+            f"{name}: score_range {list(score_range)} is empty", "Set the lowest and the highest score, in this order."
         )
     path = data_folder / spec.file
     columns = dict.fromkeys([*text_columns, *([label_column] if label_column else [])])  # each is read once
@@ -240,7 +241,7 @@ def _labels(
 
 
 def _classes(table: Table, column: str, classes: tuple[str, ...], problems: RowErrors) -> NDArray[np.int64]:
-    """Numbers of the classes, *shape* ``(rows,)``; −1 for other labels."""
+    """Convert labels to class numbers, *shape* ``(rows,)``; −1 for labels that are not a class."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = np.array([numbers.get(_class_name(value), -1) for value in table.columns[column]], dtype=np.int64)
     for row in np.flatnonzero(found < 0):
@@ -306,12 +307,12 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
         # Rank correlation and precision are then undefined, so no checkpoint would be the best.
         raise SourceError(
             f"{path}: all {len(examples)} gold labels are {gold[0]:g}, so every checkpoint would have the same score",
-            "Name another dev set, or raise its limit.",
+            "Use another dev set, or raise its limit.",
         )
     if spec.task == "pairs" and len(set(examples.texts[1])) == 1:
         raise SourceError(
-            f"{path}: all {len(examples)} positives are one text, which is always the first among them",
-            "Name another dev set, or raise its limit.",
+            f"{path}: all {len(examples)} positives are the same text, which therefore always ranks first",
+            "Use another dev set, or raise its limit.",
         )
     kinds = tuple(map(spec.prompts.get, _DEV_SCHEMAS[spec.task].roles)) if spec.prompts else ()
     return DevData(spec.task, examples.texts, gold, kinds)
@@ -341,7 +342,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
         schemas: Columns and labels that the objective of each data set needs.
 
     Raises:
-        SourceError: a file or a row is invalid; with file and line.
+        SourceError: a file or a row is invalid; the message names file and line.
         RecipeInvalid: roles or names do not fit the objective.
     """
     examples = [
@@ -351,7 +352,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
     names = [dataset.name for dataset in examples]
     if len(set(names)) != len(names):
         raise RecipeInvalid(
-            f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Give each a name."
+            f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Set a name for each."
         )
     objectives = tuple(map(stage.objective_of, stage.data))
     for objective in dict.fromkeys(objectives):
@@ -361,7 +362,7 @@ def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSch
 
 
 def _given_schema(data: DataSpec, schema: ExampleSchema) -> ExampleSchema:
-    """The schema of a data set from which the rest of the objective's columns is derived."""
+    """Return the schema of the data in the file, from which the rest of the objective's columns is derived."""
     if data.passages:
         return ExampleSchema(("text",))
     return schema.without_negatives() if data.hard_negatives else schema
@@ -371,7 +372,7 @@ def _check_labels_differ(datasets: Sequence[Examples]) -> None:
     """Refuse data sets of one objective whose labels are all the same: a constant would be the best model.
 
     Raises:
-        SourceError: there is nothing to learn.
+        SourceError: all labels are the same.
     """
     labels = [dataset.labels for dataset in datasets if dataset.labels is not None]
     if labels and len(np.unique(np.concatenate(labels))) == 1:

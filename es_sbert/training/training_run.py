@@ -67,7 +67,7 @@ def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
     """Read and check every file that a run needs, including the gold pairs of its export.
 
     Raises:
-        SourceError: a file or a row is invalid; with file and line.
+        SourceError: a file or a row is invalid; the message names file and line.
         RecipeInvalid: roles or names do not fit the objective.
     """
     if recipe.export.sts:
@@ -89,7 +89,7 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
         Name in the recipe → folder, without missing models.
 
     Raises:
-        ModelNotFound: a model is missing, and all are needed.
+        ModelNotFound: a model is missing and `all_needed` is true.
     """
     names: set[str | None] = {recipe.model.base}
     for stage in recipe.stages:
@@ -108,7 +108,7 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
 
 
 def next_model_spec(spec: ModelSpec, folder: Path) -> ModelSpec:
-    """Start model of the next stage: the model of the previous one, with new LoRA weights if the recipe has LoRA."""
+    """Start model of the next stage: the previous stage's model, with new LoRA weights if the recipe has LoRA."""
     return ModelSpec(base=str(folder), kind=spec.kind, codes=spec.codes, lora=spec.lora)
 
 
@@ -185,14 +185,14 @@ def run_recipe(
     Raises:
         EsSbertError: an input is missing or invalid, or the run failed.
     """
-    torch_device = choose_training_device(device)  # before data is read, which may take long
+    torch_device = choose_training_device(device)  # fails early: reading data may take long
     files = recipe
     if has_index_sources(recipe):
         process, folder = accelerate.PartialState(cpu=torch_device == "cpu"), RunFolder(output)
         if process.is_main_process:
             folder.check_documents(map(source_file, _index_sources(recipe)), resume=resume)
             if not resume:
-                find_models(recipe)  # before documents are read
+                find_models(recipe)  # fails early, before documents are read
                 read_index_sources(recipe, folder.documents, engine, report)
         process.wait_for_everyone()
         files = with_files(recipe, folder.documents)
@@ -252,7 +252,7 @@ def run_with_data(
             stack.enter_context(folder.lock(original, data_hashes, model_hashes, precision.products, resume=resume))
         process.wait_for_everyone()
         if resume and folder.finished():
-            run.report(f"{output} is finished: there is nothing to resume")
+            run.report(f"the run in {output} has finished: there is nothing to resume")
             return TrainingResult(output, (), _exported_fingerprint(output))
         results = _train_stages(run, data.stages)
         fingerprint = test = None
@@ -270,7 +270,7 @@ def _index_sources(recipe: Recipe) -> list[SourceSpec]:
 
 
 def _hash_data(original: Recipe, recipe: Recipe, data_folder: Path) -> dict[str, str]:
-    """SHA-256 of every file that the run reads, by its path, or by the index that its documents came from.
+    """Hash every file that the run reads: path (or the index that its documents came from) → SHA-256.
 
     Args:
         original: The recipe as it was given.
@@ -301,7 +301,7 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
 def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
     """Make pairs of passages, mine neighbors and negatives, and add teachers' labels.
 
-    All are kept in the stage's folder for a resumed run.
+    All of them are stored in the stage's folder for a resumed run.
     """
     folder, examples = run.folder.stage(stage.name), []
     datasets = zip(stage.data, data.examples, data.objectives, strict=True)
@@ -319,7 +319,7 @@ def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> St
 
 
 def _neighbors_file(folder: Path, number: int) -> Path:
-    """The file of mined pairs of a data set; a run of an earlier release keeps its own spelling of the name."""
+    """Path of the file of a data set's mined pairs, which has another spelling in a run of an earlier release."""
     earlier = folder / f"neighbours-{number}.npy"
     return earlier if earlier.exists() else folder / f"neighbors-{number}.npy"
 
@@ -327,7 +327,7 @@ def _neighbors_file(folder: Path, number: int) -> Path:
 def _measure_test_set(
     run: RunSettings, stages: Sequence[StageData], test: DevData, process: accelerate.PartialState
 ) -> FinalScores:
-    """Scores of the start model and of the trained model."""
+    """Measure the start model and the trained model on the test set."""
 
     def score(model: ModelSpec, stage: StageSpec, data: StageData) -> float:
         task = open_task(model, stage, data.examples, data.objectives).to(process.device)
@@ -347,7 +347,7 @@ def _measure_test_set(
 def _training_record(
     run: RunSettings, original: Recipe, data_hashes: dict[str, str], test: FinalScores | None
 ) -> dict[str, Any]:
-    """Content of `training.json`: the recipe as it was given, hashes of the data, stage results, versions."""
+    """Build the content of `training.json`: the recipe as it was given, hashes of the data, stage results, versions."""
     packages = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     results = [run.folder.result(stage.name) for stage in run.recipe.stages]
     return {
@@ -361,7 +361,7 @@ def _training_record(
 
 
 def _export(run: RunSettings, data_folder: Path, record: dict[str, Any]) -> str | None:
-    """Write the exported model, its training record and its card to the staging folder; returns the fingerprint."""
+    """Write the exported model, its training record and its card to the staging folder; return the fingerprint."""
     staging = run.folder.staging_folder
     shutil.rmtree(staging, ignore_errors=True)
     with translate_disk_errors(run.folder.output):
@@ -373,7 +373,7 @@ def _export(run: RunSettings, data_folder: Path, record: dict[str, Any]) -> str 
 
 
 def _export_model(run: RunSettings, data_folder: Path) -> str | None:
-    """Export to ONNX, checked by the parity gate; returns the fingerprint, or None if nothing was exported."""
+    """Export to ONNX, checked by the parity gate; return the fingerprint, or None if nothing was exported."""
     recipe, staging = run.recipe, run.folder.staging_folder
     export, kind, trained = recipe.export, recipe.model.kind, run.folder.stage(recipe.stages[-1].name) / "model"
     model = read_sentence_model(trained, recipe.name) if kind is ModelKind.BI_ENCODER else None

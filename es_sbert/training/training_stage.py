@@ -57,7 +57,7 @@ class StageResult:
         start_dev: Dev score of the start model; None without a dev set.
         best_dev, best_step: Best dev score and its step; None without a dev set.
         seconds: Wall time of this call (after a resume: since then).
-        examples_per_second: Over the steps of this call, including evaluation and saving.
+        examples_per_second: Throughput over the steps of this call, including evaluation and saving.
         course: Log rows, see `metrics_history`.
     """
 
@@ -267,14 +267,13 @@ def _check_batch_negatives(examples: Examples, batch: int, batches: int, report:
     """
     if len(examples.texts) == 2 and batches == len(examples):
         raise SourceError(
-            f"{examples.path}: every batch would hold a single one of its "
-            f"{pluralize(len(examples), 'pair')}, so there are no "
-            f"in-batch negatives (pairs of one batch share no text; batch: {batch})",
+            f"{examples.path}: pairs that share a text are never in the same batch, so each batch would hold only "
+            f"one of the {pluralize(len(examples), 'pair')} and have no in-batch negatives (batch: {batch})",
             "Add pairs with different texts on both sides, add hard negatives (the role negative), or raise batch. "
             "For texts with class labels use the objective softmax.",
         )
     if batches > batch_count(len(examples), batch):
         report(
             f"{examples.name}: repeated texts go into separate batches: {pluralize(batches, 'batch', 'batches')} of "
-            f"{len(examples) / batches:.1f} pairs on average instead of {batch}, with as many negatives"
+            f"{len(examples) / batches:.1f} pairs on average instead of {batch}, and accordingly fewer negatives"
         )

@@ -19,7 +19,7 @@ from tests.cuda.stand_in import Run, StandIns
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
-EXTRA = "[cuda]' brings all that CUDA needs"
+EXTRA = "[cuda]' installs everything that CUDA needs"
 OPEN = """
 import sys
 from pathlib import Path
@@ -157,7 +157,7 @@ def test_unsupported_compute_capability_suggests_upgrade(cuda_stand_ins: StandIn
 
 def test_old_driver_error_suggests_update(cuda_stand_ins: StandIns, packed: Path) -> None:
     said = opened(cuda_stand_ins, packed, old_driver=True)
-    assert "the NVIDIA driver does not run the CUDA that onnxruntime-gpu" in said, said
+    assert "the NVIDIA driver does not support the CUDA that onnxruntime-gpu" in said, said
     assert "CUDA failure 35" in said
     assert "Update the driver to 580 or newer" in said
 
@@ -235,10 +235,10 @@ def test_encode_on_cuda_without_libraries_writes_nothing(cuda_stand_ins: StandIn
 def test_encode_on_cuda_without_gpu_writes_nothing(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
     done = encoded(cuda_stand_ins, model, tmp_path, "-o", "-", "--device", "cuda", cards=0)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Error: --device cuda: no NVIDIA driver offers a GPU here" in done.stderr
+    assert "Error: --device cuda: there is no NVIDIA driver, or it reports no GPU" in done.stderr
     missing = encoded(cuda_stand_ins, model, tmp_path, "--device", "cuda:1")
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert "the NVIDIA driver offers 1 device here" in missing.stderr
+    assert "the NVIDIA driver reports only 1 device" in missing.stderr
 
 
 def test_auto_falls_back_to_cpu_and_warns_why(cuda_stand_ins: StandIns, model: Path, cache: Path) -> None:

@@ -71,7 +71,7 @@ def test_adapt_compares_registers_and_refuses(
     unfit = cli("adapt", *where, index, *into, *training, "--title-field", "headline")
     assert unfit.code == 2
     assert "no document of the sample has text in headline" in unfit.err
-    assert "Name one of the fields with text: title, text" in unfit.err
+    assert "Use one of the fields with text: title, text" in unfit.err
     with cut_at(60):
         cli("adapt", *where, index, *into, *training)
     done = cli("adapt", *where, index, *into, *training, "--resume", "--json")

@@ -122,7 +122,7 @@ def test_json_report_is_printed_for_refused_vectors(run: Run, plain: Callable[..
 @pytest.mark.parametrize(
     ("arguments", "message", "remedy"),
     [
-        (["--text-field", "a", "--text-template", "{b}"], "cannot be combined", "Give one of the two."),
+        (["--text-field", "a", "--text-template", "{b}"], "cannot be combined", "Use one of the two."),
         (["--text-template", "{a"], "cannot be read", "--text-template '{title}. {body}'"),
         (["--text-field", "embedding_meta"], "which is already in use", "another name"),
         (["--text-field", "titles"], "has a text for '{titles}'", "Did you mean title?"),

@@ -163,8 +163,8 @@ def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]
         pytest.param("e.csv", b"PK\x03\x04", ["e.csv"], "e.csv: it is a zip archive, not CSV", id="zip"),
         pytest.param("f.xlsx", b"id,text", ["f.xlsx"], "is not an Excel workbook (xlsx)", id="not xlsx"),
         pytest.param("g.xls", b"<html>", ["g.xls"], "it is an HTML page", id="HTML"),
-        pytest.param("h.csv", b"text", ["h.csv", "--encoding", "klingon"], "no text encoding 'klingon'", id="encoding"),
-        pytest.param("h.csv", b"id,text", ["h.csv", "--delimiter", "ab"], "not a single character", id="delimiter"),
+        pytest.param("h.csv", b"text", ["h.csv", "--encoding", "klingon"], "unknown text encoding", id="encoding"),
+        pytest.param("h.csv", b"id,text", ["h.csv", "--delimiter", "ab"], "must be a single character", id="delimiter"),
         pytest.param("h.csv", b"id,text", ["h.csv", "--sheet", "a"], "--sheet applies to Excel workbooks", id="sheet"),
         pytest.param("a.jsonl.gz", b"{}", ["a.jsonl.gz"], "does not hold gzip data", id="not gzip"),
         pytest.param("a.parquet", b"PAR1", ["a.parquet"], "the Parquet data is damaged", id="not Parquet"),
@@ -191,10 +191,10 @@ def test_unreadable_sources_are_refused_before_loading(
     [
         (["--text-field", "a", "--text-template", "{b}"], "cannot be combined"),
         (["--text-template", "{a"], "cannot be read"),
-        (["--text-template", "words"], "names no field"),
+        (["--text-template", "words"], "has no field"),
         (["--index", "Capital"], "Capital"),
         (["--index", "a,b"], "is not the name of one index"),
-        (["--index-type", "fast"], "there is no index type 'fast'"),
+        (["--index-type", "fast"], "unknown index type 'fast'"),
         (["--vector-field", "a b*"], "cannot be the name of a vector field"),
         (["--dead-letters", "no/such/folder/x"], "could not be written"),
         (["--username", "me"], "must be given together"),
@@ -214,9 +214,9 @@ def test_invalid_option_combinations_exit_2(ingest: Callable[..., Done], argumen
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--sql needs a database\n  Give its address in ES_SBERT_DATABASE"),
+        ([], "--sql needs a database\n  Set its address in ES_SBERT_DATABASE"),
         (["--database", "sqlite:///none.db"], "the database none.db does not exist"),
-        (["--database-file", "none.txt"], "the file of the database's address none.txt cannot be read"),
+        (["--database-file", "none.txt"], "the file none.txt with the database's address cannot be read"),
         (["--database-file", "database.txt"], "the database refuses the query: no such table: t"),
         (["--database", "postgresql://anna:s3cret@127.0.0.1:9/d"], "the database cannot be reached"),
     ],
@@ -233,7 +233,7 @@ def test_invalid_search_queries_exit_2(ingest: Callable[..., Done], arguments: l
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("localhost:9200", "no http:// or https:// in front"),
+        ("localhost:9200", "does not start with http:// or https://"),
         ("http://127.0.0.1:{port}", "nothing listens at http://127.0.0.1:{port}"),
         ("http://no-such-host.invalid:9200", "http://no-such-host.invalid:9200"),
     ],

@@ -49,7 +49,7 @@ def test_create_show_and_reuse_index(run: Run, engine_url: str, index_name: str)
     )
     assert text.startswith("The text of embedding is not known yet, so the gateway refuses documents that are written")
     assert f"`es-sbert index create {index_name} --text-field FIELD`" in text
-    assert "has the vector field embedding already" in run("index", "create", index_name, url=engine_url).err
+    assert "already has the vector field embedding" in run("index", "create", index_name, url=engine_url).err
     added = run("index", "create", index_name, "--vector-field", "second", url=engine_url)
     assert added.err.startswith(f"added the vector field second to {index_name}")
 
@@ -145,7 +145,7 @@ def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Ca
         with open_engine(es9_url) as engine:
             return read_vector_field(engine, index, "embedding").meta.text
 
-    assert_refused(create("--text-field", "a", "--text-template", "{b}"), "cannot be combined", "Give one of the two")
+    assert_refused(create("--text-field", "a", "--text-template", "{b}"), "cannot be combined", "Use one of the two")
     assert_refused(create("--text-template", "{a"), "cannot be read", "--text-template '{title}. {body}'")
     assert_refused(create("--text-field", "embedding_meta.x"), "which is already in use", "another name")
     assert_refused(run("index", "show", index, url=es9_url), "no index", "es-sbert index create")  # nothing was made
@@ -164,7 +164,7 @@ def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Ca
     assert text() == "{title}\n{body}"
     done = create("--text-template", "{title}\n{body}")
     assert (done.code, len(done.err.splitlines())) == (0, 1)
-    assert "has the vector field embedding already" in done.err
+    assert "already has the vector field embedding" in done.err
     assert create().code == 0
     assert text() == "{title}\n{body}"
 
@@ -183,7 +183,9 @@ def test_create_index_with_passages(run: Run, es9_url: str, fresh_index: Callabl
     index = fresh_index(es9_url)
     assert_refused(run("index", "create", index, "--passages", "300", url=es9_url), "reads 256 tokens", "at most 256")
     assert_refused(
-        run("index", "create", index, "--passage-overlap", "8", url=es9_url), "is for passages", "--passages"
+        run("index", "create", index, "--passage-overlap", "8", url=es9_url),
+        "--passage-overlap requires --passages",
+        "--passages",
     )
     assert run("index", "create", index, "--passages", "64", url=es9_url).code == 0
     shown = run("index", "show", index, url=es9_url)
@@ -243,7 +245,7 @@ def test_unreachable_address_is_an_error(run: Run, command: list[str]) -> None:
 
 def test_invalid_url_is_an_error(run: Run) -> None:
     assert_refused(
-        run("index", "show", "docs", url="localhost:9200"), "no http:// or https://", "http://localhost:9200"
+        run("index", "show", "docs", url="localhost:9200"), "does not start with http://", "http://localhost:9200"
     )
 
 
@@ -276,7 +278,7 @@ def test_remove_leaves_the_mapping_and_says_so(run: Run, es9_url: str, fresh_ind
         )
     assert_refused(run("index", "remove", index, url=es9_url), "no terminal to ask", "Add --yes")
     for option in (("--max-hold", "5"), ("--name", "other"), ("--replace-index",)):
-        assert_refused(run("index", "remove", index, *option, url=es9_url), "apply to a copy only", "Add --reindex")
+        assert_refused(run("index", "remove", index, *option, url=es9_url), "require --reindex", "Add --reindex")
     done = run("index", "remove", index, "--yes", "--json", url=es9_url)
     assert done.code == 0, done.err
     assert done.summary["fields"] == ["embedding", "embedding_meta"]
@@ -303,24 +305,24 @@ def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index
         assert f"`es-sbert {' '.join(command)}`" in refused.value.remedy
 
         assert_refused(run(*command, url=es9_url), "there is no terminal to ask for confirmation", "Add --yes")
-        with pytest.raises(IndexMismatch, match="that no analysis has written"):
+        with pytest.raises(IndexMismatch, match="although no analysis wrote them"):
             FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0)).check_owner()
         done = run(*command, "--yes", url=es9_url)
         assert done.code == 0
         shown, declared = done.err.splitlines()
         assert shown.startswith(f"5 documents of {index} with a value in duplicate_of, such as d")
-        assert declared == (f"duplicate_of of {index} is a field of analyses now: they may write it")
+        assert declared == (f"`duplicates` and `cluster` may now write duplicate_of of {index}")
         FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0)).check_owner()
-        assert run(*command, "--yes", url=es9_url).err == "duplicate_of is a field of analyses already\n"
+        assert run(*command, "--yes", url=es9_url).err == "`duplicates` and `cluster` may already write duplicate_of\n"
     for field, message, remedy in (
         ("missing", "has no field missing", "Check the name"),
-        ("body", "holds the vector or the text", "Name another field"),
-        ("embedding_meta.fingerprint", "holds the vector or the text", "Name another field"),
-        ("_id", "is not a valid field name", "a field to write such as"),
+        ("body", "holds the vector or the text", "Use another field"),
+        ("embedding_meta.fingerprint", "holds the vector or the text", "Use another field"),
+        ("_id", "is not a valid field name", "Use a name such as"),
     ):
         assert_refused(run("index", "repair", index, "--written-field", field, "--yes", url=es9_url), message, remedy)
     refused = run("index", "repair", index, "--yes", url=es9_url)
-    assert_refused(refused, "there is nothing to confirm", "Leave --yes out")
+    assert_refused(refused, "--yes requires --written-field", "Leave --yes out")
 
 
 def test_recall_size_and_change_type_commands(
@@ -363,7 +365,7 @@ def test_recall_size_and_change_type_commands(
     assert abs(sizes["real"]["estimate_error"]) < 0.1
     shown = run("index", "estimate", "--documents", "1000000", "--dimensions", "384", "--copies", "2", url=es9_url)
     assert shown.out.splitlines()[0].endswith("1,000,000 vectors of 384 dimensions, 2 copies")
-    assert_refused(run("index", "estimate", url=es9_url), "neither an index nor the numbers", "--documents")
+    assert_refused(run("index", "estimate", url=es9_url), "an index, or the number", "--documents")
 
     change = ("index", "change-type", index, "--index-type", "bbq_hnsw")
     refused = "a change from hnsw to bbq_hnsw cannot be undone in place, but there is no terminal"
@@ -461,7 +463,7 @@ def test_calibrate_recommends_min_cosine(
     few = orjson.loads(run("index", "calibrate", index, "--max-unrelated", "0.01", "--json", url=es9_url).out)
     assert few["recommended"]["row"]["unrelated"]["mean"] <= 0.01
     refused = run("index", "calibrate", index, "--max-unrelated", "0.01", "--keep", "0.9", url=es9_url)
-    assert_refused(refused, "both --keep and --max-unrelated", "one of the two")
+    assert_refused(refused, "--keep and --max-unrelated cannot be combined", "one of the two")
 
     labeled.write_bytes(
         b"".join(

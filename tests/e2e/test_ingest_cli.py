@@ -148,7 +148,7 @@ def test_signal_leaves_unembedded_documents_and_prints_summary(
     assert process.returncode == 130, err
     summary = orjson.loads(out)
     assert (summary["read"], summary["left"], summary["dead"], summary["interrupted"]) == (5, 5, 0, True)
-    assert "Stopping: vectors that are finished are sent" in err
+    assert "Stopping: finished vectors are sent" in err
     assert "the same command resumes where it stopped" in err
     assert "Traceback" not in err
     assert not contents(es9_url, index)

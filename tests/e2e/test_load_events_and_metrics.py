@@ -221,7 +221,7 @@ def test_invalid_option_value_is_logged_as_event(cli: Cli) -> None:
 @pytest.mark.parametrize("address", ["", "x", "70000", "1.2.3.4", "host:", ":1", "a b:1", "[::1]", "-1"])
 def test_invalid_metrics_addresses_are_rejected(cli: Cli, address: str) -> None:
     done = cli("ingest", "--index", "docs", f"--metrics={address}", "no-such-file.txt")
-    assert (done.code, "is not an address for metrics" in done.err) == (2, True)
+    assert (done.code, "is not a valid metrics address" in done.err) == (2, True)
 
 
 def test_metrics_without_extra_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

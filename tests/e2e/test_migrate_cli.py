@@ -117,7 +117,7 @@ def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[
         del expected[str(100 + number)]
     done = run(*options)
     assert done.code == 0, done.err
-    assert f"{place.index} accepts writes again, which an earlier run had blocked" in done.err
+    assert f"{place.index} accepts writes again; an earlier run had blocked them" in done.err
     summary = done.summary
     assert summary["writes_refused_seconds"] > 0
     assert (summary["finished"], summary["resumed"], summary["target"]) == (True, True, target)
@@ -136,7 +136,7 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
         (["--drop", "--rollback"], 2, "cannot be combined"),
         (["--rollback"], 2, "none has kept the index before"),
         (["--list"], 0, "has kept an index"),
-        (["--replace-index", "--no-block-writes"], 2, "late writes could not be copied"),
+        (["--replace-index", "--no-block-writes"], 2, "cannot be combined with --no-block-writes"),
         (["--text-field", "text", "--text-template", "{text}"], 2, "cannot be combined"),
         (["--model", str(first), "--text-field", "txt"], 2, "Did you mean text?"),
         (["--model", str(first), "--text-field", "text"], 2, "There is nothing to do"),
@@ -158,7 +158,7 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     listed = run("--list")
     assert (listed.code, listed.err) == (0, "")
     assert listed.out.startswith(f"{place.index}: {COUNT} documents, ")
-    assert listed.out.endswith(", takes no writes; --rollback goes back to it\n")
+    assert listed.out.endswith(", accepts no writes; --rollback returns to it\n")
     place.write({"since": document(5000)})
     back = run("--rollback", "--model", first, "--precision", "fp32", "--threads", "1", "--json")
     assert back.code == 0, back.err

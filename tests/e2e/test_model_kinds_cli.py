@@ -131,7 +131,7 @@ def test_minimum_cosine_in_the_mapping_is_not_for_queries_of_a_pair(
     options = ("--url", es9_url, "--model", models["pair"], *HOW)
     refused = cli("index", "calibrate", index, *options, "--save")
     assert refused.code != 0
-    assert "is a pair" in refused.err
+    assert "does not support the pair" in refused.err
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -192,7 +192,7 @@ def test_hybrid_search(site: Site, search: Search) -> None:
         (["x", "-k", "0"], "k is 0"),
         (["x", "-k", "10001"], "k is 10001"),
         (["x", "-k", "5", "--num-candidates", "4"], "num_candidates is 4"),
-        ([" "], "the text to search for is empty"),
+        ([" "], "the query text is empty"),
         (["x", "--vector-field", "other"], "no vector field 'other'"),
         (["x", "--filter", '{"nonsense": {}}'], "nonsense"),
     ],
@@ -221,5 +221,5 @@ def test_semantic_index_with_own_or_shared_encoder(site: Site, encoder: Encoder)
     assert [hit.id for hit in own] == [hit.id for hit in lent]
     assert own.hits[0].source["title"] == "Inflation makes groceries more expensive."
     assert len(encoder.encode(["still open"])) == 1
-    with pytest.raises(UsageError, match="both a model and an encoder"):
+    with pytest.raises(UsageError, match="a model and an encoder cannot be combined"):
         SemanticIndex(site.index, site.url, model="m", encoder=encoder)

@@ -130,17 +130,17 @@ def test_rerank_from_python(
         assert [hit.id for hit in blended] == [hit["id"] for hit in from_cli]
         assert blended.hits[0].rerank_score == pytest.approx(from_cli[0]["rerank_score"], abs=1e-6)
         assert asyncio.run(_search_async(index_name, engine_url, opened)) == from_cli
-        with pytest.raises(UsageError, match="without a reranker"):
+        with pytest.raises(UsageError, match="needs a reranker"):
             index.search(QUESTION, window=3)
-        with pytest.raises(UsageError, match="offset and size would cut"):
+        with pytest.raises(UsageError, match="offset and size cannot be combined with a reranker"):
             index.search(QUESTION, rerank=opened, offset=1, size=2)
 
 
 def test_rerank_bad_input_exits_2(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
     for options, message in [
-        (["--rerank-window", 3], "--rerank-window is given without --rerank"),
+        (["--rerank-window", 3], "--rerank-window requires --rerank"),
         (["--rerank", reranker, "--rerank-window", 0], "the rerank window is 0"),
-        (["--like", "1", "--rerank", reranker], "TEXT and --like are both given"),
+        (["--like", "1", "--rerank", reranker], "exactly one of TEXT and --like is required"),
         (["--rerank", plain], "is a cross-encoder that has not been exported yet"),
         (["--rerank", "./nowhere"], "there is no folder './nowhere'"),
     ]:

@@ -57,7 +57,9 @@ def test_modules_and_requests(cli: Cli, engine_url: str, index_name: str, model:
     assert len(done.stdout.splitlines()) == 5, done.stderr
     told = json.loads(done.stderr.splitlines()[-1])
     assert told["code"] == 0
-    assert {name for name in told["modules"] if name.partition(".")[0] in UNUSED_LIBRARIES} == set()
+    # `make coverage` measures this process too, and keeps its data in SQLite.
+    unused = UNUSED_LIBRARIES - ({"sqlite3"} if "coverage" in told["modules"] else set())
+    assert {name for name in told["modules"] if name.partition(".")[0] in unused} == set()
     assert [name for name in told["modules"] if name.startswith(UNUSED_MODULES)] == []
     # The engine and its version (this build lacks `GET /`), the index, and the search itself.
     assert told["requests"] == [

@@ -85,7 +85,7 @@ def test_workbook_is_loaded_with_the_rows_that_cannot_be_named(
     book.save("a.xlsx")
     done = ingest("a.xlsx")
     assert done.code == 2
-    assert "a.xlsx has 2 sheets: 'Sheet', 'Notes'\n  Name one with --sheet." in done.err
+    assert "a.xlsx has 2 sheets: 'Sheet', 'Notes'\n  Set --sheet to one of them." in done.err
     done = ingest("a.xlsx", "--sheet", "Sheet", "--dead-letters", "dead")
     assert (done.code, done.summary["indexed"], done.summary["dead"]) == (1, 3, 1)
     assert texts(es9_url, index) == dict(FEW) | {"4": "the cat"}
@@ -203,10 +203,10 @@ def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:
     done = cli("pairs", "b.csv", *options)
     assert (done.code, "b.csv: it is a PDF document, not CSV" in done.err) == (2, True)
     done = cli("pairs", "--index", "docs", "--sheet", "a")
-    assert (done.code, "Leave --text-field" in done.err) == (2, True)
+    assert (done.code, "Leave out --text-field" in done.err) == (2, True)
 
 
 def test_options_of_files_are_refused_for_other_sources(ingest: Callable[..., Done]) -> None:
     done = ingest("--sql", "SELECT 1", "--database", "sqlite:///x.db", "--encoding", "latin-1")
-    assert (done.code, "--delimiter, --encoding, --sheet, --types and --decimal are for FILE" in done.err) == (2, True)
+    assert (done.code, "--encoding, --sheet, --types and --decimal apply only to FILE" in done.err) == (2, True)
     assert ingest("--encoding", "latin-1").code == 2

@@ -238,7 +238,7 @@ def test_semantic_index_adds_and_deletes_through_an_alias(rolling: Rolling, enco
             index.embed_missing(dead_letters=tmp_path / "dead")
     with opened(rolling, f"{rolling.alias}-*", encoder) as pattern:
         for write in (lambda: pattern.add([{"text": "a"}]), lambda: pattern.delete("d0")):
-            with pytest.raises(UsageError, match=r"one index, but .*-\* is open"):
+            with pytest.raises(UsageError, match=r"one index only, not .*-\*"):
                 write()
 
 

@@ -52,7 +52,7 @@ def test_documents_without_usable_vector_are_skipped_and_counted(
         assert sorted(collection.ids) == ["d0", "d2", "d3"]
         assert sorted(collection.skipped.lines()) == [
             "1 left out: it has no vector in embedding (first: plain)",
-            f"1 left out: its vector is of another model than {tiny.info.model} (first: d1)",
+            f"1 left out: its vector is from a model other than {tiny.info.model} (first: d1)",
         ]
         some = read_index(engine, index_name, "embedding", filter={"term": {"_id": "d2"}})
         assert (list(some.ids), some.texts, len(some.skipped.counts)) == (["d2"], ["a cat 2"], 0)

@@ -159,7 +159,7 @@ def test_hybrid_search_and_similar_documents(filled: Filled) -> None:
 
 
 def test_byte_field_cannot_be_oversampled(filled: Filled) -> None:
-    with pytest.raises(UsageError, match="compares the whole vectors"):
+    with pytest.raises(UsageError, match="oversample requires a quantized index type"):
         filled.indices["hnsw"].search(QUERY, oversample=2.0)
 
 

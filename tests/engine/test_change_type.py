@@ -124,7 +124,7 @@ def test_impossible_change_is_refused_with_remedy(engine: Engine, index_name: st
     with pytest.raises(IndexMismatch, match="cannot change") as caught:
         change_index_type(engine, index_name, "embedding", "hnsw")
     assert "es-sbert index migrate ALIAS --index-type hnsw" in caught.value.remedy
-    with pytest.raises(UsageError, match="no index type 'int9'"):
+    with pytest.raises(UsageError, match="unknown index type 'int9'"):
         change_index_type(engine, index_name, "embedding", "int9")
     with pytest.raises(IndexMismatch, match="no vector field 'other'"):
         change_index_type(engine, index_name, "other", "hnsw")

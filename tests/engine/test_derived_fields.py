@@ -66,7 +66,7 @@ def test_text_field_that_only_the_mapping_has_is_refused(
     for kind, command in refused:
         with pytest.raises(kind, match=field) as told:
             command()
-        assert f"Documents contain only {FILLED[field]}: name that instead." in told.value.remedy
+        assert f"Documents contain only {FILLED[field]}: use that instead." in told.value.remedy
         assert state_of(engine, index) == filled
         assert not dead.exists()
 

@@ -103,7 +103,7 @@ def test_training_resumes_on_the_documents_that_it_read(
     engine.delete_index(index)
     resumed = train(recipe, tmp_path / "cut", device="cpu", engine=where, resume=True)
     assert resumed.fingerprint == whole.fingerprint
-    with pytest.raises(CheckpointInvalid, match=r"no file .* of the documents"):
+    with pytest.raises(CheckpointInvalid, match=r"lacks .*, a file with documents"):
         train(index_recipe(model, index, sample=70), tmp_path / "cut", device="cpu", engine=where, resume=True)
 
 

@@ -66,9 +66,9 @@ def test_drift_of_documents_by_date_and_filter(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "--since and --new are both given or both missing"),
-        (["--since", "now-1d", "--new", "{}"], "--since and --new are both given or both missing"),
-        (["--new", '{"match_all": {}}', "--time-field", "day"], "--time-field is given without --since"),
+        ([], "exactly one of --since and --new is required"),
+        (["--since", "now-1d", "--new", "{}"], "exactly one of --since and --new is required"),
+        (["--new", '{"match_all": {}}', "--time-field", "day"], "--time-field requires --since"),
         (["--new", "[1]"], "the filter"),
     ],
 )

@@ -366,7 +366,7 @@ def test_documents_without_usable_vector_are_counted(engine: Engine, index: str,
     found = search(engine, index, tmp_path / "state")
     assert sorted(found.texts.skipped.lines()) == [
         "1 left out: it has no vector in embedding (first: plain)",
-        f"1 left out: its vector is of another model than {tiny.info.model} (first: d001)",
+        f"1 left out: its vector is from a model other than {tiny.info.model} (first: d001)",
     ]
     assert named(found) == exact(engine, index)
 
@@ -405,6 +405,6 @@ def test_foreign_checkpoint_is_left_alone(tmp_path: Path) -> None:
         DuplicateSearchState(theirs, "identity")
     with (
         DuplicateSearchState(tmp_path / "state", "identity"),
-        pytest.raises(UsageError, match="another process uses"),
+        pytest.raises(UsageError, match="another process is using"),
     ):
         DuplicateSearchState(tmp_path / "state", "identity")

@@ -201,7 +201,7 @@ def test_foreign_values_are_not_overwritten(engine: Engine, index: str) -> None:
     bulk(engine, index, {"update": {"_id": "d1"}}, {"doc": {"category": "theirs"}})
     engine.refresh(index)
     writer = FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5))
-    with pytest.raises(IndexMismatch, match="1 document of .* has values in category that no analysis has written"):
+    with pytest.raises(IndexMismatch, match="1 document of .* has values in category that would be overwritten"):
         writer.check_owner()
     assert write(engine, index, {"d1": "d0"}).written == 1
     FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5)).check_owner()

@@ -130,7 +130,7 @@ def test_missing_routing_field_is_refused(
     with pytest.raises(SourceError, match="has the routing field parents\n.*id, text, price"):
         loaded(family(), routing_field="parents")
     with pytest.raises(
-        SourceError, match='docs.jsonl:5: .* parent in the join field join .*\n  Give `routing_field="join.parent"`'
+        SourceError, match='docs.jsonl:5: .* parent in the join field join .*\n  Set `routing_field="join.parent"`'
     ):
         loaded(family(), routing_field=None)
     with pytest.raises(UsageError, match="`routing_field` does not apply to documents of the index"):
@@ -184,7 +184,7 @@ def test_mongodb_dump_is_refused_until_its_id_is_named(
     documents = [{"_id": {"$oid": f"65a{n:021}"}} | document for n, document in enumerate(sentences(5))]
     path, dead = write_jsonl(tmp_path / "dump.json", documents), tmp_path / "dead"
     for dry_run in (None, 3):
-        with pytest.raises(SourceError, match='have the field _id, a metadata field.*\n.*give `id_field="_id.\\$oid"`'):
+        with pytest.raises(SourceError, match='have the field _id, a metadata field.*\n.*set `id_field="_id.\\$oid"`'):
             load(engine_url, tiny, index_name, path, dead=dead, dry_run=dry_run)
     assert (engine.get_index(index_name), dead.exists()) == (None, False)
     assert load(engine_url, tiny, index_name, path, dead=dead, id_field="_id.$oid").indexed == 5
@@ -210,5 +210,5 @@ def test_binary_columns_of_texts_and_ids_are_loaded_as_text(
     assert load(engine_url, tiny, index_name, path, dead=dead, id_field="id", max_errors=None).dead == 2
     assert {letter["reason"].partition(" holds ")[0] for letter in letters(dead)} == {"the column text"}
     parquet.write_table(pa.table(columns).slice(3), path)
-    with pytest.raises(SourceError, match="the column text holds bytes that are not text in UTF-8 .*: cast the column"):
+    with pytest.raises(SourceError, match="the column text holds bytes that are not valid UTF-8 .*: cast the column"):
         load(engine_url, tiny, index_name, path, dead=dead, id_field="id")

@@ -267,7 +267,7 @@ def test_too_many_passages_are_dead_lettered_before_embedding(
     [letter] = letters(tmp_path / "dead")
     assert (letter["id"], letter["document"]) == ("long", {"id": "long", "text": text})
     assert letter["reason"] == (
-        f"its text is cut into {len(spans)} passages, but the index takes 4 nested objects a document ({limit}): "
+        f"its text is split into {len(spans)} passages, but the index takes 4 nested objects per document ({limit}): "
         "raise the setting, or use larger passages"
     )
     assert len(spans) > 4

@@ -355,8 +355,8 @@ def test_watch_ends_when_alias_moves(
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        (("docs.jsonl",), {}, "`watch_seconds` embeds documents"),
-        ((), {"load_settings": "fast"}, "`watch_seconds` never ends"),
+        (("docs.jsonl",), {}, "`watch_seconds` cannot be combined with sources"),
+        ((), {"load_settings": "fast"}, "a load with `watch_seconds` never ends"),
     ],
 )
 def test_watch_rejects_files_and_load_settings(

@@ -246,7 +246,7 @@ def test_down_refuses_when_several_servers_match(home: Home, begun: Begun, serve
     try:
         for named in ([], [NAME]):
             refused = home.run("down", *named, "--purge", code=2)
-            assert "several servers run" in refused.stderr
+            assert "several servers are running" in refused.stderr
         assert home.servers(begun.port) == [server]
         assert len(home.servers(port)) == 1
     finally:
@@ -317,7 +317,7 @@ def test_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
 def test_server_failing_to_start_shows_its_log(home: Home, port: int) -> None:
     done = home.run("up", NAME, "--port", str(port), "--heap", "1k", code=2)
     assert done.stdout == ""
-    assert "ended with exit code" in done.stderr
+    assert "exited with exit code" in done.stderr
     assert "console.log" in done.stderr
     assert "Too small" in done.stderr  # the JVM's own words about a heap of 1 kB
     assert "--purge" in done.stderr

@@ -214,7 +214,7 @@ def test_oversampling_improves_recall_when_quantized(flat: SemanticIndex, corpus
 
     assert found(1.0) <= found(10.0)
     assert found(10.0) >= 0.95 * 10 * QUERIES
-    with pytest.raises(UsageError, match="nothing to oversample"):
+    with pytest.raises(UsageError, match="oversample requires a quantized index type"):
         flat.search_vector(corpus.vectors[0], oversample=2.0)
 
 

@@ -132,7 +132,7 @@ def test_field_id_of_documents_is_their_id(engine: Engine, encoder: Encoder, nam
             [{"_id": 1, "_index": "docs", "text": "a cat"}],
             "have the field _index, .*\n  Remove _index from the documents",
         ),
-        ([{"_routing": "r", "text": "a cat"}], 'give `routing_field="_routing"`'),
+        ([{"_routing": "r", "text": "a cat"}], 'set `routing_field="_routing"`'),
         (
             [{"_index": "docs", "_id": "1", "_source": {"text": "a cat"}}],
             "are hits of a search.*\n.*hit\\['_source'\\]",

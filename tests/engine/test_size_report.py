@@ -94,7 +94,7 @@ def test_estimate_needs_no_index(engine: Engine) -> None:
 
 
 def test_invalid_size_requests_raise(engine: Engine, index_name: str) -> None:
-    with pytest.raises(UsageError, match="neither an index nor"):
+    with pytest.raises(UsageError, match="an index, or the number"):
         size_report(engine, None, "embedding", documents=10, m=16)
     with pytest.raises(IndexMissing):
         size_report(engine, index_name, "embedding", m=16)

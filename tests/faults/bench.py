@@ -258,7 +258,7 @@ class Bench:
         """Start the command, and SIGTERM it once something is in; it ends when the vectors that are finished are in."""
         with self.held() as (load, hold):
             load.send(signal.SIGTERM)
-            load.wait_until(lambda: "Stopping: vectors that are finished are sent" in load.messages)
+            load.wait_until(lambda: "Stopping: finished vectors are sent" in load.messages)
             hold.release()
             load.end(130)
         return load

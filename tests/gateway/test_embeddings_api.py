@@ -110,7 +110,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 
 
 def test_unknown_model_raises_openai_not_found(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="Name one of: tiny, text-embedding-3-small") as caught:
+    with pytest.raises(openai.NotFoundError, match="Use one of: tiny, text-embedding-3-small") as caught:
         client.embeddings.create(model="other", input="cat")
     assert caught.value.code == "model_not_found"
 
@@ -126,12 +126,12 @@ def test_unknown_model_raises_openai_not_found(client: openai.OpenAI) -> None:
         ({"input": [[1, 2], [3]]}, "check_embedding_ctx_length=False"), ({"input": [1, 2]}, "token ids"),
         ({"input": [True]}, "is not a text"),
         ({"input": "a", "model": 1}, "'model' is not a string"), ({"input": "a", "user": []}, "'user'"),
-        ({"input": "a", "encoding_format": "hex"}, "Give float or base64"),
-        ({"input": "a", "encoding_format": ["float"]}, "Give float or base64"),
-        ({"input": "a", "encoding_format": False}, "Give float or base64"),
-        ({"input": "a", "encoding_format": ""}, "Give float or base64"),
-        ({"input": "a", "input_type": "image"}, "Give query or document"),
-        ({"input": "a", "input_type": ["query"]}, "Give query or document"),
+        ({"input": "a", "encoding_format": "hex"}, "Use float or base64"),
+        ({"input": "a", "encoding_format": ["float"]}, "Use float or base64"),
+        ({"input": "a", "encoding_format": False}, "Use float or base64"),
+        ({"input": "a", "encoding_format": ""}, "Use float or base64"),
+        ({"input": "a", "input_type": "image"}, "Use query or document"),
+        ({"input": "a", "input_type": ["query"]}, "Use query or document"),
         ({"input": "a", "dimensions": 17}, "have 16 dimensions, not 17"), ({"input": "a", "dimensions": 0}, "positive"),
         ({"input": "a", "dimensions": True}, "positive"), ({"input": "a", "dimensions": "16"}, "positive"),
         ({"input": "a", "inputs": "b"}, "unknown field 'inputs'"),

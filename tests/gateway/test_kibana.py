@@ -156,7 +156,7 @@ def test_dialogs_show_why_a_query_is_refused(name: str, served: IndexedGateway) 
         refused = answer.json()
     for text in (_dashboards_dialog(refused["error"]), _kibana_message(refused["error"])):
         assert "the text of match_phrase on semantic is empty" in text
-        assert "Give the text to search for as a string." in text
+        assert "Send the text to search for as a string." in text
 
 
 def test_search_log_holds_what_people_search_for(served: IndexedGateway) -> None:

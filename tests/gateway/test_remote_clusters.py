@@ -259,7 +259,7 @@ def test_remote_vectors_of_an_unknown_model_are_refused_by_name(clusters: Cluste
     status, reason = clusters.refusal(f"far:{index}")
     assert status == 400
     assert f"far:{index}" in reason
-    assert "do not say by which model" in reason
+    assert "do not record the model" in reason
 
 
 def test_cluster_that_does_not_respond_is_refused_by_name(clusters: Clusters) -> None:

@@ -80,13 +80,13 @@ def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tm
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--model-alias", "name"], "is not NAME=MODEL"),
+        (["--model-alias", "name"], "--model-alias must be NAME=MODEL"),
         (["--model-alias", "a=all-MiniLM-L6-v2", "--model-alias", "a=all-MiniLM-L6-v2"], "is given twice"),
         (["--model-alias", "a=unknown"], "which is not served"),
         (["--model", "one/name", "--also-model", "one/name"], "two models would be served"),
         (["--embeddings-key-file", "missing"], "cannot be read"),
         (["--metrics-key-file", "missing"], "cannot be read"),
-        (["--max-buffered", "150"], "less than two of"),
+        (["--max-buffered", "150"], "less than twice"),
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
         (["--cors-origin", "https://app.example/"], "is not a valid origin"),

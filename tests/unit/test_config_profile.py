@@ -111,7 +111,7 @@ def test_password_in_any_typed_address_is_refused(file: Path) -> None:
         ("url = 1", "url"),
         ("url = []", "url"),
         ("url = [1]", "url"),
-        ("profiles = 1", "profiles are tables"),
+        ("profiles = 1", "profiles must be tables"),
         ("url =", "cannot be read"),
         ("\udcff", "cannot be read"),
     ],

@@ -74,11 +74,11 @@ def test_secret_file_is_stripped_of_line_ends(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "does not hold one line"),
-        (b"\n", "does not hold one line"),
-        (b"hunter2\nhunter3\n", "does not hold one line"),
-        (b"x" * 100_000, "does not hold one line"),
-        (b"hunter2\xff", "is not UTF-8 text"),
+        (b"", "must contain one line"),
+        (b"\n", "must contain one line"),
+        (b"hunter2\nhunter3\n", "must contain one line"),
+        (b"x" * 100_000, "must contain one line"),
+        (b"hunter2\xff", "is not valid UTF-8"),
         (None, "cannot be read: No such file"),
     ],
 )

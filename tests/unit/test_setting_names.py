@@ -199,7 +199,7 @@ def _encoder() -> object:
             "`sql` needs a database",
             "--sql needs a database",
         ),
-        (lambda: EngineSettings(username="me"), "Give `username`", "Give --username"),
+        (lambda: EngineSettings(username="me"), "Set `username`", "Set --username"),
     ],
 )
 def test_an_error_names_the_setting_in_python_and_the_option_on_the_command_line(

@@ -40,11 +40,11 @@ def test_a_usage_error_survives_copying_and_pickling_with_its_notes() -> None:
     ("build", "message"),
     [
         (lambda: EngineSettings(username="me"), "must be given together"),
-        (lambda: EngineSettings(api_key="a", token="b"), "are given"),
+        (lambda: EngineSettings(api_key="a", token="b"), "cannot be combined"),
         (lambda: EngineSettings(url="localhost:9200"), "http://"),
         (lambda: EngineSettings.model_validate({"username": "me"}), "must be given together"),
         (lambda: GatewaySettings.model_validate({"upstream": {"username": "me"}}), "must be given together"),
-        (lambda: Limits(body_bytes=1 << 20, buffered_bytes=1 << 20), "less than two"),
+        (lambda: Limits(body_bytes=1 << 20, buffered_bytes=1 << 20), "less than twice"),
         (lambda: SemanticSettings(virtual_field="a b"), "virtual field"),
         (lambda: ListenSettings(path_prefix="x"), "path prefix"),
         (lambda: ModelSettings(models=("a", "a")), "two models"),
@@ -63,7 +63,7 @@ def test_wrong_types_are_still_validation_errors() -> None:
 
 def test_weights_out_of_range_are_named() -> None:
     search = cast(Any, SimpleNamespace(text="x", params=SimpleNamespace(k=10), options={"weights": (1.0, -1.0)}))
-    with pytest.raises(UsageError, match="the lexical weight is -1"):
+    with pytest.raises(UsageError, match="the lexical weight must be above 0 and finite, not -1"):
         read_hybrid_params(EngineType.ELASTICSEARCH, cast(Any, None), search)
 
 
@@ -81,7 +81,7 @@ class _Client:
 def test_an_engine_refuses_bad_arguments_as_such() -> None:
     with pytest.raises(UsageError, match="not with this engine"):
         _Client().refuse()
-    with pytest.raises(RequestFailed, match="sent an answer that is not in the format of Elasticsearch 9"):
+    with pytest.raises(RequestFailed, match="sent a response that is not in the format of Elasticsearch 9"):
         _Client().misread()
 
 

@@ -49,8 +49,8 @@ def test_messages_wrap_in_a_terminal_and_not_in_a_pipe() -> None:
     run = run_in_terminal(COMMAND, environment=dict(os.environ), columns=50)
     rows = [row for row in run.frames[-1].rows if row]
     assert run.code == 2
-    assert rows[0] == "Error: texts come from FILES or from --index, but"
-    assert rows[1] == "both are given"
+    assert rows[0] == "Error: exactly one of FILES and --index is"
+    assert rows[1] == "required, but both are given"
     piped = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
     assert piped.stderr.splitlines()[0] == " ".join(rows[:2])
 

@@ -65,7 +65,7 @@ function differencesOf(kept, member, marks) {
   return later ? `${words} in the first ${numbers.format(report.limit)} characters; the texts differ after that, which is not shown` : words;
 }
 
-/** How many members of a group are listed, and how many are not on the page. */
+/** The numbers of members of a group that are listed, and that are not on the page. */
 function membersNote(number, shown) {
   const { size, members } = groups[number];
   const there = rowsOf(number).length;

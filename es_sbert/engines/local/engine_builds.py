@@ -61,7 +61,7 @@ class JarModule:
     permissions: tuple[str, ...] = ()
 
     def files(self, version: str, java: int) -> dict[str, str]:
-        """Name → content of the files in its folder other than the jars.
+        """Return name → content of the files in the module's folder, other than the jars.
 
         Args:
             version: Version of the server.
@@ -169,7 +169,8 @@ _NOT_IN_SONARQUBE = (
 )  # fmt: skip
 
 
-# The servers listen on the loopback interface only, and TLS and passwords would complicate a first try.
+# Security is disabled: the servers listen on the loopback interface only, and TLS and passwords would complicate a
+# first try.
 _NO_SECURITY = (("xpack.security.enabled", "false"),)
 # Versions must match exactly: the modules of SonarQube 26.9 are those of Elasticsearch 9.4.3.
 _ES9_MODULES = _sonarqube_modules("26.9.0.129388", 947, (*SONARQUBE_MODULES, *_LATER_SONARQUBE_MODULES))
@@ -207,7 +208,7 @@ _ES8 = replace(
 
 
 def _opensearch_with_knn(version: str, megabytes: int, plugin_megabytes: tuple[int, int, int]) -> tuple[Piece, ...]:
-    """The pieces of an OpenSearch with k-NN and neural-search.
+    """Return the pieces of an OpenSearch with k-NN and neural-search.
 
     Args:
         plugin_megabytes: Sizes of job-scheduler, k-NN and neural-search.
@@ -289,8 +290,8 @@ def find_build(name: str) -> EngineBuild:
     """The build of that name.
 
     Raises:
-        LocalEngineError: no such name.
+        LocalEngineError: there is no build of that name.
     """
     if name not in ENGINES:
-        raise LocalEngineError(f"there is no engine called {name!r}", f"Choose one of {', '.join(sorted(ENGINES))}.")
+        raise LocalEngineError(f"unknown engine {name!r}", f"Use one of {', '.join(sorted(ENGINES))}.")
     return ENGINES[name]

@@ -1,4 +1,4 @@
-"""Where installed engines, their data and the state files of running servers are stored.
+"""Paths of installed engines, of their data, and of the state files of running servers.
 
     HOME/dist/es9-9.4.3-1a2b3c4d/     an unpacked server, shared by all servers of that version
     HOME/servers/es9-9200/            conf, data, logs, tmp of one server; `uses`: how often it was started or found
@@ -97,11 +97,11 @@ class EngineHome:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, root: bool) -> EngineHome:
-        """The home that the environment names, or the default one.
+        """Determine the home: the one that the environment names, or the default one.
 
         Raises:
-            LocalEngineError: its path contains whitespace, which the servers' start scripts do not support.
-            UsageError: it cannot be determined.
+            LocalEngineError: the path contains whitespace, which the servers' start scripts do not support.
+            UsageError: the user's home folder cannot be determined.
         """
         if given := environ.get(HOME_VARIABLE):
             home = expand_home(given).absolute()
@@ -116,7 +116,7 @@ class EngineHome:
             raise LocalEngineError(
                 f"the folder for search engines, {str(home)!r}, has a space in its path, "
                 "which the engines' start scripts do not support",
-                f"Set {HOME_VARIABLE} to a folder without one.",
+                f"Set {HOME_VARIABLE} to a folder without a space in its path.",
             )
         return cls(home)
 
@@ -125,10 +125,10 @@ class EngineHome:
         return self.servers / f"{name}-{port}"
 
     def create(self, account: Account | None) -> None:
-        """Make the folders.
+        """Create the folders.
 
         Raises:
-            LocalEngineError: they cannot be written, or the servers' user could not reach them.
+            LocalEngineError: the folders cannot be written, or the servers' user cannot enter them.
         """
         with storage_errors(self.home):
             for folder in (self.dist, self.servers, self.state):
@@ -156,7 +156,7 @@ class EngineHome:
         return engine if engine and engine.is_alive else None
 
     def last_state(self, name: str, port: int) -> RunningEngine | None:
-        """The server of that name and port that was started last, alive or not, unless it was stopped."""
+        """The server last started with that name and port, alive or not; None if it was stopped."""
         return _read_state_file(self._state_file(name, port))
 
     def forget(self, name: str, port: int, *, purge: bool = False) -> None:
@@ -171,19 +171,19 @@ class EngineHome:
             shutil.rmtree(work)
 
     def write_uses(self, name: str, port: int, count: int) -> None:
-        """Note how many times `engine up` has started or found a server with the data that it has now."""
+        """Store the number of times that `engine up` has started or found a server with its current data."""
         self._uses_file(name, port).write_text(f"{count}\n", encoding="ascii")
 
     def uses(self, name: str, port: int) -> int:
-        """How many times `engine up` has started or found the server with the data that it has now."""
+        """Number of times that `engine up` has started or found a server with its current data."""
         try:
             return int(self._uses_file(name, port).read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
-            # The data is from a version of es-sbert that did not keep count.
+            # Existing data counts as one use: it is from a version of es-sbert that did not count.
             return 1 if holds_data(self.work(name, port)) else 0
 
     def started_at(self, engine: RunningEngine) -> datetime:
-        """When a server was started, in local time."""
+        """Time at which a server was started, in local time."""
         return datetime.fromtimestamp(self._state_file(engine.name, engine.port).stat().st_mtime).astimezone()
 
     def running_engines(self) -> list[RunningEngine]:
@@ -219,7 +219,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def storage_errors(home: Path) -> Iterator[None]:
-    """Turn errors of the file system into `LocalEngineError`."""
+    """Convert errors of the file system to `LocalEngineError`."""
     try:
         yield
     except OSError as error:

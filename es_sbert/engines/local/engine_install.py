@@ -18,7 +18,7 @@ from es_sbert.io.maven import Artifact
 def install(
     build: EngineBuild, dist: Path, fetch: Callable[[Artifact, Path], Path], progress: Callable[[str], None]
 ) -> Path:
-    """The home of an unpacked server, made on the first call.
+    """Return the home of an unpacked server; download and unpack it if it does not exist.
 
     Args:
         dist: Folder that holds all homes.
@@ -43,7 +43,7 @@ def _create_home(
 ) -> None:
     staging = home.with_name(f"{home.name}.partial")
     if staging.exists():
-        # From a run that was killed: this process holds the lock.
+        # Remove what a killed run has left: no other run can use it, because this process holds the lock.
         shutil.rmtree(staging)
     try:
         zips = staging / "zips"
@@ -70,8 +70,7 @@ def _create_home(
 def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) -> None:
     """Unpack some folders of a zip.
 
-    Files become readable by everyone, and executable if they are so in the zip. Nothing is ever written outside the
-    target.
+    Files become world-readable and keep their executable bit. Nothing is ever written outside the target.
 
     Args:
         folders: Pairs (prefix inside the zip, folder inside the target).
@@ -103,10 +102,10 @@ def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) ->
 
 
 def safe_name(name: str, archive: Path) -> PurePosixPath:
-    """A zip member's name as a relative path.
+    """Check a zip member's name, and return it as a relative path.
 
     Raises:
-        LocalEngineError: it is absolute, contains `..`, or means something else on another system.
+        LocalEngineError: the name is absolute, contains `..`, or means something else on another system.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:

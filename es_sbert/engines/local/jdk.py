@@ -58,16 +58,16 @@ def find_jdk(
     *,
     newest: int | None = None,
 ) -> Jdk:
-    """The first Java runtime that fits.
+    """Find a Java runtime that fits; the module describes the search order.
 
     Args:
         minimum: Oldest suitable feature release.
-        account: The user who will run it, if not the caller.
+        account: The user who will run Java, if not the caller.
         places: Patterns of folders to search after those that the environment names.
         newest: Newest suitable feature release; None for no limit.
 
     Raises:
-        LocalEngineError: none fits; the message lists the folders that were checked and why each was refused.
+        LocalEngineError: no runtime fits; the message lists the folders that were checked and why each was refused.
     """
     refused: dict[Path, str] = {}
 
@@ -119,7 +119,7 @@ def _installed_homes(places: Iterable[str], environ: Mapping[str, str]) -> Itera
 
 
 def _check_home(home: Path, minimum: int, account: Account | None, newest: int | None) -> tuple[Jdk | None, str]:
-    """The runtime if it fits, else the reason why not."""
+    """Return the runtime if it fits, else the reason why it does not."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None, "no bin/java in it"
@@ -138,7 +138,7 @@ def _check_home(home: Path, minimum: int, account: Account | None, newest: int |
 
 
 def read_release(home: Path) -> Jdk | None:
-    """The runtime that the `release` file of a JDK describes; None if it lacks the version or the modules."""
+    """Read the `release` file of a JDK; None if the version or the modules are missing."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -150,7 +150,7 @@ def read_release(home: Path) -> Jdk | None:
 
 
 def run_java(home: Path) -> Jdk | None:
-    """The runtime that `java -version` and `java --list-modules` describe; None if Java does not run."""
+    """Run `java -version` and `java --list-modules`; None if Java does not run or prints no version."""
     java = str(home / "bin" / "java")
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)

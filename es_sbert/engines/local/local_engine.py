@@ -36,7 +36,7 @@ def _no_progress(message: str) -> None: ...
 
 @dataclass(frozen=True)
 class StartPlan:
-    """How a server or the nodes of a cluster are started.
+    """Plan for starting a server or the nodes of a cluster.
 
     Attributes:
         build: The build, with the caller's settings.
@@ -68,7 +68,7 @@ class RunningCluster:
     """A cluster that `start_cluster` started.
 
     Attributes:
-        plan: How its nodes are started.
+        plan: The plan by which its nodes are started.
         nodes: The node of each port of the plan; a node that has ended since is still listed.
     """
 
@@ -102,7 +102,7 @@ def start_engine(
         progress: Called with one line for each step.
 
     Raises:
-        LocalEngineError: it cannot be fetched, started or reached; a server that was started is stopped again.
+        LocalEngineError: the server cannot be fetched, started or reached; if it was started, it is stopped again.
         UsageError: `heap` is not a heap size.
     """
     plan = _start_plan(name, 1, port, heap, settings, None)
@@ -155,7 +155,7 @@ def start_node(cluster: RunningCluster, port: int, *, timeout: float = DEFAULT_T
         The cluster with the restarted node.
 
     Raises:
-        LocalEngineError: it cannot be started, or finds no master.
+        LocalEngineError: the node cannot be started, or finds no master.
     """
     [node] = _start(cluster.plan, timeout, _no_progress, only=port)
     return replace(cluster, nodes=tuple(node if each.port == port else each for each in cluster.nodes))
@@ -198,9 +198,9 @@ def _start(
                 server_process.wait_for_group(last.pid)
         check_ports_free(build, plan.ports, missing, layout)
         if missing:
-            # Before the download, which may take minutes, so that the user sees the error at once.
+            # Check the data before the download, which may take minutes, so that the user sees the error at once.
             check_data(build, plan.ports, layout)
-        # Read before the start: a server that was just started has data too.
+        # Read before the servers start: a new one has data as soon as it runs, and would count as used.
         uses = {port: layout.uses(build.name, port) for port in wanted}
         started: list[RunningEngine] = []
         try:
@@ -229,7 +229,7 @@ def stop_engine(engine: RunningEngine, *, purge: bool = False) -> None:
         purge: Also remove its data and logs.
 
     Raises:
-        LocalEngineError: it belongs to another user or does not end.
+        LocalEngineError: the server belongs to another user or does not end.
     """
     layout = _engine_home()
     with storage_errors(layout.home), _locked(layout, engine.name, (engine.port,)):
@@ -261,7 +261,7 @@ def running_engines() -> list[RunningEngine]:
 
 
 def stopped_servers(name: str, port: int | None = None) -> dict[int, tuple[int, ...]]:
-    """Servers of a name that do not run and have left data or logs, and clusters of which no node runs.
+    """Find servers of a name that do not run and have left data or logs, and clusters of which no node runs.
 
     Args:
         port: Only the server on that port, or the cluster with a node on it; None for all of that name.
@@ -305,7 +305,7 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
 
 
 def folders_in_shared_use(name: str, ports: Iterable[int]) -> list[Path]:
-    """Folders of servers whose data is older than the last `engine up`, so that somebody else may need it."""
+    """Find folders of servers whose data is older than the last `engine up`, so that somebody else may need it."""
     layout = _engine_home()
     return [layout.work(name, port) for port in ports if layout.uses(name, port) > 1]
 
@@ -366,7 +366,7 @@ def _report_running(
         )
     if others:
         progress(
-            f"es-sbert now starts {build.label} as {build.name}; for that, stop this one: `{others[0].down_command}`"
+            f"es-sbert now starts {build.label} as {build.name}; to use it, stop this one: `{others[0].down_command}`"
         )
 
 

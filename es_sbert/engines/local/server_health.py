@@ -1,4 +1,4 @@
-"""Find out whether ports are free and what listens on them, and wait until started servers are ready."""
+"""Check whether ports are free and what listens on them, and wait until started servers are ready."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClusterHealth:
 
 
 def cluster_health(port: int) -> ClusterHealth | None:
-    """The health of the cluster as the server on a port sees it; None as long as it does not answer."""
+    """Request the health of the cluster from the server on a port; None if the server does not answer."""
     health = _get_json(port, "/_cluster/health") or {}
     status, nodes = health.get("status"), health.get("number_of_nodes")
     # A node without a master answers with an error, whose status is a number.
@@ -46,10 +46,10 @@ def port_is_free(port: int) -> bool:
     """Whether a server could listen on the port right now.
 
     Raises:
-        PermissionError: ports below 1024 may be reserved for root.
+        PermissionError: the port is reserved for root, as ports below 1024 may be.
     """
     with socket.socket() as probe:
-        # As the servers do: a port whose last connection was closed a moment ago counts as free.
+        # Set the option that the servers set: a port whose last connection was closed a moment ago counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((server_process.LOOPBACK, port))
@@ -62,7 +62,7 @@ def port_is_free(port: int) -> bool:
 
 def listening_version(port: int) -> str | None:
     """The version of the search engine that listens on a port; None if another program does."""
-    # The nodes API, because builds without the rest-root module do not answer `GET /`.
+    # Use the nodes API, because builds without the rest-root module do not answer `GET /`.
     nodes = (_get_json(port, "/_nodes/_local?filter_path=nodes.*.version,nodes.*.build_type") or {}).get("nodes")
     if not isinstance(nodes, dict) or not nodes:
         return None
@@ -70,7 +70,7 @@ def listening_version(port: int) -> str | None:
 
 
 def count_indices(port: int) -> int | None:
-    """The number of indices of the server on a port, without hidden ones; None as long as it does not answer."""
+    """Count the indices of the server on a port, without hidden ones; None if the server does not answer."""
     indices = (_get_json(port, "/_resolve/index/*") or {}).get("indices")
     return len(indices) if isinstance(indices, list) else None
 
@@ -100,7 +100,7 @@ def wait_until_ready(
         nodes: Number of nodes that each server must see; None for any number.
 
     Raises:
-        LocalEngineError: a server ended, or they are not ready in time.
+        LocalEngineError: a server ended, or the servers are not ready in time.
     """
     begin = time.monotonic()
     answered: float | None = None
@@ -137,7 +137,7 @@ def _startup_timeout(
     )
     return LocalEngineError(
         f"{engine.name} {engine.version} {what} after {timeout:g} s" + _log_tail(engine.log),
-        "Give a slow machine longer (`timeout=600`), or find the reason in the log.",
+        "Allow a slow machine more time (`timeout=600`), or look for the reason in the log.",
     )
 
 
@@ -146,9 +146,9 @@ def _startup_failure(engine: RunningEngine) -> LocalEngineError:
     with_code = "" if code is None else f" with exit code {code}"
     node = f" on port {engine.port}" if engine.cluster_ports else ""
     return LocalEngineError(
-        f"{engine.name} {engine.version}{node} ended{with_code} while starting" + _log_tail(engine.log),
-        'The log names the reason; too little memory is the most frequent one (`heap="512m"`). If its data is from '
-        f"another version or damaged, start afresh: `{engine.down_command} --purge`",
+        f"{engine.name} {engine.version}{node} exited{with_code} during startup" + _log_tail(engine.log),
+        'See the log for the cause. Most often, there is too little memory: set a smaller heap (`heap="512m"`). If the '
+        f"data is from another version or damaged, start afresh: `{engine.down_command} --purge`",
     )
 
 

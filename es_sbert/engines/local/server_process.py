@@ -71,7 +71,7 @@ class _ServerProcess(subprocess.Popen[bytes]):
         """Do nothing: Popen would warn about children that still run when this process ends, but that is intended."""
 
 
-# Our own children, to collect their exit status: without a wait they stay in the process table.
+# Processes started here, to collect their exit status: without a wait they stay in the process table.
 _children: dict[int, _ServerProcess] = {}
 
 
@@ -82,12 +82,12 @@ def start_process(
 
     Args:
         folder: Working directory.
-        environment: Its whole environment.
+        environment: The whole environment of the process.
         console: File that receives stdout and stderr.
-        account: User to become; None keeps the caller's.
+        account: User to run the process as; None for the caller's.
 
     Returns:
-        Its process id.
+        The process id.
 
     Raises:
         LocalEngineError: the system refuses to run the command.
@@ -122,7 +122,7 @@ def process_exit_code(pid: int) -> int | None:
 
 
 def process_identity(pid: int) -> str | None:
-    """Identifies a process even if its id is reused later; None if there is no such process."""
+    """Return a value that identifies a process even if its id is reused later; None if there is no such process."""
     if Path("/proc/self/stat").exists():
         return _identity_from_proc(pid)
     return _identity_from_ps(pid)
@@ -164,10 +164,10 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
     Does nothing if the process is gone or its id belongs to another process by now.
 
     Args:
-        started: Its `process_identity`.
+        started: The `process_identity` of the process.
 
     Raises:
-        LocalEngineError: it belongs to another user, or does not end.
+        LocalEngineError: the process belongs to another user, or does not end.
     """
     try:
         if process_identity(pid) == started:
@@ -184,7 +184,7 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
                             "It waits for the system, most likely for a disk; try later.",
                         )
     except ProcessLookupError:
-        # It ended between the check and the signal.
+        # The process ended between the check and the signal.
         pass
     except PermissionError:
         raise LocalEngineError(
@@ -202,7 +202,7 @@ def wait_for_group(leader: int) -> None:
 
 
 def _group_members(leader: int) -> dict[int, str]:
-    """Processes of a process group by id, with their identities."""
+    """Return id → `process_identity` of the processes in a process group."""
     members = {}
     for pid in _all_pids():
         try:
@@ -243,7 +243,7 @@ def check_heap(heap: str) -> str:
     """Check a heap size, and return it.
 
     Raises:
-        UsageError: the JVM does not accept it.
+        UsageError: the JVM does not accept the size.
     """
     if not _HEAP_PATTERN.fullmatch(heap):
         raise UsageError(f"{heap!r} is not a heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
@@ -255,12 +255,12 @@ TRANSPORT_OFFSET = 50
 
 
 def transport_port(port: int) -> int:
-    """The port where a node listens for the other nodes. It is fixed, so that they find a node that was restarted."""
+    """Port on which a node listens for the other nodes. It is fixed, so that they find a node that was restarted."""
     return port + TRANSPORT_OFFSET
 
 
 def settings_file(build: EngineBuild, port: int, work: Path, cluster_ports: Sequence[int] = ()) -> str:
-    """The text of `elasticsearch.yml` or `opensearch.yml`; JSON strings are also YAML strings.
+    """Build the text of `elasticsearch.yml` or `opensearch.yml`. Values are JSON strings, which are valid YAML.
 
     Args:
         port: HTTP port of this server.
@@ -274,7 +274,7 @@ def settings_file(build: EngineBuild, port: int, work: Path, cluster_ports: Sequ
         "http.port": str(port),
         "path.data": str(work / "data"),
         "path.logs": str(work / "logs"),
-        # On a disk that is 95% full, the servers would make indices read-only, which is a surprise on a work machine.
+        # Disable the threshold: on a disk that is 95% full, the servers would make indices read-only.
         "cluster.routing.allocation.disk.threshold_enabled": "false",
         **dict(build.settings),
     }
@@ -285,7 +285,7 @@ def settings_file(build: EngineBuild, port: int, work: Path, cluster_ports: Sequ
 
 def _discovery_settings(build: EngineBuild, port: int, cluster_ports: Sequence[int]) -> dict[str, str]:
     if not cluster_ports:
-        # Any free port: nobody connects to it, and a fixed one would collide with other servers.
+        # Use any free transport port: no node connects to it, and a fixed one would collide with other servers.
         return {"discovery.type": "single-node", "transport.port": "0"}
     return {
         f"cluster.initial_{build.master_term}_nodes": ",".join(f"{build.name}-{each}" for each in cluster_ports),
@@ -295,7 +295,7 @@ def _discovery_settings(build: EngineBuild, port: int, cluster_ports: Sequence[i
 
 
 def cluster_ports(build: EngineBuild, work: Path) -> tuple[int, ...] | None:
-    """HTTP ports of the nodes that the server of a work folder last formed a cluster with.
+    """Read the HTTP ports of all nodes of the cluster to which the server of a work folder last belonged.
 
     Returns:
         Empty for a single server; None if the folder has no configuration file.
@@ -315,9 +315,9 @@ def holds_data(work: Path) -> bool:
 
 
 def data_version(build: EngineBuild, work: Path) -> str | None:
-    """The version of the server that last started on a work folder; None if there is no data.
+    """Read the version of the server that last started on a work folder; None if there is no data.
 
-    Servers open data of earlier versions only. Every start writes its version into the configuration file.
+    Servers cannot open data of later versions. Every start writes the server's version into the configuration file.
     """
     settings = _settings_path(build, work)
     if not settings.exists() or not holds_data(work):
@@ -331,9 +331,9 @@ def _settings_path(build: EngineBuild, work: Path) -> Path:
 
 
 def redirect_jvm_files(options: str, logs: Path) -> str:
-    """JVM options whose log, crash and heap-dump files go to the server's own folder.
+    """Change JVM options so that log, crash and heap-dump files go to the server's own folder.
 
-    By default, OpenSearch writes them into its home, which is shared and which the server cannot write to.
+    By default, OpenSearch writes them into its home, which is shared and read-only for the server.
     """
     options = re.sub(r"(file=|ErrorFile=)(?:logs/)?(?=[\w%.]+\.log)", rf"\g<1>{logs}/", options)
     return re.sub(r"(HeapDumpPath=)\S+", rf"\g<1>{logs}", options)
@@ -342,7 +342,7 @@ def redirect_jvm_files(options: str, logs: Path) -> str:
 def server_environment(
     build: EngineBuild, java_home: Path, heap: str, work: Path, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of a server.
+    """Build the whole environment of a server.
 
     The caller's environment is not passed on: `JAVA_TOOL_OPTIONS`, `CLASSPATH` and the like would change the server,
     and secrets do not belong there. Set options in `ES_SBERT_ENGINE_JAVA_OPTS`.
@@ -364,7 +364,7 @@ def server_environment(
 def prepare_work_folder(
     build: EngineBuild, home: Path, port: int, work: Path, account: Account | None, cluster_ports: Sequence[int] = ()
 ) -> Path:
-    """Recreate a server's folders, except its data and earlier logs.
+    """Create a server's folders and write its configuration; data and earlier logs are kept.
 
     Args:
         cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.

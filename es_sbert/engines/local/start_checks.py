@@ -1,4 +1,4 @@
-"""Check for what prevents a start: ports in use, data of another version, or another number of nodes."""
+"""Check for obstacles to a start: ports in use, data of a later version, or data of a different cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_nodes(build: EngineBuild, ports: Sequence[int], running: Sequence[Runn
         running: The servers of this name that run on some of these ports.
 
     Raises:
-        LocalEngineError: one of them does not belong to this cluster.
+        LocalEngineError: a running server does not belong to this cluster.
     """
     for engine in running:
         if tuple(ports) == engine.all_ports:
@@ -52,7 +52,7 @@ def check_ports_free(build: EngineBuild, ports: Sequence[int], missing: Sequence
         missing: The ports whose node does not run.
 
     Raises:
-        LocalEngineError: one of the ports that they need is not available.
+        LocalEngineError: a port that the nodes need is not available.
     """
     for port in missing:
         _check_port_free(build, ports, port, layout)
@@ -89,13 +89,13 @@ def _check_port_free(build: EngineBuild, ports: Sequence[int], port: int, layout
 
 
 def check_data(build: EngineBuild, ports: Sequence[int], layout: EngineHome) -> None:
-    """Refuse data that these servers cannot open: they would end with a Java exception, or wait forever.
+    """Refuse data that these servers cannot open: they would exit with a Java exception, or wait forever.
 
     Args:
         ports: HTTP ports of all nodes.
 
     Raises:
-        LocalEngineError: data of a later version, of a single server, or of another cluster.
+        LocalEngineError: the data is of a later version, of a single server, or of another cluster.
     """
     for port in ports:
         _check_data_version(build, ports, port, layout)

@@ -31,7 +31,7 @@ class EngineApi(StrEnum):
     OTHER = "other"
 
 
-# Requests with the body of a search that return no hits.
+# APIs that take the body of a search but return no hits.
 SEARCH_DIAGNOSTICS = frozenset({EngineApi.EXPLAIN, EngineApi.VALIDATE})
 SEARCH_APIS = frozenset(
     {EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, *SEARCH_DIAGNOSTICS}
@@ -85,7 +85,7 @@ _DOCUMENT_APIS = {b"_doc": EngineApi.DOCUMENT, b"_create": EngineApi.CREATE, b"_
 
 
 def match_route(incoming: IncomingRequest) -> EngineRoute:
-    """The API of a request; requests to `OTHER` are forwarded unchanged."""
+    """Find the API of a request. Requests to `OTHER` are forwarded unchanged."""
     segments = incoming.path.strip(b"/").split(b"/")
     # An index's name never begins with an underscore, an API's always does.
     index = b"" if segments[0].startswith(b"_") and segments[0] != b"_all" else segments.pop(0)

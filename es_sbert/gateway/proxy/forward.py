@@ -33,14 +33,14 @@ class OutgoingRequest:
 
     @classmethod
     def unchanged(cls, incoming: IncomingRequest, body: bytes | None = None) -> OutgoingRequest:
-        """The client's request; `body` is its body if that was read already."""
+        """Create a request equal to the client's; `body` is its body, if that has been read."""
         return cls(incoming.method, incoming.target, incoming.headers, body)
 
     @classmethod
     def with_body(
         cls, incoming: IncomingRequest, body: bytes, target: bytes | None = None, method: str | None = None
     ) -> OutgoingRequest:
-        """The client's request with another body of uncompressed JSON."""
+        """Create a request like the client's, but with this body of uncompressed JSON."""
         headers = [(name, value) for name, value in incoming.headers if name not in _BODY_HEADERS]
         kind = incoming.header(b"content-type") or b"application/json"
         return cls(method or incoming.method, target or incoming.target, [*headers, (b"content-type", kind)], body)
@@ -230,7 +230,7 @@ def enlarged_error(what: str, size: int) -> RequestTooLarge:
         size: Bytes of the request as the gateway sent it.
     """
     return RequestTooLarge(
-        f"{what} has {size:,} bytes with its vectors, which the engine or a proxy before it refuses as too large",
+        f"{what} has {size:,} bytes with its vectors, and the engine, or a proxy before it, refuses it as too large",
         "Raise http.max_content_length of the engine or the limit of the proxy (client_max_body_size of nginx).",
     )
 
@@ -253,7 +253,7 @@ class _RequestBody:
         self.problem: EsSbertError | ClientDisconnect | None = None
 
     async def start(self) -> bytes | AsyncIterator[bytes]:
-        """The whole body if it arrived in one chunk, as most do; else a stream."""
+        """Return the whole body if it has arrived in one chunk, as most do; else a stream."""
         first = await anext(self._chunks, b"")
         return first if self._incoming.body_received.is_set() else self._stream(first)
 

@@ -91,7 +91,7 @@ class DrainableReceive:
         """Discard the rest of the body: a client whose connection closes before that never reads the response.
 
         Args:
-            seconds: Longest time to wait for it.
+            seconds: Maximum time to wait for the rest.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -110,7 +110,7 @@ class IncomingRequest:
         headers: Headers as sent, with names in lower case.
         limits: The limits. `body_bytes` applies to the body as sent and to the decompressed body.
         slot: The request's share of the gateway's limits. The request counts as soon as its body is complete.
-        content_length: Bytes of the body by its header; 0 if there is none.
+        content_length: Bytes of the body according to the header `Content-Length`; 0 without that header.
         has_body: Whether the request has a body.
         body_received: Set when the whole body has arrived.
     """
@@ -133,12 +133,12 @@ class IncomingRequest:
 
     @classmethod
     def from_scope(cls, scope: Scope, receive: Receive, limits: Limits, slot: RequestSlot) -> IncomingRequest:
-        """The request of an ASGI scope.
+        """Create the request of an ASGI scope.
 
         Raises:
             BadRequest: the path is malformed or has dot segments.
-            RequestTooLarge: its content length exceeds the limit.
-            Overloaded: it has no body, and the gateway is at its limit of concurrent requests.
+            RequestTooLarge: the content length exceeds the limit.
+            Overloaded: the request has no body, and the gateway is at its limit of concurrent requests.
         """
         path: bytes = scope.get("raw_path") or scope["path"].encode()
         if not path.startswith(b"/") or _DOT_SEGMENT.search(path):
@@ -173,12 +173,12 @@ class IncomingRequest:
         )
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """The body as it arrives.
+        """Yield the body as it arrives.
 
         Raises:
-            RequestTooLarge: it exceeds the limit.
-            RequestTimeout: it arrives too slowly.
-            Overloaded: it is complete, and the gateway is at its limit of concurrent requests.
+            RequestTooLarge: the body exceeds the limit.
+            RequestTimeout: the body arrives too slowly.
+            Overloaded: the body is complete, and the gateway is at its limit of concurrent requests.
             ClientDisconnect: the connection closed.
         """
         received, waited = 0, 0.0
@@ -194,7 +194,8 @@ class IncomingRequest:
                 raise self.body_too_large()
             last = not message.get("more_body", False)
             if last or 0 < self.content_length <= received:
-                # Before the last chunk is passed on: the engine must never get a complete request that is then refused.
+                # Acquire the slot before the last chunk is passed on: the engine must never get a complete request
+                # that is then refused.
                 self.slot.acquire()
             if last:
                 self.body_received.set()
@@ -202,14 +203,14 @@ class IncomingRequest:
                 yield chunk
 
     async def _next_message(self, received: int, waited: float) -> Message:
-        """The next message of the body. Only time spent waiting for the client counts.
+        """Receive the next message of the body. Only time spent waiting for the client counts.
 
         Args:
             received: Bytes received before.
             waited: Seconds that it took to receive them.
 
         Raises:
-            RequestTimeout: it did not arrive in time.
+            RequestTimeout: the message did not arrive in time.
         """
         limits = self.limits
         total = limits.body_seconds - waited
@@ -231,7 +232,7 @@ class IncomingRequest:
             ) from None
 
     async def body(self) -> bytes:
-        """The whole body, as sent.
+        """Read the whole body, as sent.
 
         Raises:
             Overloaded: request bodies use all memory that is allowed for them, or see `stream`.
@@ -272,9 +273,9 @@ def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes | None:
     """Undo a body's content encoding; None if the encoding is not supported.
 
     Raises:
-        RequestTooLarge: it exceeds the limit when decompressed.
+        RequestTooLarge: the decompressed body exceeds the limit.
         Overloaded: request bodies use all memory that is allowed for them.
-        BadRequest: it is damaged.
+        BadRequest: the body is damaged.
     """
     encoding = incoming.content_encoding
     if encoding in _NO_ENCODING or not body:

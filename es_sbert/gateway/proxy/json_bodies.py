@@ -25,7 +25,8 @@ def parse_object(raw: bytes | str, *, finite: bool = True) -> Json:
         finite: Whether to reject numbers that are too large for a float.
 
     Raises:
-        UnsupportedJson: not a JSON object, a duplicate key, which engines reject, or too deeply nested.
+        UnsupportedJson: the text is not a JSON object, has a duplicate key, which engines reject, or is nested too
+            deeply.
     """
     number = _parse_finite if finite else None
     try:
@@ -64,7 +65,7 @@ def write_object(value: Json) -> bytes:
     """Serialize JSON in UTF-8, on one line."""
     with contextlib.suppress(TypeError):
         return orjson.dumps(value)
-    # Lone surrogates and integers of more than 64 bits, which engines accept.
+    # orjson rejects lone surrogates and integers of more than 64 bits, which engines accept.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "surrogatepass"
     )
@@ -82,7 +83,7 @@ def _reject_constant(name: str) -> Any:
 
 
 def _parse_finite(digits: str) -> float:
-    """A finite float: Python parses larger numbers as infinity."""
+    """Parse a finite float; Python parses larger numbers as infinity."""
     number = float(digits)
     if math.isinf(number):
         raise UnsupportedJson(f"{digits} is too large")

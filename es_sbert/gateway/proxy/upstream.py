@@ -115,7 +115,7 @@ class Upstream:
 
     def open(self) -> None:
         """Create the HTTP session, in a running event loop."""
-        # The gateway's limit of concurrent requests also limits connections.
+        # Connections need no limit: the gateway's limit of concurrent requests also limits them.
         addresses = [node.address for node in self.nodes]
         fingerprint = addresses[0].fingerprint
         context = next((each.ssl_context for each in addresses if each.ssl_context is not None), None)
@@ -153,7 +153,7 @@ class Upstream:
             headers: Hop-by-hop headers are dropped.
 
         Raises:
-            aiohttp.ClientError, TimeoutError: no node answered; see `transport_error`.
+            aiohttp.ClientError, TimeoutError: no node responded; see `transport_error`.
         """
         data = _LargeBody(body) if isinstance(body, bytes) and len(body) > _MAX_SINGLE_WRITE_BYTES else body
         may_repeat = is_repeatable(method, target.decode("ascii")) and (body is None or isinstance(body, bytes))
@@ -200,7 +200,7 @@ class Upstream:
 
         Raises:
             NodeSilent: the node has stopped answering, before or after the beginning of its response.
-            aiohttp.ClientError, TimeoutError: it did not answer.
+            aiohttp.ClientError, TimeoutError: the node did not respond.
         """
         assert self._session is not None, "open"
         assert self._health is not None, "open"
@@ -281,7 +281,7 @@ class Upstream:
         return await offload_if_large(len(raw), _parse_reply, reply.status, raw)
 
     async def request_as_gateway(self, method: str, target: str, body: bytes, content_type: str) -> tuple[int, Any]:
-        """Send a request with the gateway's own credentials; returns status and parsed body.
+        """Send a request with the gateway's own credentials; return status and parsed body.
 
         Raises:
             EngineUnreachable: the engine did not respond.
@@ -290,7 +290,10 @@ class Upstream:
         return reply.status, reply.body
 
     async def health_problem(self) -> str | None:
-        """The reason why the engine is not available; else None. A node that requires authentication is available."""
+        """Check whether the engine is available; return the reason if it is not, else None.
+
+        A node that requires authentication is available.
+        """
         problems = await asyncio.gather(*map(self._node_problem, self.nodes))
         return None if None in problems else problems[0]
 
@@ -311,10 +314,10 @@ class Upstream:
             return self.transport_error(error).message
 
     async def check_version(self, credentials: Headers) -> None:
-        """Refuse semantic search on an engine whose version is not supported. Asks for the version until it is known.
+        """Refuse semantic search if the engine's version is not supported. The version is requested until it is known.
 
         Args:
-            credentials: The caller's, or the gateway's own. An engine that does not tell them its version is accepted.
+            credentials: The caller's, or the gateway's own. If they may not read the version, the engine is accepted.
 
         Raises:
             EngineTooOld: the version is too old.
@@ -335,16 +338,16 @@ class Upstream:
                     "Upgrade the engine. X-Es-Sbert: off forwards the request unchanged.",
                 ) from None
         self._info = info
-        # Some distributions lack this API, and a proxy may answer with something else. Others answer only when they are
-        # ready, or only to another user.
+        # Stop asking after these statuses: some distributions lack this API, and a proxy may respond with something
+        # else. Other engines respond only when they are ready, or only to a different user.
         self._hides_version = info is None and reply.status in (200, 404, 405)
 
     def require_object(self, reply: UpstreamReply, action: str, *, partial_ok: bool = False) -> Json:
-        """The JSON object of a successful response.
+        """Return the JSON object of a successful response.
 
         Args:
             action: The request, for messages, e.g. `GET /docs`.
-            partial_ok: Whether shards or clusters may be missing in it; see `check_complete`.
+            partial_ok: Whether the results of shards or clusters may be missing; see `check_complete`.
 
         Raises:
             EngineUnreachable, RequestFailed: the response is an error, not an object, or partial.
@@ -362,7 +365,7 @@ class Upstream:
         return response_error(reply.status, reply.body, label="the engine", action=action)
 
     def malformed_response(self, reason: str, error: Exception | None = None) -> EngineUnreachable:
-        """The error for a response that no engine sends.
+        """Log a response that no engine sends, and return the error for it.
 
         Args:
             reason: The problem, for the log.
@@ -404,7 +407,7 @@ class Upstream:
             self.engine_type = EngineType.OPENSEARCH
 
     def transport_error(self, error: Exception) -> EngineUnreachable:
-        """The error for a request without a response. Only the log gets the address and the cause."""
+        """Log a request without a response, and return its error. Only the log gets the address and the cause."""
         if isinstance(error, NodeSilent):
             self.log.warning(
                 "the engine at %s has stopped answering: it accepts connections, but not even a health request gets a "
@@ -454,7 +457,7 @@ def _parse_reply(status: int, raw: bytes) -> UpstreamReply:
 
 
 class _LargeBody(aiohttp.Payload):
-    """A body that is written in parts, so that other requests are not delayed. Can be sent again.
+    """A body that is written in parts, so that other requests are not delayed. It can be sent again.
 
     aiohttp's own solution, an `io.BytesIO`, copies the bytes first.
     """
@@ -492,7 +495,7 @@ _HOP_BY_HOP = frozenset({
 
 
 def end_to_end_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Headers without hop-by-hop headers."""
+    """Remove hop-by-hop headers."""
     kept = list(headers)
     named = {
         token.strip().lower() for name, value in kept if name.lower() == b"connection" for token in value.split(b",")
@@ -501,7 +504,7 @@ def end_to_end_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def decode_headers(headers: Headers) -> CIMultiDict[str]:
-    """Headers as aiohttp expects them.
+    """Convert headers to the form that aiohttp expects.
 
     Raises:
         BadRequest: a value is not UTF-8.

@@ -20,8 +20,8 @@ from es_sbert.engines.address import Address
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, HEALTH_ATTEMPTS, MAX_BACKOFF_SECONDS
 from es_sbert.gateway.settings import Limits
 
-# Idle seconds before the first probe of a connection, seconds between probes, and probes: firewalls silently drop idle
-# connections, and a request on such a connection would get no answer.
+# Idle seconds before the first probe of a connection, seconds between probes, and number of probes. Firewalls silently
+# drop idle connections, and a request on such a connection would get no response.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
@@ -72,7 +72,7 @@ class NodeRotation:
         self._next = 0
 
     def choose(self, tried: Collection[UpstreamNode] = ()) -> UpstreamNode | None:
-        """The node of the next request; None if all were tried.
+        """Choose the node of the next request; None if all were tried.
 
         Args:
             tried: Nodes on which this request has failed.
@@ -89,7 +89,7 @@ class NodeRotation:
         return alive[self._next % len(alive)]
 
     def mark_dead(self, node: UpstreamNode) -> float:
-        """Exclude a node; returns for how many seconds."""
+        """Exclude a node; return the number of seconds until it is tried again."""
         node.is_alive = False
         node.failures += 1
         backoff = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(node.failures - 1, 32))
@@ -97,7 +97,7 @@ class NodeRotation:
         return backoff
 
     def mark_alive(self, node: UpstreamNode) -> bool:
-        """Use a node; returns whether it was excluded before."""
+        """Use a node again; return whether it was excluded."""
         was_dead = not node.is_alive
         node.is_alive, node.failures = True, 0
         return was_dead
@@ -117,10 +117,10 @@ class HealthChecker:
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     async def answers(self, node: UpstreamNode, attempts: int = HEALTH_ATTEMPTS) -> bool:
-        """Whether the node answers a health request; callers at the same time share its result.
+        """Whether the node answers a health request; concurrent callers share one check.
 
         Args:
-            attempts: Number of attempts: a garbage collection may stop a node for seconds.
+            attempts: Number of attempts. More than one, because a garbage collection may pause a node for seconds.
         """
         if node.health_check is None:
             node.health_check = asyncio.create_task(self._answers_one_of(node, attempts))
@@ -177,7 +177,7 @@ class SilenceWatch:
             raise NodeSilent(self._node.url) from timeout
 
     def _start_check(self) -> None:
-        # Most requests end before this, and pay for a timer only.
+        # Create the task only now: most requests end before, and cost only a timer.
         self._check = asyncio.create_task(self._check_until_silent())
 
     async def _check_until_silent(self) -> None:
@@ -187,7 +187,7 @@ class SilenceWatch:
 
 
 def keepalive_socket(info: Any) -> socket.socket:
-    """A socket with TCP keep-alive, for aiohttp's `socket_factory`."""
+    """Create a socket with TCP keep-alive, for aiohttp's `socket_factory`."""
     family, kind, proto, _, _ = info
     made = socket.socket(family, kind, proto)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

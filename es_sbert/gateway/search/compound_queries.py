@@ -43,12 +43,12 @@ NEGATIVE_MEMBERS = frozenset({("bool", "must_not"), ("boosting", "negative")})
 # Members that hold objects with a query as their `filter`.
 _MEMBERS_WITH_FILTER = frozenset({("function_score", "functions")})
 
-# Queries on other documents than the hits.
+# Queries on documents other than the hits.
 JOINING_QUERIES = frozenset({"nested", "has_child", "has_parent"})
 
 
 def map_members(node: T, functions: MemberFunctions) -> T:
-    """An object with some of its members replaced; missing members are skipped. Any other value is returned as is."""
+    """Replace some members of an object; missing members are skipped. Any other value is returned unchanged."""
     members: Any = node
     if not isinstance(members, dict):
         return node
@@ -60,14 +60,14 @@ def map_members(node: T, functions: MemberFunctions) -> T:
 
 
 def map_objects(node: Any, function: Callable[[Any], Any]) -> Any:
-    """An object with all its members that are objects replaced."""
+    """Replace the members of an object that are objects."""
     if not isinstance(node, dict):
         return node
     return map_members(node, {name: function for name, value in node.items() if isinstance(value, dict)})
 
 
 def map_clauses(value: Any, function: Callable[[Json], Json]) -> Any:
-    """One object or a list of objects, each of them replaced; any other value is left for the engine to reject."""
+    """Replace one object or each object of a list; any other value is left for the engine to reject."""
     if isinstance(value, dict):
         return function(value)
     if not isinstance(value, list):
@@ -92,7 +92,7 @@ def query_type_and_body(node: Any) -> tuple[str, Json] | None:
 
 
 def decode_wrapper(node: Json) -> Json:
-    """The query that a `wrapper` query holds as base64, as Spring Data sends it; any other query is returned as is."""
+    """Decode a `wrapper` query, which holds a query as base64 (Spring Data sends it); return others unchanged."""
     query = query_type_and_body(node)
     if query is None or query[0] != "wrapper" or not isinstance(query[1].get("query"), str):
         return node
@@ -103,7 +103,7 @@ def decode_wrapper(node: Json) -> Json:
 
 
 def inner_queries(node: Any) -> Iterator[Json]:
-    """The queries directly inside a query."""
+    """Yield the queries directly inside a query."""
     query = query_type_and_body(node)
     if query is None:
         return
@@ -120,7 +120,7 @@ def inner_queries(node: Any) -> Iterator[Json]:
 
 
 class IdentityCache(Generic[T]):
-    """Results of a function of a query, computed once for each query object.
+    """Caches the results of a function of a query, which is called once for each query object.
 
     The function is an argument of each call: a method kept here would make a reference cycle, and a large request would
     stay in memory until the next garbage collection.
@@ -131,7 +131,7 @@ class IdentityCache(Generic[T]):
         self._results: dict[int, tuple[Json, T]] = {}
 
     def get(self, node: Json, function: Callable[[Json], T]) -> T:
-        """The cached result; `function` must be the same in each call."""
+        """Return the cached result, computing it if needed; `function` must be the same in each call."""
         cached = self._results.get(id(node))
         if cached is None:
             cached = self._results[id(node)] = node, function(node)
@@ -142,7 +142,7 @@ class ContainsCache(IdentityCache[bool]):
     """Whether a query, or one inside it, satisfies a predicate; checked once for each query object."""
 
     def __call__(self, node: Any, predicate: Callable[[Json], bool]) -> bool:
-        """The result; `predicate` must be the same in each call."""
+        """Check a query; `predicate` must be the same in each call."""
         return isinstance(node, dict) and self.get(node, partial(self._contains, predicate))
 
     def _contains(self, predicate: Callable[[Json], bool], node: Json) -> bool:
@@ -150,10 +150,10 @@ class ContainsCache(IdentityCache[bool]):
 
 
 def map_inner_queries(node: Json, change: Callable[[Json, Member], Json]) -> Json:
-    """A compound query with its inner queries replaced.
+    """Replace the inner queries of a compound query.
 
     Args:
-        change: From an inner query and the member that holds it to its replacement.
+        change: Returns the replacement of an inner query, given the query and the member that holds it.
     """
     inner = decode_wrapper(node)
     if inner is not node:
@@ -177,7 +177,7 @@ def map_inner_queries(node: Json, change: Callable[[Json, Member], Json]) -> Jso
 
 
 def strip_inner_hits(node: Json) -> Json:
-    """A query for a second position in a request, in which each name of inner hits must be unique."""
+    """Remove the inner hits of a query that is repeated in a request, where each name of inner hits must be unique."""
     query = query_type_and_body(node)
     if query is not None and query[0] in JOINING_QUERIES:
         return {query[0]: {name: value for name, value in query[1].items() if name != "inner_hits"}}
@@ -196,7 +196,7 @@ class InnerHitsNames:
         self._taken: set[str] | None = None
 
     def unique(self, name: str) -> str:
-        """The name, with a number if it is taken."""
+        """Return the name, with a number if the name is taken."""
         if self._taken is None:
             self._taken = set(inner_hits_names(self._body))
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
@@ -206,12 +206,12 @@ class InnerHitsNames:
 
 
 def must_not_match(queries: Sequence[Json]) -> list[Json]:
-    """The filter that excludes what any of the queries matches, as a list; empty if there are none."""
+    """Return the filter that excludes what any of the queries matches, as a list; empty if there are no queries."""
     return [{"bool": {"must_not": [strip_inner_hits(query) for query in queries]}}] if queries else []
 
 
 def inner_hits_names(value: Any) -> Iterator[str]:
-    """Names of all inner hits in a search, which must be different; without a name, it is the path or type."""
+    """Yield the names of all inner hits in a search, which must differ. The default name is the path or type."""
     pending = [value]
     while pending:
         node = pending.pop()

@@ -40,7 +40,7 @@ def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
     """Split a query on several fields into one query per field. Returns the identical object if no field is virtual.
 
     Raises:
-        BadRequest: invalid Lucene syntax.
+        BadRequest: the Lucene syntax is invalid.
     """
     query = query_type_and_body(node)
     if query is None or query[0] not in _MULTI_FIELD_QUERIES:
@@ -63,7 +63,7 @@ def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
 
 
 def _semantic_text(kind: str, body: Json, location: str, parser: SemanticQueryParser) -> object:
-    """The text of a query that names the virtual field among its fields; `*` for all documents with a vector."""
+    """Return the text of a query that names the virtual field among its fields; `*` for all documents with a vector."""
     text = body.get("query")
     if not isinstance(text, str):
         return text
@@ -75,7 +75,7 @@ def _semantic_text(kind: str, body: Json, location: str, parser: SemanticQueryPa
     named = _named_field(tree)
     if named is not None:
         raise BadRequest(
-            f"the text of {location} names the field {named} itself, so it is not one text to search for",
+            f"the text of {location} names the field {named} itself, so it cannot be the text of a semantic query",
             f'Name all fields there: {virtual_syntax(parser)} AND {named}:…, without "fields" and "default_field".',
         )
     return _plain_text(tree)
@@ -109,7 +109,7 @@ _SIMPLE_CLAUSE = re.compile(r"""["(][^")]*[")]|[^\s()+|"]+""")
 
 
 def simple_query_text(text: str, flags: object, location: str) -> str:
-    """The text of a `simple_query_string`, without its operators.
+    """Extract the text of a `simple_query_string`, without its operators.
 
     Args:
         text: In the syntax of simple_query_string.
@@ -117,7 +117,7 @@ def simple_query_text(text: str, flags: object, location: str) -> str:
         location: The part of the request, for messages.
 
     Raises:
-        BadRequest: it excludes words, or has prefixes, fuzziness or a distance, which do not apply to a text.
+        BadRequest: the text excludes words, or has prefixes, fuzziness or a distance: semantic queries lack these.
     """
     enabled = set(flags.upper().split("|")) if isinstance(flags, str) else {"ALL"}
     if "SLOP" in enabled:
@@ -140,7 +140,7 @@ def simple_query_text(text: str, flags: object, location: str) -> str:
 
 
 def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tuple[str, float]], list[str]]:
-    """The virtual fields with their boosts, and the other fields as written."""
+    """Separate the virtual fields, with their boosts, from the other fields, as written."""
     fields: Any = body.get("fields", body.get("default_field"))
     if isinstance(fields, str):
         fields = [fields]
@@ -179,7 +179,7 @@ def query_string_as_bool(node: Json, body: Json, parser: SemanticQueryParser) ->
         The identical object if no virtual field is named.
 
     Raises:
-        BadRequest: it names one, and is not valid Lucene syntax.
+        BadRequest: the query may name a virtual field, but is not valid Lucene syntax.
     """
     text = body.get("query")
     if not isinstance(text, str) or not may_name_field(text, parser.settings.virtual_field):
@@ -201,13 +201,13 @@ def query_string_as_bool(node: Json, body: Json, parser: SemanticQueryParser) ->
 
 
 def _parse_lucene(text: str, location: str, parser: SemanticQueryParser) -> lucene.Item:
-    """The syntax tree of a `query_string`.
+    """Parse a `query_string` into a syntax tree.
 
     Raises:
-        BadRequest: it is too long, or invalid.
+        BadRequest: the text is too long, or is not valid Lucene syntax.
     """
     if len(text) > parser.max_text_characters:
-        # First, because the Lucene parser is slow on long texts.
+        # Reject long texts before they reach the Lucene parser, which is slow on them.
         parse_query_text(text, location, parser.max_text_characters)
     try:
         return parse(_SYMBOLS.sub(_replace_symbol, text))
@@ -226,7 +226,10 @@ def _named_field(tree: lucene.Item) -> str | None:
 
 
 def may_name_field(text: str, virtual_field: str) -> bool:
-    """A cheap check before the text is parsed: False is certain. A text that only contains the word is not affected."""
+    """Whether a text may name the virtual field, checked without parsing it. False is certain.
+
+    A text that only contains the name as a word does not name the field.
+    """
     virtual = re.escape(virtual_field)
     return re.search(rf'(?<![\w.]){virtual}[^\s:()"]*\s*:|_exists_\s*:\s*"?{virtual}', text) is not None
 
@@ -316,10 +319,10 @@ def _semantic_match(field: lucene.SearchField, boost: float) -> Json:
 
 
 def _plain_text(expression: lucene.Item) -> str:
-    """The text of an expression, without Lucene syntax.
+    """Extract the text of an expression, without Lucene syntax.
 
     Raises:
-        BadRequest: it is not a text.
+        BadRequest: the expression is not a text.
     """
     word = expression.value if isinstance(expression, lucene.Term) else "*"
     if isinstance(expression, _NOT_A_TEXT) or (word != "*" and _WILDCARD.match(word)):
@@ -377,7 +380,7 @@ class HybridDetector:
         self._cache: IdentityCache[tuple[str, SearchScope] | None] = IdentityCache()
 
     def semantic_part(self, node: Json) -> SemanticQuery | None:
-        """The semantic query to add to a full-text query; None if it is not one query for a single text.
+        """Return the semantic query to add to a full-text query; None unless it searches fields for a single text.
 
         A text that cannot be embedded (blank, too long) is left to full-text search.
 
@@ -416,7 +419,7 @@ class HybridDetector:
                 try:
                     text = simple_query_text(text, body.get("flags"), kind)
                 except BadRequest:
-                    return None  # documents that it excludes must not come back
+                    return None  # documents that the text excludes must not come back
             return self._search_target(text, fields if isinstance(fields, list) else [fields])
         clauses: list[Json] = []
         if kind == "dis_max":
@@ -434,7 +437,7 @@ class HybridDetector:
         return next(((text, target) for target in targets if target is not None), None)
 
     def _target(self, pattern: str) -> SearchScope | None:
-        """The vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
+        """Find the vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
         names = self._parser.fields
         if "*" in pattern:
             field = next((field for field in names.texts() if fnmatchcase(field, pattern)), None)

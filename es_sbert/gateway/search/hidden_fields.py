@@ -40,8 +40,8 @@ _MARKS = re.compile(
 _MAX_TARGET_LENGTH = 4000
 
 
-# A field that no filter of the caller can name. It shows whether hits would lose fields before the fields are looked
-# up.
+# A field that no filter of the caller can name. It shows whether fields would be left out of hits at all, before they
+# are looked up.
 _ANY_FIELD = ("",)
 Parameters = list[tuple[str, str]]
 
@@ -62,7 +62,7 @@ class VectorHider:
         self._enabled = self._policy is HideVectors.ALWAYS or (self._policy is HideVectors.AUTO and restores)
 
     def applies(self, api: EngineApi, options: Mapping[str, str]) -> bool:
-        """Whether hits of a request may lose fields.
+        """Whether fields may be left out of the hits of a request.
 
         Args:
             options: Parameters of the request.
@@ -72,8 +72,8 @@ class VectorHider:
     async def fields(self, names: IndexExpression) -> tuple[str, ...]:
         """The fields to leave out of the hits of a search on these indices: vector fields and their metadata.
 
-        None of remote indices, whose mappings cannot be read, and none if the caller or the gateway may not read the
-        mappings.
+        No field is left out if an index is remote, because its mapping cannot be read, or if the caller or the gateway
+        may not read the mappings.
 
         Raises:
             EngineUnreachable: the engine did not respond.
@@ -105,7 +105,7 @@ class VectorHider:
     async def hide(
         self, body: Json, params: Parameters, context: RewriteContext, api: EngineApi
     ) -> tuple[Json, Parameters]:
-        """A parsed search whose hits lack the vectors; the identical objects if nothing changes."""
+        """Leave the vectors out of the hits of a parsed search; the identical objects if nothing changes."""
         if not self.applies(api, context.options):
             return body, params
         hide = partial(offload_if_large, context.size, hide_in_search, body, params)
@@ -130,7 +130,7 @@ def must_parse(plain: bytes, query: bytes) -> bool:
 
 
 def hide_by_parameter(target: bytes, fields: Sequence[str]) -> bytes | None:
-    """The target of a search that need not be parsed, with `_source_excludes`; None if it would be too long."""
+    """Add `_source_excludes` to the target of a search that need not be parsed; None if it would be too long."""
     parameter = urlencode({"_source_excludes": ",".join(fields)}, quote_via=quote).encode()
     path, _, query = target.partition(b"?")
     longer = path + b"?" + (query + b"&" + parameter if query else parameter)
@@ -138,11 +138,11 @@ def hide_by_parameter(target: bytes, fields: Sequence[str]) -> bytes | None:
 
 
 def hide_in_bodies(bodies: Sequence[bytes], fields: Sequence[str], max_parsed_bytes: int) -> list[bytes]:
-    """The bodies of searches whose hits lack these fields; the identical object where nothing changes.
+    """Leave fields out of the hits of searches; the identical object where nothing changes.
 
     Args:
         bodies: Without white space around them.
-        max_parsed_bytes: A larger body is parsed by the engine only.
+        max_parsed_bytes: A larger body that must be parsed is left unchanged.
     """
     return [_hide_in_body(body, fields, max_parsed_bytes) for body in bodies]
 
@@ -163,7 +163,7 @@ def _hide_in_body(body: bytes, fields: Sequence[str], max_parsed_bytes: int) -> 
 
 
 def hide_in_search(body: Json, params: Parameters, fields: Sequence[str]) -> tuple[Json, Parameters]:
-    """A search whose hits lack these fields, and its parameters; the identical objects if nothing changes.
+    """Leave fields out of the hits of a search; the identical body and parameters if nothing changes.
 
     The caller's own filter wins if it names what to return, or one of the fields. Otherwise the fields are added to
     what it excludes.
@@ -208,7 +208,7 @@ def _hide_in_parsed(body: Json, params: Parameters, fields: Sequence[str]) -> tu
 
 
 def _with_excludes(fields: Sequence[str]) -> Callable[[Json], Json]:
-    """A function that leaves the fields out of the source of hits, given the object that describes these hits."""
+    """Return a function that leaves the fields out of the source of hits, given the object that describes them."""
 
     def exclude(hits: Json) -> Json:
         if "_source" not in hits:
@@ -239,7 +239,7 @@ def _names_one(pattern: object, fields: Sequence[str]) -> bool:
 
 
 def _hide_in_aggregations(exclude: Callable[[Json], Json]) -> Callable[[Any], Any]:
-    """A function that applies `exclude` to each `top_hits`."""
+    """Return a function that applies `exclude` to each `top_hits`."""
 
     def top_hits(value: Any) -> Any:
         return exclude(value) if isinstance(value, dict) else value
@@ -258,7 +258,7 @@ _WITH_INNER_DOCUMENTS = frozenset({"collapse", "has_child", "has_parent"})
 
 
 def _hide_in_inner_hits(exclude: Callable[[Json], Json]) -> Callable[[Any], Any]:
-    """A function that applies `exclude` to the `inner_hits` that are whole documents."""
+    """Return a function that applies `exclude` to the `inner_hits` that are whole documents."""
 
     def part(value: Any) -> Any:
         if isinstance(value, list):

@@ -41,7 +41,7 @@ def requested_mode(incoming: IncomingRequest) -> RewriteMode | None:
     """The value of the header `X-Es-Sbert`; None without it.
 
     Raises:
-        BadRequest: its value is unknown.
+        BadRequest: the value is unknown.
     """
     header = incoming.header(b"x-es-sbert").decode("ascii", "replace").strip().lower()
     try:
@@ -91,10 +91,10 @@ class SemanticBudget:
 
         Args:
             queries: Semantic queries of the search.
-            size: Its bytes.
+            size: Bytes of the search.
 
         Raises:
-            BadRequest: they are too many, or too many for a search of this size.
+            BadRequest: there are too many semantic queries, or too many for a search of this size.
         """
         if queries > self._queries:
             raise BadRequest(
@@ -160,7 +160,7 @@ class ReceivedRequest:
 
 
 async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes | None:
-    """A body without its content encoding; None if the encoding is not supported.
+    """Undo a body's content encoding, in a thread if it may be large; None if the encoding is not supported.
 
     Raises:
         RequestTooLarge, BadRequest: see `decompress_body`.
@@ -171,7 +171,7 @@ async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes |
 
 
 def parse_search(plain: bytes, incoming: IncomingRequest) -> tuple[Json, list[tuple[str, str]]]:
-    """The search of a request, from its body or its parameters, and the parameters that are not part of it.
+    """Parse the search of a request, from its body or its parameters, and the parameters that are not part of it.
 
     Raises:
         UnsupportedJson: the body is not a JSON object; the engine rejects it.
@@ -193,7 +193,7 @@ def parse_search(plain: bytes, incoming: IncomingRequest) -> tuple[Json, list[tu
 
 
 def index_expression(value: object) -> str | None:
-    """The indices of a body, one or a list, as an index expression for a URL; None for any other value."""
+    """Convert the indices of a body, one or a list, to an index expression for a URL; None for any other value."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names:
         return None
@@ -239,13 +239,13 @@ _SEARCH_MEMBERS = ("explain", "profile")
 
 
 async def render_template(upstream: Upstream, body: Json, incoming: IncomingRequest) -> Json | BufferedResponse:
-    """The search of a template, rendered by the engine with the caller's permissions.
+    """Render a template to its search, by the engine and with the caller's permissions.
 
     Args:
         body: Body of `_search/template`.
 
     Returns:
-        The search, or the engine's response if it cannot be rendered.
+        The search, or the engine's response if the template cannot be rendered.
 
     Raises:
         EngineUnreachable: the engine did not respond.
@@ -284,7 +284,7 @@ class PitResolver:
         self._cache: LRUCache[bytes, str] = LRUCache(_CACHE_SIZE)
 
     async def expression(self, body: Json, headers: Headers) -> str:
-        """The indices of a search's point in time that have documents, as an index expression.
+        """Look up the indices of a search's point in time, as an index expression. Empty indices are left out.
 
         Raises:
             EngineUnreachable, RequestFailed: the lookup failed.
@@ -300,7 +300,7 @@ class PitResolver:
             search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}
             answer = await self._upstream.request("POST", "/_search", credential_headers(headers), search)
             if answer.status in CLIENT_ERROR_STATUSES:
-                return _NO_INDEX  # it has expired or is not the caller's; the engine rejects the search
+                return _NO_INDEX  # expired or not the caller's; the engine rejects the search
             # Remote clusters may be missing; see below.
             partial_ok = isinstance(answer.body, dict) and lacks_clusters(answer.body)
             found = self._upstream.require_object(answer, "POST /_search", partial_ok=partial_ok)
@@ -315,7 +315,7 @@ class PitResolver:
 
 
 def target_without_filter_path(incoming: IncomingRequest, path: bytes | None = None) -> bytes:
-    """The target of a request whose parts are joined: `filter_path` may leave out what joining them needs."""
+    """Return the target of a request without `filter_path`, which may leave out what joining the responses needs."""
     params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
     query = urlencode([(name, value) for name, value in params if name != "filter_path"])
     return (incoming.path if path is None else path) + b"?" + query.encode()

@@ -46,11 +46,11 @@ class QueryPlaceholder:
     def native_query(
         self, engine_type: EngineType, vector: QueryVector, cutoff: float | None, counts: CandidateCounts
     ) -> Json:
-        """The native query, which keeps the k nearest documents and scores them.
+        """Create the native query, which keeps the k nearest documents and scores them.
 
         Args:
             vector: *Shape:* ``(dimensions,)``.
-            cutoff: Cosine of the k-th nearest document; None if it is not needed, or there are fewer documents.
+            cutoff: Cosine of the k-th nearest document; None if it is not needed, or if there are fewer documents.
             counts: The candidate counts of the request.
         """
         semantic, query = self.semantic, replace(self.query, vector=vector)
@@ -87,7 +87,7 @@ class SectionPlaceholder:
     def native_query(
         self, engine_type: EngineType, vector: QueryVector, cutoff: float | None, counts: CandidateCounts
     ) -> Json:
-        """The section with the vector instead of the text; see `QueryPlaceholder.native_query`.
+        """Create the section with the vector instead of the text; see `QueryPlaceholder.native_query`.
 
         The engine itself keeps the k nearest documents of all shards.
         """
@@ -121,7 +121,7 @@ def substitute(body: Json, native_queries: Mapping[Placeholder, Json]) -> None:
         body: As `find_queries` returns it. The objects and lists that hold placeholders are copies, not the client's.
     """
     remaining = len(native_queries)
-    # By depth, so that long lists inside of filters are hardly ever read.
+    # Search breadth-first, so that long lists inside filters are hardly ever read.
     containers: deque[Any] = deque([body])
     while remaining:
         container = containers.popleft()
@@ -141,7 +141,7 @@ def query_without_vector(
     *,
     matches_candidates: bool,
 ) -> VectorQuery:
-    """The search for the nearest vectors of a semantic query, without the vector.
+    """Create the search for the nearest vectors of a semantic query, without the vector.
 
     Args:
         filters: Further queries that hits must match; applied during the search, so that k documents remain.
@@ -149,8 +149,8 @@ def query_without_vector(
         matches_candidates: See `EngineInfo.knn_matches_candidates`.
 
     Raises:
-        BadRequest: the engine or the field lacks a parameter.
-        UsageError: a value is invalid, or passages cannot be filtered like that.
+        BadRequest: the engine or the field does not support a parameter.
+        UsageError: a value is invalid, or chunks cannot be filtered by one of the filters.
     """
     candidates = semantic.num_candidates
     if matches_candidates and not exceeds_k_by_candidates(semantic):
@@ -189,14 +189,14 @@ _IMPLIED_PARAMETERS = {EngineType.ELASTICSEARCH: frozenset({"expand_nested_docs"
 
 
 def _native_parameters(engine_type: EngineType, semantic: SemanticQuery) -> Json:
-    """The parameters that the engine's own kNN query gets.
+    """Return the parameters that the engine's own kNN query gets.
 
     Raises:
-        BadRequest: the engine or the field lacks one.
+        BadRequest: the engine or the field does not support a parameter.
     """
     if "expand_nested_docs" in semantic.native and semantic.target.meta.passages is None:
         raise BadRequest(
-            f"expand_nested_docs is for fields of passages, and {semantic.target.name} has one vector per document",
+            f"expand_nested_docs requires a field of passages, but {semantic.target.name} has one vector per document",
             "Remove expand_nested_docs.",
         )
     for name in semantic.native:
@@ -220,7 +220,7 @@ def exceeds_k_by_candidates(semantic: SemanticQuery) -> bool:
 
 
 def highlight_clause(semantic: SemanticQuery) -> Json:
-    """A full-text query for the words of a query text in the embedded fields, to highlight them there.
+    """Create a full-text query for the words of a query text in the embedded fields, to highlight them there.
 
     Raises:
         BadRequest: the mapping does not say which fields are embedded.
@@ -231,7 +231,7 @@ def highlight_clause(semantic: SemanticQuery) -> Json:
             f"cannot highlight words: the mapping does not say which fields {semantic.target.name} is made of",
             'Add a highlight_query, e.g. {"match": {"FIELD": "…"}}.',
         )
-    # Lenient, since a number may be part of the embedded text.
+    # The query is lenient, since a number may be part of the embedded text.
     fields = list(TextTemplate.parse(text).fields)
     return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
 
@@ -245,7 +245,7 @@ def knn_clause(
     *,
     calibrated: bool = False,
 ) -> Json:
-    """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias.
+    """Create a `bool` that searches a field in all its indices, each by its index type and the filter of its alias.
 
     Args:
         oversample: Replaces the oversampling of quantized indices; 0 for no rescoring.
@@ -273,12 +273,12 @@ def knn_clause(
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses, "minimum_should_match": 1}}
 
 
-# Without it, bbq types are rescored by default.
+# Without this parameter, bbq types are rescored by default.
 _NO_RESCORING = {"oversample": 0}
 
 
 def _with_numbered_inner_hits(query: VectorQuery, number: int) -> VectorQuery:
-    """The query with another name of its inner hits: engines require a different one for each clause."""
+    """Add a number to the name of a query's inner hits: engines require a different name for each clause."""
     inner_hits = query.nested_parameters.get("inner_hits")
     if inner_hits is not None:
         inner_hits = inner_hits | {"name": f"{inner_hits.get('name', query.field)}.{number}"}
@@ -291,7 +291,7 @@ def _larger(one: float | None, other: float | None) -> float | None:
 
 
 def index_filter(indices: Sequence[str]) -> Json:
-    """Restricts a clause to indices of one model.
+    """Create a filter that restricts a clause to indices of one model.
 
     The target of an alias may change to an index of another model between the lookup and the search; its shards then
     match nothing. Each shard evaluates this by its name, without reading a document.
@@ -300,7 +300,7 @@ def index_filter(indices: Sequence[str]) -> Json:
 
 
 def combine_filters(*filters: Json | None) -> Json | None:
-    """One query that matches what all filters match; None if there are none."""
+    """Combine filters into one query that matches what all of them match; None if there are no filters."""
     queries = [query for query in filters if query is not None]
     return and_query(*queries) if queries else None
 
@@ -317,7 +317,7 @@ class CandidateCounts:
         self._k: dict[int, int] = {}  # candidate count → k
 
     def distinct(self, query: VectorQuery) -> VectorQuery:
-        """The query, with more candidates if a query with another k has as many."""
+        """Return the query, with more (or fewer) candidates if a query with a different k has the same number."""
         count = max(query.candidates, query.oversampled_k)
         counts = chain(range(count, MAX_K + 1), range(count - 1, query.oversampled_k - 1, -1))
         free = next((number for number in counts if self._k.setdefault(number, query.k) == query.k), count)

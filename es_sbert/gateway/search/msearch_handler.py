@@ -52,10 +52,10 @@ class _MsearchEntry:
     """One search of `_msearch`.
 
     Attributes:
-        header, body: Its two lines.
+        header, body: The two lines of the search.
         trace: Its entry in the search log.
         result: The result of rewriting it; None if it is not semantic.
-        is_hidden: Whether its body was changed so that its hits lack the vectors.
+        is_hidden: Whether its body was changed to leave the vectors out of its hits.
         error: Error that prevents rewriting it.
         response: Its part of the response if it is not sent to the engine.
     """
@@ -75,7 +75,7 @@ class MsearchHandler:
     Args:
         rewriter: Rewrites search bodies.
         upstream: The engine.
-        hider: Determines which fields the hits lack.
+        hider: Leaves vectors out of the hits.
     """
 
     def __init__(self, rewriter: SearchRewriter, upstream: Upstream, hider: VectorHider) -> None:
@@ -138,7 +138,7 @@ class MsearchHandler:
         """Rewrite the searches that may be semantic.
 
         Raises:
-            BadRequest: there are more than a request may have.
+            BadRequest: too many of the searches may be semantic.
         """
         template = route.api is EngineApi.MULTI_SEARCH_TEMPLATE
         numbers = [
@@ -195,10 +195,10 @@ class MsearchHandler:
     async def _hide_in_entries(
         self, entries: Sequence[_MsearchEntry], incoming: IncomingRequest, route: EngineRoute, mode: RewriteMode
     ) -> list[_MsearchEntry]:
-        """The searches that were not rewritten, with the vectors left out of their hits."""
+        """Leave the vectors out of the hits of the searches that were not rewritten."""
         options = dict(parse_qsl(incoming.query.decode("ascii")))
         context = RewriteContext(route.index, options, incoming.headers, mode)
-        # One lookup for all searches with the same header, as most requests have.
+        # Look up the fields once for all searches with the same header: in most requests, all have the same one.
         by_header: dict[bytes, list[int]] = {}
         for number, entry in enumerate(entries):
             if entry.result is None and entry.error is None and entry.response is None:
@@ -258,7 +258,7 @@ class MsearchHandler:
 
 
 def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
-    """The searches of a body; None if its lines are not pairs, which the engine rejects."""
+    """Split a body into its searches; None if its lines are not pairs, which the engine rejects."""
     lines = plain.split(b"\n")
     if lines and not lines[-1].strip():
         lines.pop()
@@ -269,7 +269,7 @@ def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
 
 
 def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
-    """The log entry of a search, from its lines."""
+    """Create the log entry of a search from its two lines."""
     try:
         members = parse_object(header.strip() or b"{}")
     except UnsupportedJson:
@@ -279,7 +279,7 @@ def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
 
 
 def _template_error(response: BufferedResponse) -> Json:
-    """The engine's error about a template, as part of the response to `_msearch`."""
+    """Convert the engine's error about a template to a part of the response to `_msearch`."""
     try:
         error = parse_object(response.body).get("error")
     except UnsupportedJson:
@@ -290,7 +290,7 @@ def _template_error(response: BufferedResponse) -> Json:
 
 
 def _join_entries(entries: Sequence[_MsearchEntry]) -> bytes:
-    """The lines of an `_msearch` body."""
+    """Join the lines of an `_msearch` body."""
     return b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries)
 
 
@@ -299,7 +299,7 @@ def _error_response(error: EsSbertError) -> Json:
 
 
 def _with_header(context: RewriteContext, header: Json) -> RewriteContext:
-    """The context of a search of `_msearch`, given that of one with an empty header."""
+    """Return the context of a search of `_msearch`, given the context of a search with an empty header."""
     own = {name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")}
     expression = index_expression(header.get("index", header.get("indices")))
     context = replace(context, options={**context.options, **own})

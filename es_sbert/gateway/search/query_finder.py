@@ -50,7 +50,7 @@ from es_sbert.search.search_scope import SearchScope
 
 # Queries that match everything, or are supported only at the top level.
 _NEVER_FILTERS = frozenset({"match_all", "hybrid"})
-# Aggregations over other documents than those of the parent.
+# Aggregations over documents other than those of the parent.
 _AGGREGATIONS_OF_OTHER_DOCUMENTS = frozenset({"global", "nested", "reverse_nested", "children", "parent"})
 
 
@@ -133,7 +133,7 @@ class _BodyFinder:
         query = self._queries.with_placeholders(
             body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body))
         )
-        # With a section `knn`, hits need not match the query.
+        # No filters with a section `knn`: its hits need not match the query.
         filters = () if "knn" in body else self._queries.required(body.get("query"))
         aggregations = partial(self._aggregations, filters)
         functions: MemberFunctions = {
@@ -149,7 +149,7 @@ class _BodyFinder:
         return map_members(body, functions)
 
     def _unscored(self, filters: tuple[Json, ...]) -> Callable[[Any], Any]:
-        """A function that finds semantic queries in a query whose score does not count."""
+        """Return a function that finds semantic queries in a query whose score does not count."""
         position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
         return partial(self._queries.with_placeholders, position=position)
 
@@ -188,13 +188,13 @@ class _BodyFinder:
         position = QueryPosition(scores=False, with_inner_hits=False, words=True)
         functions: MemberFunctions = {
             "highlight_query": partial(self._queries.with_placeholders, position=position),
-            # By field, or as a list to keep their order.
+            # An object by field, or a list of objects to keep their order.
             "fields": lambda fields: map_clauses(fields, lambda field: map_objects(field, self._highlight)),
         }
         return map_members(highlight, functions)
 
     def _retriever(self, filters: tuple[Json, ...], retriever: Any) -> Any:
-        """A retriever of Elasticsearch: its type and body, and in lists of retrievers perhaps its weight."""
+        """Find semantic queries in a retriever of Elasticsearch: its type and body; in a list, it may have a weight."""
         if not isinstance(retriever, dict):
             return retriever
         return map_members(retriever, {kind: partial(self._retriever_body, filters, kind) for kind in retriever})
@@ -243,14 +243,14 @@ class _QueryFinder:
         self._hybrid = hybrid
         self._matches_candidates = matches_candidates
         self._inner_hits_names = InnerHitsNames(body)
-        # Nested bools check the same queries again at every level.
+        # Results are cached, because nested bools check the same queries again at every level.
         self._split_queries: IdentityCache[Json] = IdentityCache()
         self._semantic_cache = ContainsCache()
         self._involved_cache = ContainsCache()
         self._virtual_cache = ContainsCache()
 
     def with_placeholders(self, node: Any, position: QueryPosition) -> Any:
-        """A query with placeholders; the identical object if it contains no semantic query, or is not a query.
+        """Replace the semantic queries in a query with placeholders; the identical object if there are none.
 
         Raises:
             BadRequest, IndexMismatch: see `SemanticQueryParser.parse`.
@@ -274,14 +274,14 @@ class _QueryFinder:
         if kind in JOINING_QUERIES:
             return self._joining(node, kind, body, position)
         if kind == "hybrid" and isinstance(body.get("filter"), dict):
-            # OpenSearch applies it to each query after kNN has chosen its k documents.
+            # Filter the semantic queries too: OpenSearch applies the filter after kNN has chosen its k documents.
             position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
         return map_inner_queries(
             node, lambda inner, member: self.with_placeholders(inner, _inner_position(position, member))
         )
 
     def required(self, node: Any) -> tuple[Json, ...]:
-        """The parts of a query that every hit must match and that are not semantic: filters for semantic queries."""
+        """Return the non-semantic parts of a query that every hit must match, as filters for semantic queries."""
         node = self._split(decode_wrapper(node))
         query = query_type_and_body(node)
         if query is None or query[0] in _NEVER_FILTERS:
@@ -298,7 +298,7 @@ class _QueryFinder:
         return (*(part for clause in clauses for part in self.required(clause)), *must_not_match(excluded))
 
     def _as_filter(self, node: Json) -> Json:
-        """A query that is not semantic, as a filter of one that is. It may still ask whether a vector exists."""
+        """Convert a query that is not semantic to a filter. It may still ask whether a vector exists."""
         return strip_inner_hits(self.with_placeholders(node, QueryPosition(scores=False)))
 
     def contains_semantic(self, node: Any) -> bool:
@@ -306,10 +306,10 @@ class _QueryFinder:
         return self._semantic_cache(node, self._is_semantic)
 
     def find_in_section(self, section: Json) -> Any:
-        """A section `knn` of Elasticsearch, in a search body or as a retriever, or a placeholder if it is semantic.
+        """Replace a semantic section `knn` of Elasticsearch, in a search body or as a retriever, with a placeholder.
 
         Raises:
-            BadRequest, IndexMismatch: it is invalid, or the engine is OpenSearch.
+            BadRequest, IndexMismatch: the section is invalid, or the engine is OpenSearch.
         """
         semantic = self._parser.parse_section(section)
         if semantic is None:
@@ -327,7 +327,7 @@ class _QueryFinder:
         return None if target.meta.passages is None else self._inner_hits_names.unique(target.name)
 
     def _split(self, node: Json) -> Json:
-        """See `split_virtual_fields`; the same object every time."""
+        """Call `split_virtual_fields`, with caching: the same node always gives the same object."""
         return self._split_queries.get(node, lambda node: split_virtual_fields(node, self._parser))
 
     def _is_semantic(self, node: Json) -> bool:
@@ -365,10 +365,10 @@ class _QueryFinder:
         return placeholder
 
     def _joining(self, node: Json, kind: str, body: Json, position: QueryPosition) -> Any:
-        """A query on other documents than the hits. These documents have no vectors, unless they are chunks.
+        """Convert a query on documents other than the hits. These documents have no vectors, unless they are chunks.
 
         Raises:
-            BadRequest: it contains a semantic query on other documents, which would silently match nothing.
+            BadRequest: the query contains a semantic query on such documents, which would silently match nothing.
         """
         inner: Any = body.get("query")
         if not self.contains_semantic(inner):
@@ -385,7 +385,7 @@ class _QueryFinder:
         )
 
     def _exists(self, node: Json, body: Json) -> Json:
-        """An `exists` query, such as KQL's `semantic: *`."""
+        """Convert an `exists` query on the virtual field, such as KQL's `semantic: *`."""
         field = body.get("field")
         target = self._parser.fields.virtual(field) if isinstance(field, str) else None
         if target is None:
@@ -421,7 +421,10 @@ class _QueryFinder:
     def _clause_position(
         self, clause: Json, name: str, involved: bool, position: QueryPosition
     ) -> tuple[str, QueryPosition]:
-        """Member of the rewritten bool for a clause: a filter moves to `must` if its semantic query gives the score."""
+        """Return the member of the rewritten bool for a clause, and the clause's position.
+
+        A filter moves to `must` if its semantic query gives the score.
+        """
         moves = name == "filter" and position.scores and position.scores_from_filters and involved
         if moves and self._virtual_cache(clause, self._is_on_virtual_field):
             return "must", replace(position, scores=True, only_semantic_scores=True)

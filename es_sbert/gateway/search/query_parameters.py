@@ -16,7 +16,7 @@ from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE
 
 _SCORE = frozenset({"boost", "_name"})
-# They control how words are expanded or missing words are treated, and exclude no document.
+# Parameters that control how words are expanded or missing words are treated, and that exclude no document.
 _WITHOUT_EFFECT = frozenset({
     "auto_generate_synonyms_phrase_query", "case_insensitive", "fuzzy_rewrite", "fuzzy_transpositions", "lenient",
     "max_expansions", "prefix_length", "zero_terms_query",
@@ -77,7 +77,7 @@ def check_parameters(kind: str, location: str, parameters: Iterable[str]) -> Non
         parameters: Names of the query's parameters.
 
     Raises:
-        BadRequest: there is one.
+        BadRequest: a parameter is not supported.
     """
     supported = _PARAMETERS[kind]
     for name in parameters:
@@ -93,7 +93,7 @@ def check_word_parameters(location: str, parameters: Json) -> None:
     """Refuse parameters that select by single words: a semantic query compares the text as a whole.
 
     Raises:
-        BadRequest: there is one.
+        BadRequest: there is such a parameter.
     """
     for name, values in _WORD_PARAMETERS.items():
         if name in parameters and not _is_one_of(parameters[name], values):
@@ -108,7 +108,7 @@ def _is_one_of(value: Any, values: tuple[object, ...]) -> bool:
 
 
 def parse_nested(body: Json, location: str) -> tuple[Json, float]:
-    """The parameters of a `nested` query around a semantic one, apart from its path and query; and its boost.
+    """Parse a `nested` query around a semantic one: its parameters apart from path and query, and its boost.
 
     Unmapped indices match nothing, with `ignore_unmapped` or without: only indices with the field are searched.
 
@@ -118,22 +118,22 @@ def parse_nested(body: Json, location: str) -> tuple[Json, float]:
     check_parameters("nested", location, body)
     mode = body.get("score_mode", "max")
     if mode not in _SCORE_MODES:
-        raise BadRequest(f"score_mode of {location} is {mode!r}", f"Give one of {', '.join(_SCORE_MODES)}.")
+        raise BadRequest(f"score_mode of {location} is {mode!r}", f"Use one of {', '.join(_SCORE_MODES)}.")
     inner_hits = body.get("inner_hits")
     if inner_hits is not None and not isinstance(inner_hits, dict):
         raise BadRequest(
             f"inner_hits of {location} is a JSON {json_type_name(inner_hits)}, not an object",
-            "Give an object, e.g. {}.",
+            "Use an object, e.g. {}.",
         )
     parameters = {name: body[name] for name in ("inner_hits", "_name") if body.get(name) is not None}
     return parameters | {"score_mode": mode}, number_between(body.get("boost", 1.0), f"boost of {location}", 0.0, 1e9)
 
 
 def parse_rescore_vector(value: Any, location: str) -> float | None:
-    """`rescore_vector` of Elasticsearch's `knn` as a factor; 0 for no rescoring, None for the default.
+    """Convert `rescore_vector` of Elasticsearch's `knn` to a factor; 0 for no rescoring, None for the default.
 
     Raises:
-        BadRequest: it is invalid.
+        BadRequest: the value is invalid.
     """
     if value is None:
         return None
@@ -143,10 +143,10 @@ def parse_rescore_vector(value: Any, location: str) -> float | None:
 
 
 def parse_rescore(value: Any, location: str) -> float | None:
-    """`rescore` of OpenSearch's `neural` as a factor; 0 for no rescoring, None for the default.
+    """Convert `rescore` of OpenSearch's `neural` to a factor; 0 for no rescoring, None for the default.
 
     Raises:
-        BadRequest: it is invalid.
+        BadRequest: the value is invalid.
     """
     if value is None or value is True:
         return None
@@ -163,10 +163,10 @@ def _oversample(value: Any, location: str) -> float:
 
 
 def parse_ef_search(value: Any, location: str) -> int | None:
-    """`ef_search` of the `method_parameters` of OpenSearch's `neural`; None if it is not given.
+    """Parse `method_parameters` of OpenSearch's `neural`: return `ef_search`, or None if it is missing.
 
     Raises:
-        BadRequest: it is invalid, or there are other parameters.
+        BadRequest: `ef_search` is invalid, or there are other parameters.
     """
     if value is None:
         return None
@@ -181,10 +181,10 @@ def number_between(value: object, location: str, lowest: float, highest: float) 
     """Check a number.
 
     Raises:
-        BadRequest: it is not a number, or out of range.
+        BadRequest: the value is not a number, or is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-        raise BadRequest(f"{location} is {value!r}", f"Give a number from {lowest:g} to {highest:g}.")
+        raise BadRequest(f"{location} is {value!r}", f"Use a number from {lowest:g} to {highest:g}.")
     return value
 
 
@@ -192,8 +192,8 @@ def positive_integer(value: object, location: str) -> int:
     """Check an integer from 1 to `MAX_K`.
 
     Raises:
-        BadRequest: it is not an integer, or out of range.
+        BadRequest: the value is not an integer, or is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_K:
-        raise BadRequest(f"{location} is {value!r}", f"Give a whole number from 1 to {MAX_K:,}.")
+        raise BadRequest(f"{location} is {value!r}", f"Use a whole number from 1 to {MAX_K:,}.")
     return value

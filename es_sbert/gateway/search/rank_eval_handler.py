@@ -93,14 +93,14 @@ class RankEvalHandler:
                 details |= answer["details"]
                 failures |= answer["failures"]
                 if not pending:
-                    # Every metric of the engines is the mean of those of the searches that did not fail.
+                    # Every metric of the engines is a mean over the searches that did not fail.
                     scores = [each["metric_score"] for each in details.values()]
                     score = fmean(scores) if scores else answer["metric_score"]
                     joined = answer | {"metric_score": score, "details": details, "failures": failures}
                     return BufferedResponse(200, response.headers, write_object(joined))
 
     async def _rewrite(self, incoming: IncomingRequest, route: EngineRoute) -> tuple[OutgoingRequest, Json | None]:
-        """The `_rank_eval` request to the engine, and its body; unchanged and None if no search is semantic."""
+        """Create the `_rank_eval` request to the engine, and its body; unchanged and None if no search is semantic."""
         received = await self._rewriter.receive(incoming)
         plain, unchanged = received.plain, (received.unchanged, None)
         if plain is None:

@@ -42,7 +42,7 @@ class SearchHandler:
     Args:
         rewriter: Rewrites search bodies.
         upstream: The engine.
-        hider: Determines which fields the hits lack.
+        hider: Leaves vectors out of the hits.
     """
 
     def __init__(self, rewriter: SearchRewriter, upstream: Upstream, hider: VectorHider) -> None:
@@ -51,7 +51,7 @@ class SearchHandler:
         self._hider = hider
 
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
-        """Rewrite a search and forward it; again if the indices have changed before the response.
+        """Rewrite a search and forward it; do both again if the indices have changed before the response.
 
         Returns:
             Status of the response; 0 if the client disconnected.
@@ -90,7 +90,7 @@ class SearchHandler:
     async def _rewrite(
         self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, trace: SearchTrace
     ) -> tuple[OutgoingRequest, RewriteResult | None]:
-        """The request to the engine; the result is None if the search was not parsed."""
+        """Create the request to the engine; the rewrite result is None if the search was not parsed."""
         plain, unchanged = received.plain, (received.unchanged, None)
         template = route.api is EngineApi.SEARCH_TEMPLATE
         if plain is None:
@@ -119,7 +119,7 @@ class SearchHandler:
         body, params = await self._hider.hide(result.body, params, context, route.api)
         if body is result.original:
             return received.unchanged, result
-        if result.preference is not None and route.api is not EngineApi.VALIDATE:  # which lacks the parameter
+        if result.preference is not None and route.api is not EngineApi.VALIDATE:  # VALIDATE lacks the parameter
             params = [*params, ("preference", result.preference)]
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
         target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
@@ -131,7 +131,7 @@ class SearchHandler:
     async def _hide_in_plain(
         self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
     ) -> OutgoingRequest:
-        """A search that is not rewritten: with the vectors left out of its hits, or unchanged."""
+        """Return the request for a search that is not rewritten: with vectors left out of its hits, or unchanged."""
         plain, options = received.plain or b"", dict(parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True))
         if not self._hider.applies(route.api, options):
             return received.unchanged
@@ -170,7 +170,7 @@ def may_need_hint(outgoing: OutgoingRequest) -> bool:
 
 
 def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
-    """A response with the hint in its reason, if it is an error about the query."""
+    """Add the hint to the reason of a response, if that is an error about the query."""
     if response.status != 400:
         return response
     try:
@@ -182,7 +182,7 @@ def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
         return response
     causes = error.get("root_cause")
     changed = _with_hint(error, hint)
-    # The dialogs of Kibana and OpenSearch Dashboards print it.
+    # The dialogs of Kibana and OpenSearch Dashboards print `caused_by`.
     changed.setdefault("caused_by", {name: changed[name] for name in ("type", "reason") if name in changed})
     if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
         changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
@@ -190,7 +190,7 @@ def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
 
 
 def _with_hint(error: Json, hint: str) -> Json:
-    """An error with the hint in its reason and in the reasons of its causes."""
+    """Add the hint to the reason of an error and to the reasons of its causes."""
     reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
     cause = error.get("caused_by")
     inner = {"caused_by": _with_hint(cause, hint)} if isinstance(cause, dict) else {}

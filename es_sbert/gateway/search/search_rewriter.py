@@ -156,7 +156,7 @@ class SearchRewriter:
             template: Whether the body is a template, whose search is unknown until it is rendered.
 
         Raises:
-            RequestTooLarge: it may, and is too large to be parsed.
+            RequestTooLarge: the body may contain semantic queries, and is too large to be parsed.
         """
         marks = self._marks if mode is RewriteMode.ON else (*self._marks, *_FULL_TEXT_MARKS)
         if mode is RewriteMode.OFF or not (template or await offload_if_large(len(raw), _contains_any, raw, marks)):
@@ -228,7 +228,7 @@ class SearchRewriter:
             indices = latest
         numbers = await offload_if_large(context.size, _numbers_of_queries, queries, vectors)
         limited, preference = self._cutoff.select(found.placeholders), None
-        # A point in time is bound to its shard copies.
+        # A search with a point in time needs no preference: it is bound to its shard copies.
         if limited and "pit" not in body and "preference" not in context.options:
             preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
             context = replace(context, options={**context.options, "preference": preference})
@@ -241,7 +241,7 @@ class SearchRewriter:
     def _find(
         self, body: Json, indices: ResolvedIndices, mode: RewriteMode, check: Callable[[int], None] | None = None
     ) -> FoundQueries:
-        """Find the semantic queries of a body; of a large one in a thread (`offload_if_large`)."""
+        """Find the semantic queries of a body. For a large body, this runs in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
         # Indices that may not be read may have vectors.
         lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
@@ -254,7 +254,7 @@ class SearchRewriter:
         try:
             return find_queries(body, engine_type, parser, hybrid, knn_matches_candidates=matches_candidates)
         except RecursionError:
-            error = BadRequest("the queries of the search are nested too deep", "Engines accept 20 to 30 levels.")
+            error = BadRequest("the queries of the search are nested too deeply", "Engines accept 20 to 30 levels.")
             raise error from None
 
     async def _embed(self, queries: Sequence[SemanticQuery], caller: bytes) -> _VectorsByText:
@@ -266,7 +266,7 @@ class SearchRewriter:
         return {key: vector for vectors in embedded for key, vector in vectors.items()}
 
     async def _embed_texts(self, queries: Mapping[str, SemanticQuery], caller: bytes) -> _VectorsByText:
-        """Embed different texts of queries for one model."""
+        """Embed the distinct texts of the queries for one model."""
         target = next(iter(queries.values())).target
         embedder = await self._models.for_field(target.meta, target.indices[0])
         encoded = await embedder.embed(list(queries), "query", caller)
@@ -280,7 +280,7 @@ class SearchRewriter:
         numbers: Mapping[_NumbersKey, list[float]],
         cutoffs: Mapping[Placeholder, float | None],
     ) -> None:
-        """Replace the semantic queries by native kNN queries, in a thread if the body is large."""
+        """Replace the semantic queries with native kNN queries. For a large body, this runs in a thread."""
         engine_type, counts = self._upstream.engine_type_or_default, CandidateCounts()
         native_queries = {
             placeholder: placeholder.native_query(
@@ -345,10 +345,10 @@ class SearchRewriter:
         return found.body is not body
 
     def _pass_unreadable(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
-        """The unchanged body of a search on indices whose mappings may not be read.
+        """Pass through a search on indices whose mappings may not be read.
 
         Raises:
-            AccessDenied: it names the virtual field, or full-text queries are to become hybrid.
+            AccessDenied: the search names the virtual field, or full-text queries are to become hybrid.
         """
         if mode is RewriteMode.HYBRID:
             raise denied
@@ -371,7 +371,7 @@ def _numbers_key(semantic: SemanticQuery) -> _NumbersKey:
 
 
 def _numbers_of_queries(queries: Sequence[SemanticQuery], vectors: _VectorsByText) -> dict[_NumbersKey, list[float]]:
-    """The numbers of the vectors as the engine takes them, once for each text and element type.
+    """Convert the vectors to numbers as the engine expects them, once for each text and element type.
 
     Raises:
         UsageError: a vector has no direction.

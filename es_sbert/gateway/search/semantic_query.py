@@ -1,4 +1,4 @@
-"""Parsing of a single semantic query: `match` on the virtual field, `knn` with `query_vector_builder`, `neural`,
+"""Parse a single semantic query: `match` on the virtual field, `knn` with `query_vector_builder`, `neural`,
 `semantic`.
 """
 
@@ -59,7 +59,7 @@ class SemanticQuery:
         min_cosine: Documents below this cosine are dropped.
         calibrated: Whether the minimum cosine in the mapping of each index applies as well.
         num_candidates: Vectors that each shard compares; None derives it from k.
-        oversample: In quantized fields, how many times k candidates are rescored; 0 for no rescoring, None for the
+        oversample: In quantized fields, this many times k candidates are rescored; 0 for no rescoring, None for the
             default.
         boost: Factor of the score.
         name: The query's `_name`.
@@ -94,7 +94,7 @@ class SemanticQuery:
         return self.min_cosine is not None or in_mappings
 
     def without_k(self) -> SemanticQuery:
-        """The query for all documents above the minimum cosine, whose matches are to be excluded.
+        """Return the query without its limit k, to exclude all documents above the minimum cosine.
 
         Raises:
             BadRequest: there is no minimum cosine. The k nearest documents may be all documents of a small index.
@@ -142,7 +142,7 @@ class SemanticQueryParser:
 
         Raises:
             BadRequest: a value is invalid.
-            IndexMismatch: it names another model than the field's, or fields of different models.
+            IndexMismatch: the query names a model other than the field's, or fields with different models.
         """
         return self._cache.get(node, self._parse_and_count)
 
@@ -183,7 +183,7 @@ class SemanticQueryParser:
         return self._on_virtual_field(target, kind, field, options if isinstance(options, dict) else {"query": options})
 
     def _term(self, body: Json) -> SemanticQuery | None:
-        """A `term` query on the virtual field, from applications that take it for a keyword field."""
+        """Parse a `term` query on the virtual field, from applications that take it for a keyword field."""
         fields = {field: options for field, options in body.items() if field not in ("boost", "_name")}
         if len(fields) != 1:
             return None
@@ -263,7 +263,7 @@ class SemanticQueryParser:
         )
         expanded = options.get("expand_nested_docs")
         if expanded not in (None, True, False):
-            raise BadRequest(f"expand_nested_docs of {location} is {expanded!r}", "Give true or false.")
+            raise BadRequest(f"expand_nested_docs of {location} is {expanded!r}", "Use true or false.")
         native = {} if expanded is None else {"expand_nested_docs": expanded}
         return replace(semantic, oversample=parse_rescore(options.get("rescore"), location), native=native)
 
@@ -314,7 +314,7 @@ class SemanticQueryParser:
         return self.settings.min_cosine is None and target.meta.fingerprint not in self._pairs
 
     def _target(self, name: object, model: object) -> SearchScope | None:
-        """A vector field by its own name, its virtual name, or the name of its text field.
+        """Find a vector field by its own name, its virtual name, or the name of its text field.
 
         Args:
             model: The model that the request names; None for the field's.
@@ -352,7 +352,7 @@ def _name(options: Json) -> str | None:
     return name if isinstance(name, str) else None
 
 
-_TEXT_REMEDY = "Give the text to search for as a string."
+_TEXT_REMEDY = "Send the text to search for as a string."
 
 
 def parse_query_text(value: object, location: str, max_characters: int) -> str:
@@ -364,7 +364,7 @@ def parse_query_text(value: object, location: str, max_characters: int) -> str:
         location: The part of the request, for messages.
 
     Raises:
-        BadRequest: not a string, blank, too long, or with lone surrogates.
+        BadRequest: the value is not a string, is blank or too long, or contains lone surrogates.
     """
     if not isinstance(value, str):
         raise BadRequest(f"the text of {location} is a JSON {json_type_name(value)}, not a string", _TEXT_REMEDY)
@@ -381,7 +381,7 @@ def parse_query_text(value: object, location: str, max_characters: int) -> str:
 
 
 def scalar_as_text(value: object) -> object:
-    """A number or boolean as text, as engines read it in full-text queries; all other values unchanged."""
+    """Convert a number or boolean to text, as engines read it in full-text queries; return other values unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value

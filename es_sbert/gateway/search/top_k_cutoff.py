@@ -1,4 +1,4 @@
-"""The cosine below which hits are not among the k nearest documents, for searches that would match more of them."""
+"""Find the cosine below which hits are not among the k nearest documents, for searches that would match more than k."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from es_sbert.search.vector_query import SearchMethod, cosine_from_score
 
 # Parameters that decide which shards a search looks at.
 _SHARD_PARAMETERS = (*EXPRESSION_OPTIONS, "routing", "preference")
-# Per request, so that one request does not occupy all connections.
+# Maximum concurrent searches of one request, so that it does not occupy all connections.
 _MAX_CONCURRENT = 8
 
 
@@ -47,7 +47,9 @@ class TopKCutoff:
         self._upstream = upstream
 
     def select(self, placeholders: Iterable[Placeholder]) -> list[list[QueryPlaceholder]]:
-        """The queries of a search that would match more than k documents; equal ones, which have one cutoff, together.
+        """Select the queries of a search that would match more than k documents, with equal ones in one list.
+
+        Equal queries have the same cutoff.
 
         Args:
             placeholders: Placeholders of the search.
@@ -70,7 +72,7 @@ class TopKCutoff:
         body: Json,
         context: RewriteContext,
     ) -> Mapping[Placeholder, float | None]:
-        """The cosine of the k-th nearest document for each query; None if there are fewer than k.
+        """Find the cosine of the k-th nearest document for each query; None if there are fewer than k.
 
         Queries whose search the engine rejects are left out.
 
@@ -78,11 +80,11 @@ class TopKCutoff:
             queries: See `select`.
             vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
             body: The search.
-            context: Its parameters, with the `preference` of the search, so that both use the same shard copies. Copies
-                are refreshed at different times, so another copy may have other documents.
+            context: Parameters of the search, with its `preference`, so that both searches use the same shard copies.
+                Copies are refreshed at different times, so another copy may have other documents.
 
         Raises:
-            BadRequest: a setting of the indices does not allow the search.
+            BadRequest: k is larger than `index.max_result_window` of an index.
             EngineUnreachable, RequestFailed: the search failed.
         """
         engine_type = self._upstream.engine_type_or_default
@@ -106,13 +108,13 @@ class TopKCutoff:
         """The engine's response; None if it rejects the search, since it will reject the client's search too."""
         answer = await self._send(kth, body, context)
         if answer.status not in CLIENT_ERROR_STATUSES:
-            # A lower cosine, or none, only lets more documents through. The client's search reports missing shards
-            # itself.
+            # Accept a partial result: a lower cosine, or none, only lets more documents through, and the client's
+            # search itself reports missing shards.
             return self._upstream.require_object(answer, "POST _search", partial_ok=True)
         reason = str(answer.body)
         if "max_result_window" in reason:
             raise BadRequest(
-                f"k is {kth['from'] + 1}, more than the index.max_result_window of an index that is searched",
+                f"k is {kth['from'] + 1}, more than the index.max_result_window of a searched index",
                 "Ask for fewer documents, with k in the request or -k of es-sbert serve, or raise the setting.",
             )
         return None
@@ -125,7 +127,7 @@ class TopKCutoff:
         if len(expression) <= MAX_EXPRESSION_LENGTH:
             target = f"/{expression}/_search?{urlencode(options)}"
             return await self._upstream.request("POST", target, credentials, kth)
-        # Names of an `_msearch` go into its body.
+        # Names that do not fit into a URL go into the body of an `_msearch`.
         header = {"index": [unquote(name) for name in expression.split(",")], **options}
         lines = orjson.dumps(header) + b"\n" + orjson.dumps(kth) + b"\n"
         reply = await self._upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
@@ -137,7 +139,7 @@ class TopKCutoff:
 
 
 def _cutoff_key(query: QueryPlaceholder) -> str:
-    """Key of a query and its filters, on which the k-th nearest document depends."""
+    """Return a key of everything that determines the k-th nearest document: the query, its field and its filters."""
     target = query.semantic.target
     return repr((query.semantic, target.name, target.indices, list(query.filters)))
 
@@ -149,7 +151,7 @@ _FLOAT32_TOLERANCE = 1e-6
 
 
 def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
-    """Whether a query would match more than k documents, where a kNN query matches k of each shard.
+    """Whether a query would match more than k documents, on an engine whose kNN query matches k of each shard.
 
     A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized field
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
@@ -163,14 +165,14 @@ def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
 def _matches_more_than_k(engine_type: EngineType, semantic: SemanticQuery, part: SearchScope) -> bool:
     is_rescored = part.oversample(part.name) is not None and semantic.oversample != 0
     oversampled = engine_type is EngineType.OPENSEARCH and is_rescored
-    # The type in a remote cluster is unknown.
+    # The index type in a remote cluster is unknown and may be `flat`.
     return oversampled or part.meta.index_type == IndexType.FLAT or any(map(is_remote_name, part.indices))
 
 
 def kth_hit_body(
     engine_type: EngineType, semantic: SemanticQuery, vector: QueryVector, filters: Sequence[Json], search: Json
 ) -> Json:
-    """A search for only the k-th nearest document.
+    """Create a search for only the k-th nearest document.
 
     Args:
         vector: *Shape:* ``(dimensions,)``.
@@ -187,9 +189,9 @@ def kth_hit_body(
 
 
 def kth_hit_cosine(engine_type: EngineType, answer: Json) -> float | None:
-    """The cosine of the k-th nearest document; None if there are fewer."""
+    """Read the cosine of the k-th nearest document from a response; None if there are fewer documents."""
     hits = answer["hits"]["hits"]
     if not hits:
         return None
-    # Scores are the same for all index types.
+    # Any method will do: scores are the same for all index types.
     return max(-1.0, cosine_from_score(hits[0]["_score"], engine_type, SearchMethod.KNN) - _FLOAT32_TOLERANCE)

@@ -1,4 +1,4 @@
-"""The virtual field where it is not a semantic query: the engine does not know it and would silently match nothing."""
+"""Reject the virtual field outside semantic queries: the engine does not know it and would silently match nothing."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _NOT_SEARCHED = frozenset({
 
 
 def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: SemanticQueryParser) -> None:
-    """Reject a search that names the virtual field elsewhere than in its semantic queries.
+    """Reject a search that names the virtual field outside its semantic queries.
 
     Args:
         body: The search with placeholders.
         placeholders: The placeholders in the search.
 
     Raises:
-        BadRequest: it names the field in a query or part that does not support it.
-        IndexMismatch: it names a vector field that does not exist.
+        BadRequest: the search names the field in a query or part that does not support it.
+        IndexMismatch: the search names a vector field that does not exist.
     """
     for part, node in _objects(body, placeholders):
         for location, name in _named_fields(part, node, parser):
@@ -50,7 +50,7 @@ def reject_unresolved(body: Json, placeholders: Sequence[Placeholder], parser: S
 
 
 def _objects(body: Json, placeholders: Sequence[Placeholder]) -> Iterator[tuple[str, Json]]:
-    """Every object of a search and of its semantic queries, with the name of its member; each pair once."""
+    """Yield every object of a search and of its semantic queries, with the name of its member; each pair once."""
     pending = [part for placeholder in placeholders for part in placeholder.inner_parts]
     pending.append(("", body))
     seen: set[tuple[str, int]] = set()
@@ -73,7 +73,7 @@ def _objects(body: Json, placeholders: Sequence[Placeholder]) -> Iterator[tuple[
 
 
 def _named_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterator[tuple[str, str]]:
-    """The fields by which an object searches, sorts or highlights, each with the name of the query for messages."""
+    """Yield the fields by which an object searches, sorts or highlights, each with a name of the query for messages."""
     if part in _QUERIES_BY_FIELD_NAME:
         yield from ((f"a {part} query", name) for name in node)
     if part == "kql" and may_name_field(str(node.get("query")), parser.settings.virtual_field):
@@ -82,7 +82,7 @@ def _named_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterato
         yield part or "a field", node["field"]
     if isinstance(node.get("fields"), list) and (isinstance(node.get("query"), str) or "like" in node):
         yield from ((part, name) for name in node["fields"] if isinstance(name, str))
-    order = node.get("sort") if part != "bucket_sort" else None  # which sorts by names of aggregations
+    order = node.get("sort") if part != "bucket_sort" else None  # bucket_sort sorts by names of aggregations
     for key in order if isinstance(order, list) else [order]:
         names = [key] if isinstance(key, str) else key if isinstance(key, dict) else ()
         yield from (("sort", name) for name in names)
@@ -95,10 +95,10 @@ _GATEWAY_OPTIONS = frozenset({"k", "min_cosine"})
 
 
 def strip_extensions(value: Any, virtual_field: str) -> Any:
-    """A search without the gateway's options, for indices that do not exist or that the caller may not search.
+    """Remove the gateway's options from a search on indices that do not exist or that the caller may not search.
 
     Returns:
-        The identical object if there are none.
+        The search; the identical object if it has no such options.
     """
     strip = partial(strip_extensions, virtual_field=virtual_field)
     if not isinstance(value, dict):

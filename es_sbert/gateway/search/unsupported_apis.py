@@ -41,10 +41,10 @@ class UnsupportedApiHandler:
         self._rewriter = rewriter
 
     async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """The unchanged request.
+        """Check a request, and return it unchanged.
 
         Raises:
-            BadRequest: a query in it is semantic.
+            BadRequest: the request contains a semantic query.
             EsSbertError: the engine is not available.
         """
         received = await self._rewriter.receive(incoming)
@@ -72,7 +72,7 @@ class UnsupportedApiHandler:
         try:
             is_semantic = await self._rewriter.is_semantic(body, context)
         except BadRequest:
-            is_semantic = True  # and invalid
+            is_semantic = True  # an invalid semantic query
         if is_semantic:
             api = incoming.path.strip(b"/").rpartition(b"/")[2].decode("ascii")
             raise BadRequest(
@@ -96,7 +96,7 @@ class UnsupportedApiHandler:
 
 
 def query_dsl_parts(body: Json) -> list[Json]:
-    """The parts of a request in the query DSL, KQL or Lucene syntax, as queries."""
+    """Return the parts of a request that are in the query DSL, KQL or Lucene syntax, as queries."""
     queries = [body["filter"]] if isinstance(body.get("filter"), dict) else []
     text = body.get("query")
     for match in _QUERY_FUNCTION.finditer(text) if isinstance(text, str) else ():

@@ -1,1 +1,1 @@
-"""The search page at `/ui`: static files, and an API for what the engine cannot answer itself."""
+"""The search page at `/ui`: static files, and an API for what the engine itself cannot do."""

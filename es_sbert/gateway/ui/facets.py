@@ -57,7 +57,7 @@ class FacetField:
 
 
 def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[FacetField]:
-    """Fields that may be facets, in the order of the mappings.
+    """Find the fields that may be facets, in the order of the mappings.
 
     A field with different types is left out: a search that aggregates it would fail in some indices and lose hits.
 
@@ -78,7 +78,7 @@ def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[Face
 
 
 def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField | None]]:
-    """Each field with its type, and the facet that it may be."""
+    """Yield each field with its type, and the facet that it may be."""
     for name, definition in properties.items():
         path, type_ = prefix + name, definition.get("type", "object")
         if type_ == "object":
@@ -95,7 +95,7 @@ def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField 
 
 
 def _facet(field: str, label: str, mapping: Json) -> FacetField | None:
-    """The facet of a field with this mapping."""
+    """Return the facet of a field with this mapping; None if it cannot be one."""
     is_searchable = mapping.get("index", True) and mapping.get("doc_values", True)
     if not is_searchable or mapping["type"] not in _FIELD_TYPES:
         return None
@@ -107,7 +107,7 @@ def _is_hidden(label: str, hidden: Collection[str]) -> bool:
 
 
 def survey_body(fields: list[FacetField]) -> Json:
-    """Body of a search whose response `choose_facets` reads."""
+    """Create the body of a search whose response `choose_facets` reads."""
     aggregations: Json = {}
     for number, facet in enumerate(fields):
         distinct = {"field": facet.field, "precision_threshold": _CARDINALITY_PRECISION}
@@ -125,8 +125,8 @@ def choose_facets(fields: list[FacetField], answer: Json) -> list[Json]:
         answer: The response to `survey_body(fields)`.
 
     Returns:
-        `field`, `label`, `kind`, whether its numbers are `whole`, and the `aggregation` that counts its values, of each
-        facet. A bucket's value is `key_as_string` or `key`: a single value, or a range `FROM..TO` of numbers or dates
+        For each facet: `field`, `label`, `kind`, whether its numbers are `whole`, and the `aggregation` that counts its
+        values. A bucket's value is `key_as_string` or `key`: a single value, or a range `FROM..TO` of numbers or dates
         that includes FROM and excludes TO, either of which may be missing.
     """
     total = answer["hits"]["total"]["value"]
@@ -154,7 +154,7 @@ def _terms_aggregation(facet: FacetField, distinct: int, total: int) -> Json | N
 
 
 def _range_aggregation(facet: FacetField, distinct: int, quantiles: list[float]) -> Json | None:
-    """Aggregation of numbers or dates: by value if there are few, else by ranges with about as many documents each."""
+    """Aggregate numbers or dates: by value if there are few, else by ranges with about as many documents each."""
     if distinct < 2:
         return None
     is_date = facet.kind is FacetKind.DATE
@@ -184,7 +184,7 @@ _SPANS = (*(timedelta(minutes=minutes) for minutes in _MINUTES), timedelta(secon
 
 
 def number_boundaries(quantiles: Sequence[float], *, whole: bool) -> list[str]:
-    """Bucket boundaries of a numeric field.
+    """Choose bucket boundaries of a numeric field.
 
     Args:
         quantiles: Quantiles of the field in equal steps, with minimum and maximum.
@@ -199,7 +199,7 @@ def number_boundaries(quantiles: Sequence[float], *, whole: bool) -> list[str]:
 
 
 def time_boundaries(quantiles: Sequence[float]) -> list[str]:
-    """Bucket boundaries of a date field; see `number_boundaries`.
+    """Choose bucket boundaries of a date field; see `number_boundaries`.
 
     Args:
         quantiles: Milliseconds since 1970.
@@ -214,7 +214,7 @@ def time_boundaries(quantiles: Sequence[float]) -> list[str]:
 
 
 def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float], float | None]) -> list[float]:
-    """The inner quantiles above the minimum, each rounded by `rounded(value, maximum shift)`."""
+    """Round the inner quantiles above the minimum, each by `rounded(value, maximum shift)`."""
     finite = [value for value in quantiles if math.isfinite(value)]
     if len(finite) < 3:
         return []
@@ -231,7 +231,7 @@ def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float
 
 
 def _round_number(value: float, most: float, *, whole: bool) -> float:
-    """The roundest number within `most` of a value: a multiple of 1, 2 or 5 times a power of ten."""
+    """Find the roundest number within `most` of a value: a multiple of 1, 2 or 5 times a power of ten."""
     for step in _round_steps(max(abs(value), most), most):
         if whole and step < 1:
             break
@@ -242,7 +242,7 @@ def _round_number(value: float, most: float, *, whole: bool) -> float:
 
 
 def _round_steps(greatest: float, most: float) -> Iterator[float]:
-    """Round steps, from above the greatest value down to one that is certainly small enough for `most`."""
+    """Yield round steps, from above the greatest value down to one that is certainly small enough for `most`."""
     if most < 1e-300:
         return
     for power in range(min(308, math.floor(math.log10(greatest)) + 1), math.floor(math.log10(most)) - 1, -1):
@@ -253,7 +253,7 @@ def _round_steps(greatest: float, most: float) -> Iterator[float]:
 
 
 def _round_time(value: float, most: float) -> float | None:
-    """The roundest time within `most` of a value, both in milliseconds; None outside the calendar."""
+    """Find the roundest time within `most` of a value, both in milliseconds; None outside the calendar."""
     try:
         time = _to_datetime(value)
     except OverflowError:
@@ -267,7 +267,7 @@ def _round_time(value: float, most: float) -> float | None:
 
 
 def _round_time_candidates(time: datetime) -> Iterator[list[datetime]]:
-    """Beginnings of years, months, days and so on before and after a time, the roundest first."""
+    """Yield the beginnings of years, months, days and so on before and after a time, the roundest first."""
     for years in _YEARS:
         begin = time.year - time.year % years
         if around := [datetime(year, 1, 1, tzinfo=UTC) for year in (begin, begin + years) if 1 <= year <= 9999]:

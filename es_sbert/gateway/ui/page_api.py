@@ -78,12 +78,12 @@ class RewriteBodyRequest(_PageRequest):
 
 
 class SimilarDocumentsRequest(_PageRequest):
-    """A search for documents similar to another one.
+    """A search for documents similar to a given one.
 
     Attributes:
         index: Index expression.
         field: The vector field.
-        document: The other document, which is not a hit itself.
+        document: The given document, which is not a hit itself.
         k: Nearest documents per shard.
         filter: Queries that all hits must match.
     """
@@ -115,7 +115,7 @@ class HitMapRequest(_PageRequest):
     @model_validator(mode="after")
     def _has_one_origin(self) -> Self:
         if (self.query is None) == (self.document is None):
-            raise ValueError("give query or document")
+            raise ValueError("exactly one of query and document is required")
         return self
 
 
@@ -123,7 +123,7 @@ def parse_page_request(kind: type[RequestT], raw: bytes) -> RequestT:
     """Parse and validate a request body.
 
     Raises:
-        BadRequest: it is invalid.
+        BadRequest: the body is invalid.
     """
     try:
         return kind.model_validate(parse_object(raw))
@@ -160,12 +160,12 @@ class CallerClient:
         self.headers = headers
 
     async def request(self, method: str, target: str, body: Json | None = None) -> Json:
-        """The response to a request.
+        """Send a request and return the response.
 
         Raises:
-            EngineErrorReply: an error in the engine's format, or authentication is required.
-            EngineUnreachable: no response, or not an engine's.
-            EsSbertError: an error in another format.
+            EngineErrorReply: the response is an error in the engine's format, or requires authentication.
+            EngineUnreachable: there is no response, or none that an engine sends.
+            EsSbertError: the response is an error in another format.
         """
         reply = await self.upstream.request(method, target, credential_headers(self.headers), body)
         if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
@@ -173,7 +173,7 @@ class CallerClient:
         return self.upstream.require_object(reply, f"{method} {target}")
 
     async def search(self, index: str, body: Json) -> Json:
-        """The response to a search; raises as `request`."""
+        """Search and return the response; raises as `request`."""
         return await self.request("POST", f"/{quote_expression(index)}/_search", body)
 
     async def require_search_permission(self, index: str) -> None:
@@ -187,10 +187,10 @@ class CallerClient:
     async def vectors(
         self, index: str, field: SearchScope, documents: Collection[DocumentRef]
     ) -> dict[DocumentRef, list[Vectors]]:
-        """Document → its vector, or those of its chunks. Documents without any are left out.
+        """Read the vector of each document, or the vectors of its chunks. Documents without vectors are left out.
 
         Args:
-            index: Index expression to read them through.
+            index: Index expression through which the documents are read.
             field: The vector field.
 
         Raises:
@@ -222,12 +222,12 @@ class CallerClient:
 
 
 def quote_expression(index: str) -> str:
-    """An index expression as part of a path."""
+    """Percent-encode an index expression for a path."""
     return quote(index, safe=",*")
 
 
 def _read_vectors(value: Any, element_type: ElementType) -> list[Vectors]:
-    """The vectors in a field's value, from `_source` or from `fields`, which may wrap a vector in a list."""
+    """Read the vectors in a field's value, from `_source` or from `fields`, which may wrap a vector in a list."""
     if not isinstance(value[0], dict):
         return [read_vector(_unwrapped(value), element_type)]
     return [read_vector(_unwrapped(chunk[CHUNK_VECTOR]), element_type) for chunk in value]
@@ -258,7 +258,7 @@ class PageApi:
         self._rewriter = rewriter
 
     async def list_indices(self, client: CallerClient, params: Mapping[str, str]) -> Json:
-        """The searchable indices, and defaults of the page."""
+        """List the searchable indices, and defaults of the page."""
         semantic = self._settings.semantic
         answer = await client.request("GET", f"/_all?{INDICES_FILTER_PATH}")
         with client.upstream.parsing("GET /_all"):
@@ -275,10 +275,10 @@ class PageApi:
         }
 
     async def facets(self, client: CallerClient, params: Mapping[str, str]) -> Json:
-        """Facets of the hits of an index."""
+        """Choose facets for the hits of an index."""
         index = params.get("index", "")
         if not index:
-            raise BadRequest("no index is named", "Name one: ?index=docs.")
+            raise BadRequest("the parameter index is required", "Add it to the URL: ?index=docs.")
         answer = await client.request("GET", f"/{quote_expression(index)}/_mapping")
         with client.upstream.parsing("GET _mapping"):
             resolved = resolve_mappings(answer, self._settings.semantic.virtual_field)
@@ -291,14 +291,14 @@ class PageApi:
             return {"facets": choose_facets(fields, survey)}
 
     async def rewrite_body(self, client: CallerClient, raw: bytes) -> Json:
-        """A search body as the gateway would send it to the engine."""
+        """Rewrite a search body as the gateway would send it to the engine."""
         request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
         await client.require_search_permission(request.index)
         context = RewriteContext(quote_expression(request.index), {}, client.headers, RewriteMode.ON, size=len(raw))
         return {"body": (await self._rewriter.rewrite(request.body, context)).body}
 
     async def similar_documents(self, client: CallerClient, raw: bytes) -> Json:
-        """A native query for the documents nearest to another document."""
+        """Create a native query for the documents nearest to a given document."""
         request = parse_page_request(SimilarDocumentsRequest, raw)
         field = await self._resolve_field(client, request.index, request.field)
         vector = await self._document_vector(client, request.index, field, request.document)
@@ -308,7 +308,7 @@ class PageApi:
             vector,
             request.k,
             combine_filters(excluded, *request.filter),
-            # The page counts what the query matches.
+            # Match only k documents, because the page counts what the query matches.
             num_candidates=request.k if client.upstream.knn_matches_candidates else None,
             passages=field.meta.passages is not None,
             inner_hits=field.name,
@@ -317,7 +317,7 @@ class PageApi:
         return {"query": knn_clause(client.upstream.engine_type_or_default, field, query, CandidateCounts())}
 
     async def hit_map(self, client: CallerClient, raw: bytes) -> Json:
-        """The query and its hits as points in a plane, each hit with its cosine."""
+        """Place the query and its hits as points in a plane, each hit with its cosine."""
         request = await offload_if_large(len(raw), parse_page_request, HitMapRequest, raw)
         field = await self._resolve_field(client, request.index, request.field)
         if request.document is None:
@@ -364,7 +364,7 @@ class PageApi:
 
 
 def _nearest_vector(vectors: Sequence[Vectors], origin: Vectors) -> tuple[Vectors, float]:
-    """The vector nearest to the origin, and its cosine. Each vector has the *shape* ``(dimensions,)``."""
+    """Find the vector nearest to the origin, and its cosine. Each vector has the *shape* ``(dimensions,)``."""
     stacked = np.stack(vectors)  # (vectors, dimensions)
     cosines = stacked @ origin / (np.linalg.norm(stacked, axis=1) * np.linalg.norm(origin))
     best = int(cosines.argmax())
@@ -393,12 +393,12 @@ def project_to_plane(vectors: Vectors) -> NDArray[np.float64]:
     return points / extent if extent > 1e-6 else np.zeros_like(points)
 
 
-# The parts of `GET /_all` that are read here.
+# The parts of `GET /_all` that `list_searchable_indices` reads.
 INDICES_FILTER_PATH = "filter_path=*.aliases,*.mappings._meta.es_sbert"
 
 
 def list_searchable_indices(answer: Json, virtual_field: str) -> tuple[list[Json], list[str]]:
-    """Indices and aliases with vector fields.
+    """List the indices and aliases with vector fields.
 
     Args:
         answer: The response to `GET /_all`.

@@ -52,7 +52,7 @@ def page_files() -> dict[str, bytes]:
 
 
 def static_file_routes() -> list[Route]:
-    """Routes of the page and its files. Other paths below `/ui/` go to the engine."""
+    """Create the routes of the page and its files. Other paths below `/ui/` go to the engine."""
     files = page_files()
     pages = {"/ui": _redirect_to_page, "/ui/": _static_file("index.html", files)}
     pages |= {f"/ui/{name}": _static_file(name, files) for name in files}
@@ -60,7 +60,7 @@ def static_file_routes() -> list[Route]:
 
 
 async def _redirect_to_page(request: Request) -> Response:
-    # Relative, so that it works behind a reverse proxy that adds a path.
+    # The address is relative, so that it works behind a reverse proxy that adds a path.
     query = request.scope["query_string"].decode("ascii")
     return RedirectResponse(f"ui/?{query}" if query else "ui/", headers=SECURITY_HEADERS)
 
@@ -68,7 +68,7 @@ async def _redirect_to_page(request: Request) -> Response:
 def _static_file(name: str, files: dict[str, bytes]) -> Callable[[Request], Awaitable[Response]]:
     content = files[name]
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    # Revalidated each time, so that files of different gateway versions never mix.
+    # Browsers revalidate the files each time, so that files of different gateway versions never mix.
     headers = {**SECURITY_HEADERS, "cache-control": "no-cache", "etag": tag}
     kind = CONTENT_TYPES["." + name.rpartition(".")[2]]
 
@@ -89,11 +89,11 @@ _JSON_HEADERS = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type"
 def ui_routes(
     api: PageApi, limits: Limits, upstream: Upstream, admission: AdmissionControl, metrics: GatewayMetrics
 ) -> list[Route]:
-    """The page at `/ui/`, its files, and its API below `/ui/api/`."""
+    """Create the routes of the page at `/ui/`, its files, and its API below `/ui/api/`."""
     limits = limits.model_copy(update={"body_bytes": _MAX_BODY_BYTES})
 
     def api_route(method: str, name: str, handler: Handler) -> Route:
-        """A route whose handler gets the query parameters of a GET, or the body of a POST."""
+        """Create a route whose handler gets the query parameters of a GET, or the body of a POST."""
 
         async def endpoint(request: Request) -> Response:
             with metrics.request("ui") as outcome:
@@ -107,7 +107,7 @@ def ui_routes(
                             content = orjson.dumps(await handler(client, await _read_json(request, limits, slot)))
                     outcome.status = 200
                 except EngineErrorReply as error:
-                    # Without `WWW-Authenticate`: the page has its own form instead of the browser's dialog.
+                    # Send no `WWW-Authenticate`: the page has a form, which replaces the browser's dialog.
                     content, outcome.status = orjson.dumps(error.reply.body), error.reply.status
                 except EsSbertError as error:
                     content, outcome.status = error_body(error), http_status(error)
@@ -130,10 +130,10 @@ def ui_routes(
 
 
 async def _read_json(request: Request, limits: Limits, slot: RequestSlot) -> bytes:
-    """The body of a request.
+    """Read the body of a request.
 
     Raises:
-        BadRequest: it is not uncompressed JSON, so the page did not send it.
+        BadRequest: the body is not uncompressed JSON, so the page did not send it.
         RequestTooLarge, RequestTimeout, Overloaded: see `IncomingRequest.body`.
     """
     if not is_uncompressed_json(request):

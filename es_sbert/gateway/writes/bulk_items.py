@@ -70,10 +70,10 @@ class BulkItem:
     def from_bytes(
         cls, operation: OpType, index: str, id: str | None, routing: str | None, document: bytes, head: bytes = b""
     ) -> BulkItem:
-        """The action of these bytes.
+        """Create an action from its bytes.
 
         Args:
-            document: Its document, perhaps in whitespace. The body of a request to a document API is nothing else.
+            document: The document, perhaps with whitespace around it: in a request to a document API, the whole body.
             head: The line of the action, in a bulk request.
         """
         source = document.strip(JSON_SPACE)
@@ -128,7 +128,7 @@ class BulkBody:
     Attributes:
         body: In UTF-8.
         index, routing: Defaults of actions.
-        names: Indices that documents are written to; None if they are more than `most_names`.
+        names: Indices that documents are written to; None if there are more than `most_names`.
         cuts: Offsets of the parts in which an unchanged body is sent, and of its end.
     """
 
@@ -145,7 +145,7 @@ class BulkBody:
         """Check the lines of a body, a part of it in each step.
 
         Returns:
-            None if the engine rejects the whole request, or the meaning of a line is not certain.
+            The body; None if the engine rejects the whole request, or if the meaning of a line is not certain.
         """
         body = yield from _to_utf8_in_steps(body)
         if not body.endswith(b"\n"):
@@ -178,7 +178,7 @@ class BulkBody:
         return cls(body, index, routing, destinations, (*cuts, len(body)))
 
     def window(self, start: int, limits: WindowLimits) -> BulkWindow:
-        """The actions from an offset on, as many as the limits allow, and at least one.
+        """Read the actions from an offset on, as many as the limits allow, and at least one.
 
         Args:
             start: 0, or the end of another window.
@@ -195,7 +195,7 @@ class BulkBody:
         return BulkWindow(items, self.body[start:], len(self.body))
 
     def items(self, start: int, end: int) -> list[BulkItem]:
-        """The actions between two cuts."""
+        """Read the actions between two cuts."""
         part = self.body[start:end]
         return [
             self._read(operation, parameters, part[begin:document], part[document:stop])
@@ -203,7 +203,7 @@ class BulkBody:
         ]
 
     def count_documents(self) -> Counter[str]:
-        """Index → actions with a document."""
+        """Count the actions with a document, by index."""
         return Counter(
             self._index(parameters)
             for _, _, _, operation, parameters in _scan_actions(self.body, 0)
@@ -226,7 +226,7 @@ def _most_listed_strings(source: bytes) -> int:
 
 
 def count_lines_in_steps(body: bytes) -> Generator[None, None, int]:
-    """The line feeds of a body, a part of it in each step: `count` holds the interpreter lock."""
+    """Count the line feeds of a body, a part of it in each step, because `count` holds the interpreter lock."""
     count = 0
     for start in range(0, len(body), _STEP_BYTES):
         count += body.count(b"\n", start, start + _STEP_BYTES)
@@ -235,13 +235,13 @@ def count_lines_in_steps(body: bytes) -> Generator[None, None, int]:
 
 
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
-    """Actions from an offset on: where each begins, where its document begins, where it ends, and what its line says.
+    """Yield each action from an offset on: offsets of its beginning, document and end, its type and its parameters.
 
     Blank lines before an action, which engines ignore, are a part of it. Only line feeds end a line, not the line
     breaks inside a document's strings. Engines also ignore a last action whose document is missing.
 
     Raises:
-        _InvalidBulkLine: a line that is not an action.
+        _InvalidBulkLine: a line is not an action.
     """
     begin = start
     while start < len(body):
@@ -279,10 +279,10 @@ def _to_utf8_in_steps(body: bytes) -> Generator[None, None, bytes]:
 
 
 def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
-    """An action's line.
+    """Parse the line of an action.
 
     Raises:
-        _InvalidBulkLine: it is not an action.
+        _InvalidBulkLine: the line is not an action.
     """
     try:
         action = orjson.loads(line)

@@ -47,7 +47,7 @@ class PartLimit:
     """The maximum size of a bulk request to the engine, shared by all requests and lowered when the engine refuses one.
 
     Args:
-        limit: The limit at first.
+        limit: The initial limit.
 
     Attributes:
         bytes: The limit.
@@ -139,7 +139,7 @@ class BulkSender:
         await offload_if_large(len(body), self._joined.add, [await _part_response(sent_items, answer)], sent_items, {})
 
     async def reject(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
-        """Add results for the next items, none of which is sent."""
+        """Reject the next items without sending them: add an error result for each."""
         if isinstance(error, EngineUnreachable):
             self._failures.append(error)
         rejected = dict.fromkeys(range(len(items)), error)
@@ -175,7 +175,7 @@ class BulkSender:
         return [answer for half in halves for answer in await self._send(half)]
 
     async def _post(self, body: bytes, *, may_split: bool = False) -> BufferedResponse | EngineUnreachable:
-        """The response to a part; the error if the engine did not respond to a later part.
+        """Send a part; return the response, or the error if the engine did not respond to a later part.
 
         Args:
             may_split: Whether the part is sent again in smaller ones if it is too large.
@@ -202,7 +202,7 @@ class BulkSender:
 
 
 async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
-    """The body of a request with these items.
+    """Join items into the body of a request.
 
     Args:
         rest: Bytes after the items.
@@ -211,7 +211,7 @@ async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
 
 
 def _halves(items: list[BulkItem]) -> list[list[BulkItem]]:
-    """At least two items in two parts of about the same size."""
+    """Split at least two items into two parts of about the same size."""
     size, half = 0, sum(len(item.body) for item in items) / 2
     for number, item in enumerate(items[:-1], 1):
         size += len(item.body)
@@ -225,7 +225,7 @@ def _source_bytes(items: Sequence[BulkItem]) -> int:
 
 
 def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
-    """The request without a header or parameter that asks for a response in YAML, CBOR or SMILE."""
+    """Remove the headers and parameters that ask for a response in YAML, CBOR or SMILE."""
     headers = [(name, value) for name, value in outgoing.headers if name != b"accept" or b"json" in value.lower()]
     path, mark, query = outgoing.target.partition(b"?")
     parameters = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
@@ -233,21 +233,21 @@ def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
 
 
 async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | EngineUnreachable) -> Json:
-    """The part's contribution to the response, also if the engine rejected it after it had written earlier parts."""
+    """Return a part's contribution to the joined response, even if the engine rejected the part."""
     if isinstance(answer, EngineUnreachable):
         return failed_part_response(part, http_status(answer), error_object(answer))
     whole = await offload_if_large(len(answer.body), parse_bulk_response, answer.body)
     if answer.status == 200 and whole is not None:
         return whole
-    message = f"the engine answered a part of the request with {answer.status}"
+    message = f"the engine responded to a part of the request with status {answer.status}"
     reason = {"type": "es_sbert_part_refused", "reason": message}
     error = reason if whole is None else whole.get("error", reason)
     return failed_part_response(part, answer.status if answer.status >= 400 else 502, error)
 
 
-# Fast, and sufficient because results are similar.
+# The fastest level. It is sufficient, because results are similar.
 _ZLIB_LEVEL = 1
-# In milliseconds; summed up.
+# Members with a time in milliseconds, which are summed up.
 _DURATIONS = ("took", "ingest_took")
 _ITEMS, _TAIL = b'"items":[', b"]}"
 
@@ -268,7 +268,7 @@ class JoinedBulkResponse:
         Args:
             answers: Responses to the parts in which the items were sent, in order; empty if nothing was sent.
             items: The items.
-            rejected: Number of an item → why it was not sent.
+            rejected: Number of an item that was not sent → its error.
         """
         for answer in answers:
             self._add_members(answer)
@@ -314,7 +314,7 @@ class JoinedBulkResponse:
 
 
 def split_bulk_response(body: bytes) -> tuple[Json, bytes] | None:
-    """A response without parsing its results.
+    """Split a response without parsing its results.
 
     Returns:
         All members but `items`, and the bytes between the brackets of `items`; None if the response has an unusual
@@ -334,7 +334,7 @@ def split_bulk_response(body: bytes) -> tuple[Json, bytes] | None:
 
 
 def parse_bulk_response(body: bytes) -> Json | None:
-    """A parsed response; None if it is neither a bulk response nor an error."""
+    """Parse a response; None if it is neither a bulk response nor an error."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -360,7 +360,7 @@ def _has_valid_durations(members: Json) -> bool:
 
 
 def failed_part_response(items: Sequence[BulkItem], status: int, error: object) -> Json:
-    """The contribution to the response of a part that the engine rejected as a whole."""
+    """Return the contribution to the joined response of a part that the engine rejected as a whole."""
     return {"took": 0, "errors": True, "items": [_error_result(item, status, error) for item in items]}
 
 
@@ -377,7 +377,7 @@ def _merge_results(
         for number, error in sorted(rejected.items())
     }
     if len(received) + len(error_results) != len(items):
-        # `filter_path` removed results, so that the items of the remaining ones are unknown.
+        # `filter_path` removed results, so it is unknown which items the remaining ones belong to.
         return [*received, *error_results.values()]
     others = iter(received)
     return [error_results[number] if number in error_results else next(others) for number in range(len(items))]

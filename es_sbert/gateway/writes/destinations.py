@@ -1,4 +1,4 @@
-"""`DestinationResolver`: the vector fields of the index that a write goes to."""
+"""`DestinationResolver`: find the vector fields of the index that a write goes to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 1000
 _DENIED = (401, 403)
-# Short, so that an index with a new vector field gets vectors soon. The mapping is read again after embedding.
+# The cache is short-lived, so that an index with a new vector field gets vectors soon. The mapping is read again after
+# embedding.
 _CACHE_SECONDS = 1.0
 # Bytes of memory for a number of a vector: as float32, and as JSON in the request.
 _BYTES_PER_NUMBER = 16
@@ -41,7 +42,7 @@ class Destination:
         without_text: Names of the vector fields whose text is not known.
         is_unreadable: Whether its mapping cannot be read, so that its vector fields are not known.
         lacking: Vector fields that other indices of the alias or data stream have and this one lacks, as after a
-            rollover without an index template; those whose text is known.
+            rollover without an index template; only those whose text is known.
     """
 
     index: str
@@ -52,7 +53,7 @@ class Destination:
 
     @classmethod
     def from_fields(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
-        """The destination with these vector fields."""
+        """Create the destination with these vector fields."""
         return cls(index, _targets(fields), tuple(name for name, meta in fields.items() if meta.text is None))
 
     @property
@@ -61,7 +62,7 @@ class Destination:
         return bool(self.targets or self.without_text)
 
     def vector_bytes(self, source_bytes: int, listed_strings: int) -> int:
-        """An estimate of the memory for the vectors of a document of this size.
+        """Estimate the memory for the vectors of a document of this size.
 
         Args:
             listed_strings: The most strings that its lists can hold; each is a chunk if the field has chunks.
@@ -91,7 +92,7 @@ class DestinationResolver:
         self._known.clear()
 
     async def get(self, name: str, headers: Headers, *, fresh: bool = False) -> Destination:
-        """The destination of a write.
+        """Resolve the destination of a write.
 
         A caller who may not read the mapping writes without vectors.
 
@@ -124,7 +125,7 @@ class DestinationResolver:
             return Destination.from_fields(name, await self._of_template(name, headers))
         if not searched or name in searched.fields:
             return Destination.from_fields(name, searched.fields.get(name, {}))
-        # An alias or a data stream: other indices than the write index may have vectors.
+        # An alias or a data stream: indices other than the write index may have vectors.
         index, alone = await self._write_index(name, headers)
         write_fields = searched.fields.get(index, {})
         others: dict[str, VectorFieldMeta] = {}
@@ -134,7 +135,7 @@ class DestinationResolver:
         return replace(Destination.from_fields(name if alone else index, write_fields), lacking=lacking)
 
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
-        """The concrete write index, and whether it is the only index of that name."""
+        """Look up the concrete write index, and whether it is the only index of that name."""
         resolved = await self._get(f"/_resolve/index/{quote(name, safe='')}", headers)
         with self._upstream.parsing("GET /_resolve/index"):
             for stream in resolved.get("data_streams", ()):
@@ -153,10 +154,10 @@ class DestinationResolver:
         return next((index for index, option in options.items() if option.get("is_write_index")), ""), False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
-        """Vector fields of the index template for a name.
+        """Look up the vector fields of the index template for a name.
 
         Raises:
-            AccessDenied: the caller may not read it.
+            AccessDenied: the template may not be read.
         """
         target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
         answer = await self._upstream.request("POST", target, self._indices.lookup_credentials(headers))

@@ -47,10 +47,10 @@ class WriteItem:
         without_text: Names of the vector fields whose text is not known.
         number: Its position in the request.
         fields: Its JSON object; None if it cannot be parsed, or the engine rejects it.
-        whole: The complete document that it may write, by its member; "" is the item's whole object. None if a script
-            makes it.
+        whole: Member of the item → the complete document that it may write; "" is the item's whole object. Empty if
+            there is none, or if a script makes it.
         doc: The partial document of an update; None for an update by a script.
-        creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
+        creates: Whether the partial document becomes the document if none exists (`doc_as_upsert`).
         unseen: Reason why the gateway cannot see a document that the item may write; None if it can.
     """
 
@@ -68,7 +68,7 @@ class WriteItem:
     def from_bulk_item(
         cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = (), number: int = 0
     ) -> WriteItem:
-        """Read an item's object."""
+        """Parse the JSON object of an item."""
         if item.operation is OpType.DELETE or not item.source:
             return cls(item, targets, without_text, number)
         fields = _parse_document(item.source)
@@ -112,7 +112,7 @@ class WriteItem:
         return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
 
     def changes(self, previous: PreviousDocument) -> dict[str, DocumentChange]:
-        """Changes and missing vectors by the member of the item that is a document; "" is the item's whole object.
+        """Detect changes and missing vectors by the member that is a document; "" is the item's whole object.
 
         Args:
             previous: The previous document; used only if `needed` is not empty.
@@ -125,7 +125,7 @@ class WriteItem:
     def with_vectors(
         self, changes: Mapping[str, DocumentChange], filled: Mapping[str, Sequence[VectorFieldValue]]
     ) -> BulkItem:
-        """The item with vectors in its documents.
+        """Add vectors to the documents of the item.
 
         A partial document clears the fields that get no new vector, because the old vector is of another text.
 
@@ -144,7 +144,7 @@ class WriteItem:
         return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:
-        """The document after the item, if the engine accepts it."""
+        """Return the document after the item, if the engine accepts the item."""
         operation = self.item.operation
         if operation is OpType.DELETE:
             return NoPreviousDocument.MISSING
@@ -164,10 +164,10 @@ class WriteItem:
 def previous_documents(
     items: Sequence[WriteItem], found: Mapping[WriteKey, PreviousDocument]
 ) -> list[PreviousDocument]:
-    """The document before each item, including writes of earlier items of the same request.
+    """Return the document before each item, including writes of earlier items of the same request.
 
     Args:
-        found: The documents before the request that items need.
+        found: Previous versions of the documents that items need.
     """
     now = dict(found)
     result: list[PreviousDocument] = []
@@ -188,7 +188,7 @@ def _apply_change(source: bytes, change: DocumentChange, filled: Sequence[Vector
 
 
 def _parse_document(source: bytes) -> Json | None:
-    """An object; None if it cannot be parsed, or the engine rejects it."""
+    """Parse a document; None if it cannot be parsed, or the engine rejects it."""
     fields = parse_json_line(source)
     if isinstance(fields, str):
         try:
@@ -212,8 +212,8 @@ def _object_member(fields: Json, name: str) -> Json | None:
 class NoPreviousDocument(Enum):
     """The reason why the previous document of an update is not available."""
 
-    MISSING = auto()  # there is none
-    UNKNOWN = auto()  # it cannot be determined
+    MISSING = auto()  # there is no previous document
+    UNKNOWN = auto()  # the previous document cannot be determined
 
 
 # A document before an update: the relevant fields.
@@ -229,7 +229,7 @@ class DocumentChange:
         removed: Members of the object that are removed: vectors of an older text, and their metadata.
         cleared: Vector fields that a partial document sets to null.
         document_hash: Hash of the whole document; None for a partial document.
-        lacking: Reason why vector fields get no vector although the object says what their text is.
+        lacking: Reasons why vector fields get no vector although the object determines their text.
     """
 
     to_embed: tuple[tuple[EmbeddingTarget, str], ...] = ()
@@ -243,7 +243,7 @@ class DocumentChange:
 
 
 def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> DocumentChange:
-    """The change of a complete document: a vector for each of its texts.
+    """Return the change of a complete document: a vector for each of its texts.
 
     A vector from the client is kept, unless its metadata names another text or model: then it was copied from a
     previous document.
@@ -269,11 +269,11 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> D
 def partial_document_change(
     doc: Json, previous: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
 ) -> DocumentChange:
-    """The change of a partial document: vectors for the texts that it changes.
+    """Return the change of a partial document: vectors for the texts that it changes.
 
     Args:
         previous: The previous document.
-        creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
+        creates: Whether the partial document becomes the document if none exists (`doc_as_upsert`).
     """
     to_embed: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
@@ -288,7 +288,7 @@ def partial_document_change(
             text = stored_text(doc, target)
         elif isinstance(previous, dict):
             text = stored_text(merge_partial_document(previous, doc), target)
-            # Only the metadata of the vector was read.
+            # Assume that there is a vector: only its metadata was read.
             stored = StoredVector(True, raw_document_meta(previous, target.meta_field))
             if vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
@@ -318,7 +318,7 @@ def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tup
 
 
 def merge_partial_document(previous: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
-    """A document after a partial update: engines merge objects and replace all other values."""
+    """Apply a partial update to a document, as engines do: merge objects and replace all other values."""
     result = dict(previous)
     for name, value in doc.items():
         before = result.get(name)
@@ -347,7 +347,7 @@ def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> 
 
 
 def _sets_field(doc: Json, field: str) -> bool:
-    """Whether a partial document sets a dotted name, or replaces an object on its path by another value."""
+    """Whether a partial document sets a dotted name, or replaces an object on its path with another value."""
     if find_field(doc, field) is not MISSING:
         return True
     head, dot, _ = field.rpartition(".")

@@ -1,4 +1,4 @@
-"""`DocumentEmbedder`: the vectors of all texts of a request, in few batches."""
+"""`DocumentEmbedder`: embed all texts of a request, in few batches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class EmbeddedText:
     max_tokens: int
 
     def field(self, info: EngineInfo, provenance: EmbeddingProvenance) -> VectorFieldValue:
-        """The value of the vector field."""
+        """Build the value of the vector field."""
         return build_field_value(info, self.chunked, self.vectors, self.tokens, self.max_tokens, provenance)
 
 
@@ -73,7 +73,7 @@ class DocumentEmbedder:
         )
 
     async def __call__(self, texts: Sequence[tuple[EmbeddingTarget, str]]) -> list[EmbeddedText | EsSbertError]:
-        """Embed texts, each for a vector field. Returns the error for a text that cannot be embedded."""
+        """Embed texts, each for a vector field. The result of a text that cannot be embedded is its error."""
         results: list[EmbeddedText | EsSbertError | None] = [None] * len(texts)
         rows_by_model = _group_rows((target.meta.model, target.meta.fingerprint) for target, _ in texts)
         for (model, fingerprint), rows in rows_by_model.items():

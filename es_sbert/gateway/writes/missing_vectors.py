@@ -64,7 +64,7 @@ _UNREAD_EXPLANATIONS = {
 
 
 def failure_reason(error: EsSbertError) -> NoVectorReason:
-    """The reason for a document that could not be embedded because of this error."""
+    """Convert the error of an embedding to the reason why the document has no vector."""
     if isinstance(error, TextUnknown):
         return NoVectorReason.TEXT_UNKNOWN
     if isinstance(error, Overloaded):

@@ -72,7 +72,7 @@ class ItemPreparer:
         self._clock = Clock()
 
     async def resolve(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
-        """The destinations of writes to these names.
+        """Resolve the destinations of writes to these names.
 
         Args:
             headers: The caller's headers.
@@ -95,9 +95,9 @@ class ItemPreparer:
             raise public_mapping_error(error) from error
 
     async def prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
-        """The items with their vectors; None if no vector changes or is missing.
+        """Add vectors to items; None if no vector changes or is missing.
 
-        Documents whose index lacks the vector field are not among them; they are counted.
+        Documents whose index lacks the vector field get none; they are counted.
 
         Args:
             headers: The caller's headers.
@@ -121,7 +121,7 @@ class ItemPreparer:
                 self._record_missing(write_items, detected, errors)
                 return None
             embedded = await self._embedder([text for item in changed for text in item.to_embed])
-            # An alias may now point to another index, whose vectors are of another model.
+            # Resolve again: an alias may now point to another index, whose vectors are from another model.
             changing = [name for name, destination in destinations.items() if destination.has_vectors]
             latest = await self.resolve(changing, headers, fresh=True)
             if all(destinations[name] == destination for name, destination in latest.items()):
@@ -138,7 +138,7 @@ class ItemPreparer:
     async def _detect_changes(
         self, written: Sequence[WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
     ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
-        """The items whose vectors change or are missing; and the errors of items whose changes are unknown."""
+        """Find the items whose vectors change or are missing, and the errors of items whose changes are unknown."""
         indices = {name: destination.index for name, destination in destinations.items()}
         documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
@@ -149,7 +149,7 @@ class ItemPreparer:
             if item.written.key in lookup_errors and item.written.needed
         }
         if self._policy is OnEmbeddingFailure.FAIL:
-            # These are not sent.
+            # Items with errors are not sent.
             changed = [item for item in changed if item.written.number not in errors]
         return changed, errors
 
@@ -266,7 +266,7 @@ class ChangedItem:
 
     @property
     def lacking(self) -> frozenset[NoVectorReason]:
-        """The reason why its documents lack a vector."""
+        """Reasons why its documents lack a vector."""
         return frozenset(reason for change in self.changes.values() for reason in change.lacking)
 
 
@@ -276,7 +276,7 @@ class PreparedItems:
 
     Attributes:
         items: All items of the request.
-        errors: Number of an item → why it lacks a vector.
+        errors: Number of an item that lacks a vector → its error.
         embedded: Number of documents that got vectors.
     """
 
@@ -286,12 +286,12 @@ class PreparedItems:
 
 
 def written_names(items: Iterable[BulkItem]) -> set[str]:
-    """The indices that items write to, without bodies that are not JSON objects, which the engine rejects."""
+    """Return the indices that items write to, except items that are not JSON objects, which the engine rejects."""
     return {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
 
 
 def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> list[WriteItem]:
-    """The items for indices with vector fields.
+    """Parse the items for indices with vector fields.
 
     Args:
         destinations: Destination of each index name.
@@ -305,7 +305,7 @@ def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destinatio
 
 
 def count_lacking(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> dict[str, int]:
-    """Index name of items → complete documents with a text of a vector field that the write index lacks.
+    """Count, by index name, complete documents with a text for a vector field that the write index lacks.
 
     Args:
         destinations: Destination of each index name.
@@ -323,10 +323,10 @@ def count_lacking(items: Iterable[BulkItem], destinations: Mapping[str, Destinat
 def detect_vector_changes(
     written: Sequence[WriteItem], documents: Mapping[WriteKey, PreviousDocument]
 ) -> list[ChangedItem]:
-    """The items whose vectors change or are missing.
+    """Find the items whose vectors change or are missing.
 
     Args:
-        documents: The documents before the request that partial updates depend on.
+        documents: Previous versions of the documents that partial updates apply to.
     """
     before = previous_documents(written, documents)
     changed = [ChangedItem(item, item.changes(previous)) for item, previous in zip(written, before, strict=True)]
@@ -340,7 +340,7 @@ def add_vectors(
     info: EngineInfo,
     embedded_at: str,
 ) -> PreparedItems:
-    """Add vectors to items; an item that could not be embedded stays without.
+    """Add vectors to items; an item that could not be embedded gets none.
 
     Args:
         embedded: For each text of `changed`, in order.

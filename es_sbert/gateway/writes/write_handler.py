@@ -137,7 +137,7 @@ class WriteHandler:
             self._missing.record_unread(unquote(route.index), reason)
 
     async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> tuple[OutgoingRequest, bool]:
-        """The request to the engine, and whether it has vectors that the gateway added."""
+        """Create the request to the engine; return it, and whether it has vectors that the gateway added."""
         raw = await incoming.body()
         plain = await _decompressed_or_none(raw, incoming)
         unchanged = OutgoingRequest.unchanged(incoming, raw), False
@@ -167,14 +167,14 @@ class WriteHandler:
     async def _prepare_bulk(
         self, incoming: IncomingRequest, route: EngineRoute, sender: BulkSender
     ) -> _PreparedBulk | None:
-        """The request to the engine; None if the sender has sent it in parts."""
+        """Create the request to the engine; None if the sender has sent it in parts."""
         raw = await incoming.body()
         body = await _bulk_body(raw, incoming, route, self._max_actions)
         if body is None:
             return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
         limits = await self._limits(body, incoming.headers)
         if limits is None:
-            # Each part would wait for the next refresh, up to a second.
+            # Do not split a request that waits for a refresh: each part would wait for the next one, up to a second.
             waits_for_refresh = _parameter(incoming, "refresh") == "wait_for"
             if len(body.cuts) <= _MAX_UNSPLIT_PARTS + 1 or waits_for_refresh:
                 return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
@@ -189,7 +189,7 @@ class WriteHandler:
         return None
 
     async def _limits(self, body: BulkBody, headers: Headers) -> WindowLimits | None:
-        """Limits of a window; None if no vector changes."""
+        """Determine the limits of a window; None if no vector changes."""
         destinations: dict[str, Destination] = {}
         if body.names is not None:
             try:
@@ -222,7 +222,7 @@ class WriteHandler:
     async def _only_window(
         self, window: BulkWindow, incoming: IncomingRequest, raw: bytes, sender: BulkSender
     ) -> _PreparedBulk | None:
-        """The request to the engine; None if the sender has sent it, in several parts or with rejected items."""
+        """Create the request to the engine; None if the sender has sent it, in several parts or with rejected items."""
         prepared = await self._prepare(window.items, incoming.headers)
         if prepared is None:
             return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
@@ -267,7 +267,7 @@ class WriteHandler:
                 await sender.send(prepared.items, self._rejected(prepared))
 
     async def _prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
-        """Items with their vectors; None if they are sent unchanged.
+        """Add vectors to items; None if they are sent unchanged.
 
         Raises:
             EsSbertError: the engine is not available, or the settings reject documents without vectors.
@@ -325,7 +325,7 @@ def _unread_reason(incoming: IncomingRequest) -> UnreadReason | None:
 
 
 async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes | None:
-    """A body without its content encoding; None if only the engine can decode it.
+    """Undo a body's content encoding; None if only the engine can decode it.
 
     Raises:
         RequestTooLarge: the decoded body exceeds the limit.
@@ -337,10 +337,10 @@ async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes 
 
 
 async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, most: int) -> BulkBody | None:
-    """The body of a bulk request; None if it cannot be parsed.
+    """Read the body of a bulk request; None if it cannot be parsed.
 
     Raises:
-        RequestTooLarge: it has more than `most` actions. Reading and sending them would take minutes.
+        RequestTooLarge: the body has more than `most` actions. Reading and sending them would take minutes.
     """
     plain = await _decompressed_or_none(raw, incoming)
     if plain is None:
@@ -357,7 +357,7 @@ async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, 
 
 
 def _read_document_item(plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> BulkItem:
-    """The action of a request to a document API."""
+    """Create the item of a request to a document API."""
     document = unquote(route.id) if route.id else None
     operation = _OP_TYPES[route.api]
     return BulkItem.from_bytes(

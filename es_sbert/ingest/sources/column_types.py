@@ -52,7 +52,7 @@ class DecimalMark(StrEnum):
 
 
 class _CellError(Exception):
-    """A cell that its type cannot read; the message says why."""
+    """A cell that its type cannot read; the message gives the reason."""
 
 
 _BOOLEANS = {
@@ -60,7 +60,7 @@ _BOOLEANS = {
     **dict.fromkeys(("false", "no", "f", "n", "0"), False),
 }
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# Thousands; a point or a comma is added to the other characters, if it is not the decimal mark.
+# A number with groups of thousands; its separator must not be the decimal mark.
 _GROUPED = re.compile(r"([+-]?)([0-9]{1,3}(?:([ .,'’\u00a0\u202f])[0-9]{3})(?:\3[0-9]{3})*)(?![0-9])(.*)", re.DOTALL)
 _ISO_DATE = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
@@ -93,10 +93,10 @@ class ColumnType:
         return self.type if self.date_format is None else f"{self.type}:{self.date_format}"
 
     def read(self, cell: str, decimal: DecimalMark | None) -> Any:
-        """The value of a cell as JSON has it; None for an empty one.
+        """Convert a cell to its JSON value; None for an empty cell.
 
         Raises:
-            _CellError: it is not of this type.
+            _CellError: the cell is not of this type.
         """
         text = cell.strip()
         if self.type is CellType.STRING:
@@ -124,12 +124,12 @@ class ColumnType:
 
 
 def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
-    """Column → type, of options such as `price=float,in_stock=boolean`.
+    """Parse options such as `price=float,in_stock=boolean` into column → type.
 
-    A comma separates columns, unless the option has a single `=`: it is then a part of the name or of the format.
+    A comma separates columns, unless the option has a single `=`: the comma is then part of the name or the format.
 
     Raises:
-        UsageError: an option cannot be read, or names a column twice.
+        UsageError: an option is invalid, or names a column twice.
     """
     types: dict[str, ColumnType] = {}
     for option in type_options:
@@ -138,7 +138,7 @@ def parse_types(type_options: Iterable[str]) -> dict[str, ColumnType]:
             if not equals or not name:
                 raise UsageError(
                     f"{setting_text('types', [option])} does not name columns and their types",
-                    'Write `types=["price=float", "in_stock=boolean"]`.',
+                    'Use `types=["price=float", "in_stock=boolean"]`.',
                 )
             if name in types:
                 raise UsageError(f"`types` names the column {name!r} twice", "Give each column one type.")
@@ -153,7 +153,7 @@ def _parse_type(text: str) -> ColumnType:
     if kind is None or (colon and kind is not CellType.DATE):
         raise UsageError(
             f"`types` does not know the type {text!r}",
-            "Write string, integer, float, boolean, date, or date:FORMAT such as date:%d.%m.%Y.",
+            "Use string, integer, float, boolean, date, or date:FORMAT such as date:%d.%m.%Y.",
         )
     if not colon:
         return ColumnType(kind)
@@ -162,13 +162,13 @@ def _parse_type(text: str) -> ColumnType:
         datetime.strptime(datetime(2026, 1, 31).strftime(date_format), date_format)
     except ValueError as error:
         remedy = "Use the format codes of Python's strptime, such as date:%d.%m.%Y or date:%Y-%m-%d %H:%M."
-        raise UsageError(f"`types` has the format {date_format!r}, which cannot be read: {error}", remedy) from error
+        raise UsageError(f"`types` has the invalid date format {date_format!r}: {error}", remedy) from error
     if not directives & _YEAR_DIRECTIVES:
         raise UsageError(f"`types` has the date format {date_format!r} without a year", "Add %Y, or %y for two digits.")
     return ColumnType(kind, date_format)
 
 
-# Types of fields in a mapping → what their columns hold. Fields of other types take texts.
+# Types of fields in a mapping → types of their columns. Columns of other fields hold texts.
 _TYPES_OF_FIELDS = {
     **dict.fromkeys(("byte", "short", "integer", "long", "unsigned_long"), CellType.INTEGER),
     **dict.fromkeys(("half_float", "float", "double", "scaled_float", "rank_feature"), CellType.FLOAT),
@@ -180,7 +180,7 @@ _TYPES_OF_FIELDS = {
 def mapped_types(
     mappings: Mapping[str, Any], settings: Mapping[str, str], texts: Iterable[str]
 ) -> dict[str, ColumnType]:
-    """Column → type, of the fields of an index that hold numbers, booleans and dates.
+    """Derive column → type from the fields of an index that hold numbers, booleans and dates.
 
     Args:
         settings: The index settings.
@@ -204,7 +204,7 @@ class ColumnTypes:
     Attributes:
         given: Column → type, as set by `types`.
         mapped: Column → type, from the mapping; for columns that are not in `given`.
-        decimal: The decimal mark. The other one may group thousands, as may spaces and apostrophes. None for a point,
+        decimal: The decimal mark. The other mark may group thousands, as may spaces and apostrophes. None for a point,
             without groups.
     """
 
@@ -216,7 +216,7 @@ class ColumnTypes:
         """Check that a file has the columns that were given types.
 
         Raises:
-            SourceError: it lacks one.
+            SourceError: the file lacks such a column.
         """
         for name in self.given:
             if name not in columns:
@@ -228,7 +228,7 @@ class ColumnTypes:
                 )
 
     def convert(self, rows: Iterable[ParsedRow], source: str) -> Iterator[ParsedRow]:
-        """Rows with the values of their types; a cell that its type cannot read makes its row invalid.
+        """Convert the cells of rows to their types; a cell that its type cannot read makes its row invalid.
 
         Raises:
             SourceError: a column of `given` is missing.
@@ -247,7 +247,7 @@ class ColumnTypes:
             yield row if problem is None else row._replace(fields=problem)
 
     def _convert_row(self, fields: dict[str, Any], columns: Sequence[tuple[str, ColumnType]]) -> str | None:
-        """Convert the cells in place; why a cell cannot be converted, or None."""
+        """Convert the cells in place; return the reason why a cell cannot be converted, or None."""
         for name, kind in columns:
             try:
                 fields[name] = kind.read(fields[name], self.decimal)
@@ -263,10 +263,10 @@ NO_TYPES = ColumnTypes({}, {})
 
 
 def _plain_number(text: str, decimal: DecimalMark | None, kind: str) -> str:
-    """A number with a decimal point and no groups.
+    """Rewrite a number with a decimal point and without groups.
 
     Raises:
-        _CellError: it is not a number.
+        _CellError: the text is not a number.
     """
     plain = text if decimal is None else _without_groups(text, decimal)
     if _NUMBER.fullmatch(plain):
@@ -279,7 +279,7 @@ def _plain_number(text: str, decimal: DecimalMark | None, kind: str) -> str:
 
 
 def _without_groups(text: str, decimal: DecimalMark) -> str:
-    """A number with a decimal point and without groups; any other text becomes one that is not a number."""
+    """Rewrite a number with a decimal point and without groups; any other text becomes one that is not a number."""
     mark, other = (".", ",") if decimal is DecimalMark.POINT else (",", ".")
     grouped = _GROUPED.fullmatch(text)
     if grouped is not None and grouped[3] != mark:
@@ -297,7 +297,7 @@ def _integer(text: str, decimal: DecimalMark | None) -> int:
         number = Decimal(plain)
     except InvalidOperation:
         raise _CellError("has an exponent that is too large") from None
-    # Before it becomes an integer: 1e999999999 would fill the memory.
+    # Checked before the conversion, because 1e999999999 would fill the memory as an integer.
     if number and number.adjusted() > 20:
         raise _CellError("is beyond 64 bits")
     if number != number.to_integral_value():
@@ -323,7 +323,7 @@ def _boolean(text: str) -> bool:
 
 
 def _iso_date(text: str) -> str:
-    """A date in the form that engines read by default."""
+    """Convert a date to the form that engines read by default."""
     parts = _ISO_DATE.fullmatch(text)
     try:
         if parts is None:
@@ -331,14 +331,14 @@ def _iso_date(text: str) -> str:
         date, time, fraction, zone = parts.groups()
         datetime.fromisoformat(f"{date}T{(time or '00:00').removesuffix(fraction or '')}{_zone(zone)}")
     except ValueError:
-        hint = "name its format, such as date:%d.%m.%Y"
-        raise _CellError(f"is not a date of ISO 8601, such as 2026-01-31 ({hint})") from None
+        hint = "or set its format, such as date:%d.%m.%Y"
+        raise _CellError(f"is not an ISO 8601 date, such as 2026-01-31 ({hint})") from None
     # The digits of the fraction are kept: a datetime has no nanoseconds.
     return date if time is None else f"{date}T{time.replace(',', '.')}{_zone(zone)}"
 
 
 def _zone(zone: str | None) -> str:
-    """An offset with minutes: databases leave them out."""
+    """Add minutes to an offset, which databases leave out."""
     if zone is None or zone == "Z":
         return zone or ""
     return f"{zone[:3]}:{zone[3:].removeprefix(':') or '00'}"
@@ -348,6 +348,6 @@ def _formatted_date(text: str, date_format: str) -> str:
     try:
         moment = datetime.strptime(text, date_format)
     except ValueError:
-        raise _CellError(f"is not a date of the format {date_format}") from None
+        raise _CellError(f"does not match the date format {date_format}") from None
     has_time = bool(set(re.findall(r"%(.)", date_format.replace("%%", ""))) & _TIME_DIRECTIVES)
     return moment.isoformat() if has_time else moment.date().isoformat()

@@ -28,7 +28,7 @@ def check_table_columns(name: str, columns: Sequence[str], required: RequiredCol
     """Check that rows of these columns can become documents.
 
     Raises:
-        SourceError: two columns have the same name, or one that is required is missing.
+        SourceError: two columns have the same name, or a required column is missing.
     """
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice:
@@ -41,7 +41,7 @@ class ReadCancelled(Exception):
 
 
 class SourceUnavailable(Exception):
-    """A source does not answer any more, although its data is intact; the message says why."""
+    """A source does not respond any more, although its data is intact; the message gives the reason."""
 
 
 class ByteCounter:
@@ -59,7 +59,7 @@ class ReadSettings:
         max_bytes: Longest record in bytes; longer ones become dead letters.
         plain_text_field: Field that holds the line of a plain text source.
         target_index: The index that is loaded.
-        retry_seconds: How long to retry a source that does not answer.
+        retry_seconds: Time limit for retries of a source that does not respond.
         text_fields: Fields of texts: bytes in them are decoded.
         key_fields: Fields of the id and the routing: bytes in them are decoded.
         column_types: The types of the columns of CSV and TSV files.
@@ -79,9 +79,9 @@ class ReadContext:
     """One pass over the sources.
 
     Attributes:
-        settings: Options for reading them.
-        counter: Counts what was taken.
-        stop: Set when no more is to be read.
+        settings: Options for reading the sources.
+        counter: Counts the bytes that were read.
+        stop: Set when nothing more is to be read.
     """
 
     settings: ReadSettings
@@ -94,9 +94,9 @@ class RequiredColumns:
     """Columns that a source with a header must have.
 
     Attributes:
-        text_fields: One of them must exist.
-        id_field, routing_field: Must exist, if given.
-        column_types: Columns of CSV and TSV files that were given a type must exist in these.
+        text_fields: Columns of which at least one must exist.
+        id_field, routing_field: Columns that must exist, if given.
+        column_types: Types of columns of CSV and TSV files. In these files, columns that were given a type must exist.
     """
 
     text_fields: Sequence[str]
@@ -105,7 +105,7 @@ class RequiredColumns:
     column_types: ColumnTypes = NO_TYPES
 
     def check(self, name: str, columns: Sequence[str], *, nested: bool = False, hint: str = "") -> None:
-        """Compare them with the columns of a source.
+        """Check that a source has the required columns.
 
         Args:
             name: The source, for messages.
@@ -114,7 +114,7 @@ class RequiredColumns:
             hint: Another possible cause, as a sentence followed by a space.
 
         Raises:
-            SourceError: one is missing; the message lists the existing ones.
+            SourceError: a required column is missing; the message lists those that exist.
         """
         id_fields = () if self.id_field is None else (self.id_field,)
         routing_fields = () if self.routing_field is None else (self.routing_field,)
@@ -137,8 +137,8 @@ class DocumentSource:
     Attributes:
         name: Its name in messages, dead letters and the checkpoint; never holds a secret.
         path: The file on this machine; None if it is not a local file.
-        size: Bytes that reading it will count; None if unknown.
-        from_python: Whether it holds the documents of a Python program.
+        size: Number of bytes that reading will count; None if unknown.
+        from_python: Whether the source holds the documents of a Python program.
     """
 
     name: str
@@ -147,33 +147,33 @@ class DocumentSource:
     from_python: ClassVar[bool] = False
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
-        """Check its beginning; what can be read only once (a pipe) is skipped.
+        """Check the beginning of the source, unless it can be read only once (a pipe).
 
         Raises:
-            SourceError: it cannot be opened, is not what its name says, or lacks a required column.
-            UsageError: a library that reads it is not installed.
+            SourceError: the source cannot be opened, is not what its name says, or lacks a required column.
+            UsageError: a library that reads the source is not installed.
         """
         raise NotImplementedError
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
-        """Sources that together give its records, in order, for processes that read them at the same time.
+        """Split the source into sources that together give its records, in order, for processes that read in parallel.
 
         Args:
             partition_bytes: Approximate bytes of a partition; a source that cannot be split is one partition.
 
         Raises:
-            UsageError: it can be read only once, by this process.
-            OSError, CorruptStream: it cannot be read to split it.
+            UsageError: the source can be read only once, by this process.
+            OSError, CorruptStream: the source cannot be read to split it.
         """
         return [self]
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        """Its records, with bounded memory.
+        """Yield the records, with bounded memory.
 
         Raises:
-            OSError: it cannot be opened.
-            CorruptStream: what follows the records so far cannot be read.
-            SourceUnavailable: it does not answer any more.
+            OSError: the source cannot be opened.
+            CorruptStream: the data after the records so far cannot be read.
+            SourceUnavailable: the source does not respond any more.
             ReadCancelled: `context.stop` was set.
         """
         raise NotImplementedError
@@ -203,7 +203,7 @@ class ByteInput:
         return 1
 
     def chunks(self, context: ReadContext) -> Iterator[bytes]:
-        """The raw bytes, counted.
+        """Yield the raw bytes, and count them.
 
         Raises:
             OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`.
@@ -211,19 +211,19 @@ class ByteInput:
         raise NotImplementedError
 
     def open(self, context: ReadContext) -> BinaryIO:
-        """A seekable file, not counted.
+        """Open a seekable file, whose bytes are not counted.
 
         Raises:
-            OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`; its methods raise
-                them too.
+            OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`; the methods of the
+                file raise them too.
         """
         raise NotImplementedError
 
     def split_at_lines(self, partition_bytes: int) -> Sequence[ByteInput]:
-        """Ranges of whole lines, of about this many bytes; only this input if it cannot be split.
+        """Split the input into ranges of whole lines, of about this many bytes; only this input if that is impossible.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the input cannot be read.
         """
         return [self]
 
@@ -257,7 +257,7 @@ class FileSource(DocumentSource):
         return [self]
 
     def _check_compression(self, declared: Compression | None, max_bytes: int) -> bytes:
-        """Compare the compression with the one that the name declares; returns the first bytes, none of an empty file.
+        """Check the compression against the one that the name declares; return the first bytes, none of an empty file.
 
         Raises:
             SourceError: the file is not compressed as its name says.
@@ -294,7 +294,7 @@ def check_sources(
 
     Raises:
         SourceError: a source cannot be opened, is not what its name says, or lacks a required column.
-        UsageError: a library that reads it is not installed.
+        UsageError: a library that reads a source is not installed.
     """
     required = RequiredColumns(text_fields, id_field, routing_field, column_types)
     for source in sources:
@@ -320,17 +320,17 @@ def read_records(
     stop: threading.Event,
     on_unavailable: Callable[[str], None],
 ) -> Generator[Record | RejectedRecord]:
-    """Records of all sources, one after another, with bounded memory.
+    """Yield the records of all sources, one after another, with bounded memory.
 
     A source that ends early yields its records up to that point and then one rejected record with the reason. Setting
     `stop` ends the stream at the next record.
 
     Args:
-        on_unavailable: Called with the reason if a source stops answering, which ends the stream. Reading it again
-            later gives the rest, so nothing of it is rejected.
+        on_unavailable: Called with the reason if a source stops responding, which ends the stream. Reading the source
+            again later gives the rest, so nothing of it is rejected.
 
     Raises:
-        SourceError: a source that could not be checked before, such as a pipe, has another format or encoding.
+        SourceError: a source that could not be checked before, such as a pipe, has a different format or encoding.
     """
     context = ReadContext(settings, counter, stop)
     for source in sources:
@@ -351,7 +351,7 @@ def read_records(
         except CorruptStream as broken:
             yield RejectedRecord(Origin(source.name), f"the source ends early {_position(last)}: {broken}")
         except OSError as error:
-            # It could be opened when the load started: it was removed or replaced since.
+            # The file could be opened when the load started: it has been removed or replaced since then.
             yield RejectedRecord(Origin(source.name), f"the file cannot be opened: {error.strerror or error}")
 
 
@@ -367,11 +367,11 @@ _STOP_POLL_SECONDS = 0.1
 class BlockingCalls:
     """Runs calls one after another in a separate thread; a call that still runs when `stop` is set is abandoned.
 
-    One thread for all calls: a database's cursor may belong to the thread that opened it. It is a daemon, so a process
-    ends while it is blocked. `close` it.
+    All calls share one thread, because a database cursor may belong to the thread that opened it. The thread is a
+    daemon, so a process can end while the thread is blocked. Call `close` at the end.
 
     Args:
-        stop: Set when the answers are no longer required.
+        stop: Set when the results are no longer required.
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -381,11 +381,11 @@ class BlockingCalls:
         threading.Thread(target=self._run, name="ingest-blocking-calls", daemon=True).start()
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """The call's answer.
+        """Run a call and return its result.
 
         Raises:
-            ReadCancelled: `stop` was set before the call answered.
-            BaseException: what the call raised.
+            ReadCancelled: `stop` was set before the call returned.
+            BaseException: the call raised it.
         """
         if self._stop.is_set():
             raise ReadCancelled
@@ -406,7 +406,7 @@ class BlockingCalls:
         answer = None if self._blocked else self._submit(last)
         self._calls.put(None)
         if answer is not None:
-            # Files and connections are closed, but a stop does not wait long for that.
+            # Wait until files and connections are closed, but not for long if the load stops.
             wait([answer], _STOP_POLL_SECONDS)
             while not answer.done() and not self._stop.is_set():
                 wait([answer], _STOP_POLL_SECONDS)
@@ -421,7 +421,7 @@ class BlockingCalls:
             call, answer = entry
             try:
                 answer.set_result(call())
-            except BaseException as error:  # for the thread that waits for the answer
+            except BaseException as error:  # for the thread that waits for the result
                 answer.set_exception(error)
-            # A thread that waits for its next call holds nothing of the last one.
+            # Release the last call while waiting for the next one.
             del entry, call, answer

@@ -138,7 +138,7 @@ class TextSource(FileSource):
         """Check that the whole file is in the declared encoding, except for a few invalid lines.
 
         Raises:
-            SourceError: it is in another one.
+            SourceError: the file is in a different encoding.
         """
         if not self._is_scanned or self.encoding == UTF8:
             return
@@ -159,7 +159,7 @@ class TextSource(FileSource):
         if self.format not in (FileFormat.JSONL, FileFormat.LINES):
             return whole
         head, _ = read_head(self._preview(), MAGIC_BYTES)
-        # Only the first part would have the byte order mark.
+        # Not split either if only the first part would have the byte order mark.
         if needs_whole_text(head, self.encoding):
             return whole
         return [replace(self, input=part) for part in self.input.split_at_lines(partition_bytes)]
@@ -178,7 +178,7 @@ class TextSource(FileSource):
         return self.parse_lines(lines, context.settings)
 
     def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
-        """Records of uncompressed lines of UTF-8.
+        """Parse uncompressed lines of UTF-8 into records.
 
         Raises:
             CorruptStream: the first line should be a header but is not.
@@ -192,7 +192,7 @@ class TextSource(FileSource):
                 yield Record(origin, row.fields, row.raw if is_jsonl else orjson.dumps(row.fields))
 
     def _reason(self, reason: str) -> str:
-        """The reason in terms of the file's encoding: its invalid bytes were decoded to bytes that are not UTF-8."""
+        """Express a reason in terms of the file's encoding, whose invalid bytes were decoded to invalid UTF-8."""
         return reason if self.encoding is None else reason.replace("invalid UTF-8", f"invalid {self.encoding}", 1)
 
     def _parsed_rows(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[ParsedRow]:
@@ -279,10 +279,10 @@ class ParquetSource(FileSource):
 
 @dataclass(frozen=True)
 class ArrowSource(FileSource):
-    """An Arrow IPC file or stream, told apart by its first bytes; Feather (version 2) is the former.
+    """An Arrow IPC file or stream, told apart by its first bytes; Feather (version 2) is an IPC file.
 
-    A file holds a stream between its magic and its footer, so both are read from the beginning to the end: from pipes,
-    from compressed files, and up to the point where a file is truncated.
+    A file holds a stream between its magic and its footer, so both are read from the beginning to the end. This also
+    works for pipes, for compressed files, and up to the point where a file is truncated.
     """
 
     compression: Compression | None = None
@@ -296,14 +296,14 @@ class ArrowSource(FileSource):
             check_table_columns(self.name, stream.open().schema.names, required)
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        # Opens the file: system errors up to here are not Arrow's.
+        # This opens the file: system errors up to here are not Arrow's.
         head, rest = read_head(decompress(self.input.chunks(context)), _FILE_HEAD_BYTES)
         if not head:
             return
         row = 0
         with _arrow_errors(), _ArrowStream(head, rest) as stream:
             for batch in stream.open():
-                # Slices: writers make batches of any size.
+                # Sliced, because writers make batches of any size.
                 for start in range(0, batch.num_rows, _SLICE_ROWS):
                     part = batch.slice(start, _SLICE_ROWS)
                     yield from _batch_records(part, row, self.name, context)
@@ -342,11 +342,11 @@ class _ArrowStream(io.RawIOBase):
         return count
 
     def open(self) -> Any:
-        """The batches (a `pyarrow.RecordBatchStreamReader`).
+        """Open the stream of batches (a `pyarrow.RecordBatchStreamReader`).
 
         Raises:
-            CorruptStream: Feather in its first version, which is not an Arrow stream.
-            ArrowException: neither an Arrow file nor a stream.
+            CorruptStream: the file is Feather version 1, which is not an Arrow stream.
+            ArrowException: the data is neither an Arrow file nor a stream.
         """
         from pyarrow import ipc
 
@@ -378,7 +378,7 @@ def _arrow_errors() -> Iterator[None]:
 
 
 def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-    """The rows of a batch, numbered from `before` + 1 on."""
+    """Convert the rows of a batch to records, numbered from `before` + 1 on."""
     names = batch.schema.names
     if not names:
         return

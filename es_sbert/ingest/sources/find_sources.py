@@ -49,7 +49,7 @@ class LocalFile(ByteInput):
         path: The file; also of a range.
         size: Bytes of a regular file or a range; None for pipes and devices.
         start: First byte of a range; None reads to the end of the file.
-        first_line: Number of its first line in the file.
+        first_line: Line number at which the range begins in the file.
     """
 
     name: str
@@ -107,9 +107,9 @@ class StandardInput(ByteInput):
 def _read_descriptor(
     descriptor: int, context: ReadContext, *, may_block: bool = False, count: int | None = None
 ) -> Iterator[bytes]:
-    """The bytes of an open file, to its end or exactly `count` of them."""
-    # A pipe may stay silent for hours. Windows cannot wait for one with a timeout: there, stopping takes until the next
-    # bytes arrive.
+    """Read the bytes of an open file: all until its end, or exactly `count`."""
+    # A pipe may stay silent for hours. Windows cannot wait for a pipe with a timeout: there, stopping takes until the
+    # next bytes arrive.
     polls = may_block and os.name == "posix"
     while count is None or count > 0:
         if context.stop.is_set():
@@ -165,14 +165,14 @@ class FileOptions:
 
     Attributes:
         format: The format of all files; None recognizes it by each file's name.
-        delimiter: Of CSV files; None recognizes it in each file.
+        delimiter: Delimiter of CSV files; None recognizes it in each file.
         encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
         sheet: The sheet of workbooks; None for the only one.
         types: Columns of CSV and TSV files and their types, each as `COLUMN=TYPE`, sorted.
         decimal: The decimal mark of numbers in CSV and TSV files; None for a point, without groups of thousands.
 
     Raises:
-        UsageError: there is no such encoding, delimiter or type.
+        UsageError: the encoding, the delimiter or a type does not exist.
     """
 
     format: FileFormat | None = None
@@ -183,7 +183,7 @@ class FileOptions:
     decimal: DecimalMark | None = None
 
     def __post_init__(self) -> None:
-        # One notation: a load resumes another one if both have the same options.
+        # Types get one notation, because a load resumes another one only if both have the same options.
         types = sorted(f"{name}={kind}" for name, kind in parse_types(self.types).items())
         object.__setattr__(self, "types", tuple(types))
         if self.delimiter is not None:
@@ -193,7 +193,7 @@ class FileOptions:
 
 
 def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | None) -> list[DocumentSource]:
-    """The sources that the arguments name; patterns that the shell did not expand are expanded here, sorted.
+    """Find the sources that the arguments name; patterns that the shell did not expand are expanded here, sorted.
 
     Args:
         arguments: Paths, glob patterns, fsspec addresses or `-`.
@@ -201,11 +201,11 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
 
     Raises:
         SourceError: a file is missing, a folder, or of unknown format, or a pattern matches nothing.
-        UsageError: standard input without a format, or named twice; a filesystem whose library is missing; an option
-            that applies to none of the files.
+        UsageError: standard input has no format or is named twice, the library of a filesystem is missing, or an
+            option applies to none of the files.
     """
     if list(arguments).count(STDIN) > 1:
-        raise UsageError("standard input is named twice", "Write - once.")
+        raise UsageError("standard input is named twice", "Use - only once.")
     file_options = options if isinstance(options, FileOptions) else FileOptions(options)
     sources = [source for argument in arguments for source in _sources_for_argument(argument, file_options)]
     texts = {source.format for source in sources if isinstance(source, TextSource)}
@@ -220,9 +220,7 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
     ):
         if value is not None and not applies:
             hint = ' With a delimiter, .tsv and .txt files need `format="csv"` too.' if setting == "delimiter" else ""
-            raise UsageError(
-                f"`{setting}` applies to {file_kinds}, but no such file is given", f"Leave it out, or name one.{hint}"
-            )
+            raise UsageError(f"`{setting}` applies only to {file_kinds}", f"Leave it out, or add such a file.{hint}")
     return sources
 
 
@@ -239,7 +237,7 @@ def _sources_for_argument(argument: str, options: FileOptions) -> list[DocumentS
 
 
 def _file_source(file: ByteInput, name: str, options: FileOptions) -> DocumentSource:
-    """The source for a file, by its name or the given format."""
+    """Create the source for a file of the given format, or of the format that its name indicates."""
     named_format, compression = guess_format(name)
     form = options.format or named_format
     if form is None:

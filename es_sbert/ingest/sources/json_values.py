@@ -43,7 +43,7 @@ _OUT_OF_RANGE = "the time lies outside the years 1 to 9999"
 
 
 class SerializationError(Exception):
-    """A value that cannot be written as JSON; the message says why."""
+    """A value that cannot be written as JSON; the message gives the reason."""
 
 
 class UnknownTypeError(SerializationError):
@@ -85,20 +85,20 @@ class BinaryValue:
         return b64encode(self.data).decode()
 
     def text(self) -> str:
-        """The bytes as text.
+        """Decode the bytes.
 
         Raises:
-            SerializationError: they are not UTF-8.
+            SerializationError: the bytes are not valid UTF-8.
         """
         try:
             return self.data.decode()
         except UnicodeDecodeError as error:
             position = f"byte 0x{self.data[error.start]:02x} at position {error.start}"
-            raise SerializationError(f"bytes that are not text in UTF-8 ({position})") from None
+            raise SerializationError(f"bytes that are not valid UTF-8 ({position})") from None
 
 
 def json_default(value: object) -> Any:
-    """Values that orjson writes for the placeholders of a converted column.
+    """Return the value that orjson writes for a placeholder of a converted column.
 
     Raises:
         SerializationError: the value is `UnserializableValue`, or was not converted.
@@ -114,7 +114,7 @@ def value_to_json(value: object) -> Any:
     """Convert a value of a Python program or a database driver to its JSON form.
 
     Returns:
-        `UnserializableValue` where JSON has none, `BinaryValue` for bytes.
+        The JSON form; `UnserializableValue` if there is none, `BinaryValue` for bytes.
     """
     match value:
         case Enum():
@@ -142,7 +142,7 @@ def value_to_json(value: object) -> Any:
         case list() | tuple():
             return [value_to_json(inner) for inner in value]
         case set() | frozenset():
-            # Their order depends on the process, and ids may be hashes of the document.
+            # Sorted, because the order of a set depends on the process, and ids may be hashes of the document.
             return sorted(map(value_to_json, value), key=lambda inner: orjson.dumps(inner, default=str))
         case np.ndarray():
             return _array_to_json(value)
@@ -153,7 +153,7 @@ def value_to_json(value: object) -> Any:
 
 
 def object_to_json(value: Mapping[Any, Any]) -> dict[str, Any] | UnserializableValue:
-    """A mapping as an object; its keys become text."""
+    """Convert a mapping to an object, and its keys to text."""
     result: dict[str, Any] = {}
     for key, inner in value.items():
         name = key.value if isinstance(key, Enum) else key
@@ -231,12 +231,12 @@ def _numpy_duration_to_json(value: np.timedelta64) -> str | UnserializableValue 
 def _array_to_json(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind in "biuf":
         return value_to_json(array.tolist())
-    # Times would lose their unit in `tolist`.
+    # `tolist` is not used for other types, because times would lose their unit.
     return value_to_json(list(array) if array.ndim else array[()])
 
 
 def _foreign_to_json(value: object) -> Any:
-    """A value of another library, recognized without importing that library."""
+    """Convert a value of another library, recognized without importing that library."""
     module, name = type(value).__module__.partition(".")[0], type(value).__qualname__
     if (module, name) == ("pandas", "NAType"):
         return None
@@ -256,7 +256,7 @@ def float_to_json(value: float) -> float | UnserializableValue | None:
 
 
 def decimal_to_json(value: Decimal) -> Any:
-    """An exact JSON number (an `orjson.Fragment`), or its replacement."""
+    """Convert a decimal to an exact JSON number (an `orjson.Fragment`), or to its replacement."""
     if value.is_nan():
         return None
     if value.is_infinite():
@@ -267,10 +267,10 @@ def decimal_to_json(value: Decimal) -> Any:
 
 
 def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
-    """A date, a time of day or a timestamp.
+    """Format a date, a time of day or a timestamp.
 
     Args:
-        text: As Arrow writes it: with a space in the middle and all digits of the fraction.
+        text: The time as Arrow writes it: with a space in the middle and all digits of the fraction.
         zone: `Z`, or empty for a local time.
     """
     if not _IN_RANGE.match(text):
@@ -280,7 +280,7 @@ def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
 
 
 def duration_to_json(count: int, unit: int) -> str:
-    """A span of time, in days and less.
+    """Format a span of time, in days and smaller units.
 
     Args:
         unit: Units per second: 1, 10³, 10⁶ or 10⁹.

@@ -32,7 +32,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 # A user alone may be something else: Azure writes container@account.
 _USER_AND_PASSWORD = re.compile(r"(?<=//)[^/\s@:]*:[^/\s]*@")
 _HTTP_USER = re.compile(r"(?<=http://|ttps://)[^/\s]*@")
-# Signed addresses carry their signature there.
+# The query of an HTTP address, which holds the signature of a signed address.
 _HTTP_QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
 
 
@@ -47,7 +47,7 @@ def url_scheme(address: str) -> str:
 
 
 def redact_secrets(text: str) -> str:
-    """An address, or a message that repeats one, without passwords and without the queries of HTTP."""
+    """Remove passwords and the queries of HTTP from an address, or from a message that repeats one."""
     text = _HTTP_USER.sub("", _USER_AND_PASSWORD.sub("", text))
     return _HTTP_QUERY.sub(r"\1?…", text)
 
@@ -74,7 +74,7 @@ _NOT_FOUND, _ACCESS_DENIED = (404, 410), (401, 403)
 
 
 def underlying_error(error: Exception) -> Exception:
-    """The original error: fsspec reports every HTTP failure as FileNotFoundError."""
+    """Return the original error, because fsspec reports every HTTP failure as FileNotFoundError."""
     cause = error.__cause__
     if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
         return error
@@ -137,7 +137,7 @@ class RemoteReader(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_END:
             if self._file.size is None:
-                raise CorruptStream("its size is not known, so that it can only be read from its beginning to its end")
+                raise CorruptStream("its size is unknown, so it can only be read from its beginning to its end")
             offset += self._file.size
         elif whence == io.SEEK_CUR:
             offset += self._offset
@@ -251,17 +251,17 @@ _UNREACHABLE_HINT = (
 
 
 def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
-    """The files that an address names.
+    """Find the files that an address names.
 
     Args:
-        address: With a protocol in front; may be a pattern.
+        address: Address with a protocol; may be a pattern.
 
     Returns:
-        Files elsewhere, each with the name that determines its format, and paths of files on this machine (`file://`).
+        Remote files, each with the name that determines its format, and paths of files on this machine (`file://`).
 
     Raises:
-        SourceError: there is no such file, nothing matches, or the filesystem cannot be reached.
-        UsageError: the library of the protocol is not installed, or there is none.
+        SourceError: the file does not exist, nothing matches, or the filesystem cannot be reached.
+        UsageError: the protocol is unknown, or its library is not installed.
     """
     shown = redact_secrets(address)
     filesystem, location = _open_filesystem(address, shown)
@@ -284,7 +284,7 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
 
 
 def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
-    """The filesystem, and the path of the address in it."""
+    """Open the filesystem of an address; also return the path of the address in it."""
     require_extra("remote", "fsspec")
     import fsspec
 
@@ -298,7 +298,7 @@ def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
             f"For s3 and http(s), install: {install_extra_command('remote')}; for others, the package named.",
         ) from error
     except ValueError as error:
-        remedy = "Write an address that fsspec knows, such as s3://bucket/docs/*.jsonl.gz, or a path."
+        remedy = "Use an address that fsspec knows, such as s3://bucket/docs/*.jsonl.gz, or a path."
         raise UsageError(f"{shown} cannot be read: {redact_secrets(error_summary(error))}", remedy) from None
 
 

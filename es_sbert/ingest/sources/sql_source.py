@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _FETCH_ROWS = 200  # fetched at a time
 _URL_HINT = "Write it like postgresql://user@host/database or sqlite:///folder/file.db."
-# The driver that the extra brings, where the address names none; some providers write postgres.
+# With these names, which give no driver, the driver of the extra is used. Some providers write postgres.
 _POSTGRESQL_NAMES = ("postgresql", "postgres")
 
 
@@ -43,7 +43,7 @@ class SqlSource(DocumentSource):
 
     Attributes:
         statement: SQL that returns rows.
-        database: Address of the database as SQLAlchemy writes it; may hold a password.
+        database: Address of the database in SQLAlchemy's notation; may hold a password.
     """
 
     statement: str
@@ -86,7 +86,7 @@ class SqlSource(DocumentSource):
             calls.close(fetched.close)
 
     def _fetched(self, context: ReadContext) -> Generator[list[dict[str, Any]], None, None]:
-        """Rows by column, some at a time, as the database gives them."""
+        """Fetch rows by column, some at a time, with the values of the database driver."""
         from sqlalchemy.exc import SQLAlchemyError
 
         with self._connect(context) as connection:
@@ -122,8 +122,8 @@ class SqlSource(DocumentSource):
         """Run the query with a server-side cursor.
 
         Raises:
-            SQLAlchemyError: the database refuses it.
-            SourceError: it returns no rows.
+            SQLAlchemyError: the database refuses the query.
+            SourceError: the statement returns no rows.
         """
         # Read-only where the database supports it, so that the statement cannot change data.
         if connection.dialect.name == "sqlite":
@@ -139,7 +139,7 @@ class SqlSource(DocumentSource):
         return result
 
     def _failure(self, error: Exception) -> CorruptStream | SourceUnavailable:
-        """The error for a query that failed between two rows."""
+        """Create the error for a query that failed between two rows."""
         from sqlalchemy.exc import InterfaceError, OperationalError
 
         # A query cannot resume. The same command runs it again and skips documents that are already in the index.
@@ -151,11 +151,11 @@ class SqlSource(DocumentSource):
         return SourceUnavailable(reason) if is_retryable else CorruptStream(f"the query failed: {reason}")
 
     def _engine(self) -> Engine:
-        """The SQLAlchemy engine, without a connection pool.
+        """Create the SQLAlchemy engine, without a connection pool.
 
         Raises:
-            UsageError: an address that cannot be read, or of a database whose driver is not installed.
-            SourceError: a SQLite file that does not exist.
+            UsageError: the address is invalid, or the driver of its database is not installed.
+            SourceError: the SQLite file does not exist.
         """
         require_extra("sql", "sqlalchemy")
         from sqlalchemy import create_engine
@@ -193,7 +193,7 @@ class SqlSource(DocumentSource):
 
 
 def _check_sqlite_file(url: URL) -> None:
-    """Check that a SQLite file exists: SQLAlchemy would create a missing one."""
+    """Check that a SQLite file exists, because SQLAlchemy would create a missing one."""
     path = url.database
     if url.get_backend_name() != "sqlite" or not path or path == ":memory:" or path.startswith("file:"):
         return

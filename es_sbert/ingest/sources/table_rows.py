@@ -37,10 +37,10 @@ class RowTerms:
 
     Attributes:
         row, column: The words for a row and a column.
-        convert: Converts a value of a type that JSON lacks.
+        convert: Advice on how to convert a value of a type that JSON lacks.
         decode: Advice on how to turn bytes in another encoding into text; `{column}` is replaced by the name.
         encode: Advice on how to turn bytes that are not text into an id.
-        limit: Setting that limits the size of a row.
+        limit: The limit of the size of a row, as words after "more than".
     """
 
     row: str
@@ -79,7 +79,7 @@ PYTHON_ROWS = RowTerms(
 
 
 def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
-    """A row of converted values as one line of JSON.
+    """Write a row of converted values as one line of JSON.
 
     Raises:
         SerializationError: a value is `UnserializableValue`, or a text is not Unicode; the message names the column.
@@ -102,12 +102,12 @@ def decode_row(row: dict[str, Any], settings: ReadSettings, terms: RowTerms) -> 
     """Turn bytes in the fields of the text, the id and the routing into text.
 
     Raises:
-        SerializationError: they are not UTF-8; the message names the column.
+        SerializationError: the bytes are not valid UTF-8; the message names the column.
     """
     for names, advice in ((settings.text_fields, terms.decode), (settings.key_fields, terms.encode)):
         for name in names:
             if type(row.get(name)) is str:
-                continue  # nearly all
+                continue  # nearly all values
             try:
                 change_values(row, name, _decoded)
             except SerializationError as error:
@@ -120,7 +120,7 @@ def _decoded(value: Any) -> Any:
 
 
 def preview_row(row: Mapping[str, Any]) -> bytes:
-    """A row that cannot be serialized, for display: the reason replaces the value."""
+    """Format a row for display if it cannot be serialized: reasons replace the values concerned."""
     shown: dict[str, Any] = {}
     for name, value in row.items():
         try:
@@ -135,7 +135,7 @@ _UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def column_to_json(array: Any) -> list[Any]:
-    """The values of an array, each as JSON has it.
+    """Convert the values of an array to their JSON form.
 
     Args:
         array: A `pyarrow.Array` of any type.
@@ -188,7 +188,7 @@ def _scalars_to_json(array: Any) -> list[Any]:
     if types.is_interval(kind):
         names = ("months", "days", "nanoseconds")
         return _convert_each(lambda interval: {name: getattr(interval, name) for name in names}, array)
-    # Decimals and binary, and unions, which no Parquet file holds.
+    # Decimals, binary values, and unions (which Parquet files do not have).
     return [value_to_json(value) for value in array.to_pylist()]
 
 
@@ -231,7 +231,7 @@ def _lists_to_json(array: Any) -> list[Any]:
 
 
 def _maps_to_json(array: Any) -> list[Any]:
-    """Maps as objects; keys become text."""
+    """Convert maps to objects, and their keys to text."""
     import pyarrow as pa
 
     kind = array.type
@@ -253,7 +253,7 @@ def _entries_to_object(entries: list[Any]) -> dict[str, Any] | UnserializableVal
 
 
 def row_record(row: dict[str, Any], origin: Origin, settings: ReadSettings, terms: RowTerms) -> Record | RejectedRecord:
-    """A row whose values are converted as a record.
+    """Create the record of a row whose values are already converted.
 
     Args:
         row: The row, which is changed.

@@ -97,7 +97,7 @@ class WorkbookSource(FileSource):
     @contextmanager
     def _opened(self, context: ReadContext) -> Iterator[BinaryIO]:
         with self.input.open(context) as opened:
-            # Archives are read in small pieces, each of which would be a request to an object store.
+            # Buffered, because archives are read in small pieces, each of which would be a request to an object store.
             yield (
                 cast(BinaryIO, io.BufferedReader(opened, _BUFFER_BYTES)) if isinstance(opened, io.RawIOBase) else opened
             )
@@ -106,7 +106,7 @@ class WorkbookSource(FileSource):
         """Check that the file is a workbook by its first bytes.
 
         Raises:
-            SourceError: it is something else.
+            SourceError: the file is not a workbook.
         """
         head = file.read(SIGNATURE_BYTES)
         file.seek(0)
@@ -118,10 +118,10 @@ class WorkbookSource(FileSource):
             raise SourceError(f"{self.name} is not an Excel workbook (xlsx): it is {signature.kind}", signature.remedy)
 
     def _rows(self, file: BinaryIO) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
-        """Number, cells and formulas of each row that is not empty; no formulas where the workbook has none.
+        """Yield number, cells and formulas of each row that is not empty; no formulas if the workbook has none.
 
         Raises:
-            SourceError: there is no such sheet, or there are several and none is named.
+            SourceError: the named sheet does not exist, or no sheet is named and not exactly one is visible.
             CorruptStream: the file is damaged.
         """
         require_extra("excel", "openpyxl")
@@ -146,16 +146,16 @@ class WorkbookSource(FileSource):
     def _find_sheet(self, book: Any) -> Any:
         sheets = {sheet.title: sheet for sheet in book.worksheets}
         if self.sheet is not None and self.sheet not in sheets:
-            remedy = f"Name one of its sheets with `sheet`: {', '.join(map(repr, sheets))}."
+            remedy = f"Set `sheet` to one of its sheets: {', '.join(map(repr, sheets))}."
             raise SourceError(f"{self.name} has no sheet {self.sheet!r}", remedy)
         if self.sheet is not None:
             return sheets[self.sheet]
         visible = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
         if not visible:
-            raise SourceError(f"{self.name} has no visible sheet of cells", "Name a hidden one with `sheet`.")
+            raise SourceError(f"{self.name} has no visible sheet of cells", "Set `sheet` to a hidden one.")
         if len(visible) > 1:
             names = ", ".join(repr(sheet.title) for sheet in visible)
-            raise SourceError(f"{self.name} has {len(visible)} sheets: {names}", "Name one with `sheet`.")
+            raise SourceError(f"{self.name} has {len(visible)} sheets: {names}", "Set `sheet` to one of them.")
         return visible[0]
 
 
@@ -192,7 +192,7 @@ def _has_formulas(file: BinaryIO) -> bool:
 
 
 def _header(cells: Sequence[Any]) -> list[str]:
-    """The names of the columns.
+    """Read the names of the columns.
 
     Raises:
         CorruptStream: the row is not a header.
@@ -205,10 +205,10 @@ def _is_formula(cell: Any) -> bool:
 
 
 def _cell_value(cell: Any, formula: Any) -> Any:
-    """The value of a cell as JSON has it.
+    """Convert a cell to its JSON value.
 
     Args:
-        cell: With the stored value.
+        cell: The cell with the stored value.
         formula: The same cell with its formula; None if the workbook has no formulas.
     """
     value = cell.value

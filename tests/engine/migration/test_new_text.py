@@ -98,7 +98,7 @@ def test_migration_resumes_only_with_its_own_text(titled: Place, encoders: tuple
             "Did you mean title? The documents have the fields",
         ),
         ("{number}", "'{number}' gives no document a text: the text field number is a JSON number", "hold strings"),
-        ("{embedding_meta.text_hash}", "which es-sbert fills itself", "of the documents"),
+        ("{embedding_meta.text_hash}", "which es-sbert writes itself", "documents' own fields"),
     ],
 )
 def test_template_matching_no_document_is_refused(

@@ -19,7 +19,7 @@ from tests.gateway.serving import served
 from tests.gateway.writes.support import JSON, bulk_lines, make, of_model
 
 MODEL_UNAVAILABLE = "the model of the vector field cannot be loaded by the gateway. The gateway's log says why."
-TEXT_UNKNOWN = "the text of a vector field of the index is not known"
+TEXT_UNKNOWN = "the mapping does not say which text a vector field is made of"
 
 
 def test_unembeddable_documents_are_rejected_per_item_for_retry(

@@ -126,13 +126,13 @@ def test_generator_makes_the_queries(model: Path) -> None:
     assert _choose_pairs(plan, settings, [], lambda message: None) == "generated"
     assert replace(plan, pairs="generated").describe() == "Model: model. Queries: generated. Texts: body"
     for changes in ({"pairs": "title"}, {"title_field": "title"}):
-        with pytest.raises(UsageError, match="with `generator` the queries are generated"):
+        with pytest.raises(UsageError, match="`generator` cannot be combined"):
             make_plan(Mock(), Mock(), settings.model_copy(update=changes), lambda message: None)
 
 
 def test_title_that_no_pair_uses_is_refused() -> None:
     settings = AdaptSettings(index="docs", name="docs-tuned", pairs="passage", title_field="title")
-    with pytest.raises(UsageError, match='`pairs="passage"` makes no pairs of titles'):
+    with pytest.raises(UsageError, match='`pairs="passage"` does not use titles'):
         make_plan(Mock(), Mock(), settings, lambda message: None)
 
 

@@ -122,7 +122,7 @@ def test_duplicate_display_names_are_numbered() -> None:
 
 
 def test_texts_and_clusters_must_match() -> None:
-    with pytest.raises(UsageError, match="2 texts are given, but others were clustered"):
+    with pytest.raises(UsageError, match="2 texts were passed, but others were clustered"):
         cluster_names(["a", "b"], clustering([0]))
-    with pytest.raises(UsageError, match="names of 0 words"):
+    with pytest.raises(UsageError, match="names cannot have 0 words"):
         cluster_names(["a"], clustering([0]), words=0)

@@ -227,12 +227,12 @@ def test_duplicate_texts_share_a_cluster(method: str, seed: int, different: int)
 
 @pytest.mark.parametrize("method", WITH_K)
 def test_k_above_the_number_of_distinct_texts_is_rejected(method: str) -> None:
-    with pytest.raises(UsageError, match="4 clusters of 3 texts\n  Ask for fewer"):
+    with pytest.raises(UsageError, match="4 clusters requested for 3 texts\n  Request fewer"):
         cluster_texts(np.eye(3, dtype=np.float32), method, k=4)
     twice = np.tile(np.eye(2, dtype=np.float32), (5, 1))
     # What differs by a rounding error only is no other text.
     twice[0, 1] = 1e-7
-    with pytest.raises(UsageError, match="have only 2 different vectors\n  Ask for 2 clusters at most"):
+    with pytest.raises(UsageError, match="have only 2 different vectors\n  Request at most 2 clusters"):
         cluster_texts(twice, method, k=3)
 
 
@@ -286,7 +286,7 @@ def test_too_many_texts_for_a_method_are_rejected(method: str, limit: str, monke
         ("communities", {"min_cosine": 1.5}, "Use a value from -1 to 1"),
         ("communities", {"min_cosine": float("nan")}, "Use a value from -1 to 1"),
         ("hdbscan", {"min_size": 1}, "min_size is 1"),
-        ("kmeans", {"seed": -1}, "a seed of -1"),
+        ("kmeans", {"seed": -1}, "the seed is -1"),
         ("kmeans", {"starts": np.array([1])}, "starts do not ascend"),
     ],
 )

@@ -50,7 +50,7 @@ def test_chain_is_one_group_with_cosines_to_the_kept_text() -> None:
 def test_highest_priority_is_kept_then_the_first() -> None:
     vectors = np.ones((4, 2), np.float32)
     assert duplicate_groups(vectors, 0.9, priority=[1, 5, 2, 5])[0].kept == 1
-    with pytest.raises(UsageError, match="2 priorities are given for 4 texts"):
+    with pytest.raises(UsageError, match="2 priorities for 4 texts"):
         duplicate_groups(vectors, 0.9, priority=[1, 2])
 
 

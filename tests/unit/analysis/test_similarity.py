@@ -150,7 +150,7 @@ def test_fewer_than_two_texts_have_no_pair(count: int) -> None:
         ({"k": 0}, "k is 0"),
         ({"min_cosine": 1.1}, "min_cosine is 1.1\n  Use a value from -1 to 1"),
         ({"min_cosine": float("nan")}, "Use a value from -1 to 1"),
-        ({"block": 0}, "a block of 0 texts"),
+        ({"block": 0}, "the block size is 0"),
         ({"starts": np.array([1, 2])}, "starts do not ascend from 0"),
         ({"starts": np.array([0, 2, 2])}, "starts do not ascend from 0"),
         ({"starts": np.array([0, 3])}, "starts do not ascend from 0"),

@@ -123,7 +123,7 @@ def test_index_model_is_found_by_its_name(tmp_path: Path) -> None:
     assert (found.name, read_sentence_model(found.folder).fingerprint) == ("mine@3", fingerprint)
     with pytest.raises(ModelNotFound, match="mine@4 is a different model on this machine"):
         find_index_model("docs", "mine@4", fingerprint)
-    with pytest.raises(ModelNotFound, match="cannot be cut"):
+    with pytest.raises(ModelNotFound, match="cannot be truncated"):
         find_index_model("docs", "mine@400", fingerprint)
 
 

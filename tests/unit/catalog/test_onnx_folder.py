@@ -117,7 +117,7 @@ def test_pooling_is_found_by_the_texts_vectors_of_the_file(foreign: Path, origin
 
 
 def test_unknown_pooling_is_asked_for(foreign: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not state the pooling of its token vectors") as caught:
+    with pytest.raises(UsageError, match="does not state how to pool its token embeddings") as caught:
         convert_onnx_folder(foreign, tmp_path / "out", report=silent)
     assert '`pooling="cls"`' in caught.value.remedy
     assert not (tmp_path / "out").exists()

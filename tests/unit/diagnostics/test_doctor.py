@@ -175,7 +175,7 @@ def test_missing_cuda_library_names_its_package(device: str, level: Severity) ->
             replace(GPU_WHEEL, driver=NvidiaDriver((), None, "cuInit 100")),
             "cuda",
             Severity.ERROR,
-            "offers no GPU (cuInit 100)",
+            "reports no GPU (cuInit 100)",
         ),
         (
             replace(GPU_WHEEL, driver=NvidiaDriver((Gpu("", None),), (12, 4))),

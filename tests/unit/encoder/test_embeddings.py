@@ -71,7 +71,7 @@ def test_implements_the_elasticsearch_embedding_interface(interface: type, ours:
 def test_invalid_input_raises_usage_error(encoder: Encoder) -> None:
     with pytest.raises(UsageError, match="not one string"):
         encoder.embed_documents("a man")
-    with pytest.raises(UsageError, match="the query is a list, not a string"):
+    with pytest.raises(UsageError, match="the query must be a str, not list"):
         encoder.embed_query(["a man"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="cannot be tokenized"):
         encoder.embed_query("\ud800")

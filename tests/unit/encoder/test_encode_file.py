@@ -152,7 +152,7 @@ def test_encode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert result.exit_code == 0
     assert [list(orjson.loads(line)) for line in result.stdout.splitlines()] == [["text", "embedding"]] * 2
     assert "2 texts" in result.stderr
-    assert "1 text was longer than 8 tokens and was cut (14 tokens lost)" in result.stderr
+    assert "1 text was longer than 8 tokens and was truncated (14 tokens lost)" in result.stderr
 
 
 def test_text_field_is_read_as_everywhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,4 +41,4 @@ def test_client_subclass_is_a_client() -> None:
 def test_non_client_is_rejected(given: Any) -> None:
     with pytest.raises(UsageError, match="is not an Elasticsearch or OpenSearch client") as caught:
         open_engine(given)
-    assert "Give an address" in caught.value.remedy
+    assert "Pass an address" in caught.value.remedy

@@ -88,7 +88,7 @@ def test_equals_sentence_transformers() -> None:
 
 @pytest.mark.parametrize("labels", [[0, 0], [1, 1], [0, 2], []])
 def test_single_class_labels_are_rejected(labels: list[int]) -> None:
-    with pytest.raises(SourceError, match="some are duplicates"):
+    with pytest.raises(SourceError, match="pairs that are duplicates"):
         duplicates(np.zeros(len(labels)), np.array(labels, dtype=np.int64))
 
 

@@ -124,19 +124,19 @@ def test_limit_option(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--task", "sts"], "give either a folder of data or files"),
-        (["--task", "sts", "--data", ".", "--file", "x.tsv"], "give either a folder of data or files"),
+        (["--task", "sts"], "exactly one of --data and --file is required"),
+        (["--task", "sts", "--data", ".", "--file", "x.tsv"], "exactly one of --data and --file is required"),
         (["--task", "sts", "--data", "nowhere"], "there is no folder nowhere"),
         (["--task", "sts", "--file", "nowhere.tsv"], "nowhere.tsv does not exist"),
-        (["--task", "sts", "--data", ".", "--index", "docs"], "--index is only for the task retrieval"),
+        (["--task", "sts", "--data", ".", "--index", "docs"], "--index requires the task retrieval"),
         (["--task", "retrieval", "--file", "x"], "needs documents, queries and judgements"),
-        (["--task", "sts", "--data", ".", "--compare", "x"], "--compare is only for the task retrieval"),
-        (["--task", "sts", "--data", ".", "--scores", "x"], "--scores is only for the task retrieval"),
+        (["--task", "sts", "--data", ".", "--compare", "x"], "--compare requires the task retrieval"),
+        (["--task", "sts", "--data", ".", "--scores", "x"], "--scores requires the task retrieval"),
         (["--task", "retrieval", "--data", ".", "--scores", "no/x"], "its folder does not exist"),
-        (["--task", "retrieval", "--judgements", "x.csv"], "--judgements is given without --index"),
-        (["--task", "retrieval", "--judgements", "x.csv", "--data", "."], "--judgements and other data are given"),
-        (["--task", "retrieval", "--data", ".", "--index", "a", "--compare", "b"], "--compare and --index are given"),
-        (["--task", "retrieval", "--data", ".", *["--index", "a"] * 3], "3 indices are given"),
+        (["--task", "retrieval", "--judgements", "x.csv"], "--judgements requires --index"),
+        (["--task", "retrieval", "--judgements", "x.csv", "--data", "."], "--judgements cannot be combined"),
+        (["--task", "retrieval", "--data", ".", "--index", "a", "--compare", "b"], "--compare cannot be combined"),
+        (["--task", "retrieval", "--data", ".", *["--index", "a"] * 3], "at most two indices can be compared"),
         (["--task", "everything", "--data", "."], "'everything' is not one of"),
         (["--data", "."], "Missing option '--task'"),
     ],
@@ -175,10 +175,10 @@ def test_index_evaluation_accepts_one_collection(
     arguments = ("--task", "retrieval", "--backend", "torch", "--device", "cpu")
     code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path, "--index", "docs")
     assert code == 2
-    assert "one index holds one collection, but there are 2: one, two" in err
+    assert "an index requires exactly one collection, not 2: one, two" in err
     code, _, err = run(capsys, tiny, *arguments, "--data", tmp_path / "retrieval/one", "--index", "docs")
     assert code == 2
-    assert "does not run on onnxruntime" in err
+    assert "require a model on onnxruntime" in err
     code, out, _ = run(capsys, tiny, *arguments, "--data", tmp_path)
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
@@ -258,7 +258,7 @@ def test_columns_option_maps_columns(tiny: Path, tmp_path: Path, capsys: pytest.
     [
         (["score"], "--columns score is not of the form ROLE=COLUMN"),
         (["score="], "--columns score= is not of the form ROLE=COLUMN"),
-        (["anchor=a"], "the data of sts has no column anchor that could be named"),
+        (["anchor=a"], "the data of sts has no role anchor"),
         (["score=a", "score=b"], "--columns names a and b for score"),
     ],
 )

@@ -114,7 +114,7 @@ def test_limit_draws_queries(tmp_path: Path) -> None:
         ("j.csv", "query,document,grade\n ,b,1\n", "line 2: query is not a text: ' '"),
         ("j.csv", "query,document,grade\na,,1\n", "line 2: document is not an id: ''"),
         ("j.csv", "query,document,grade\na,b,1\na,b,2\n", "line 3: 'b' already has the grade 1 for 'a'"),
-        ("j.csv", "query,document,grade\na,b,0\n", "marks no document as relevant"),
+        ("j.csv", "query,document,grade\na,b,0\n", "has no relevant document"),
         ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n', "line 1: document is not an id: True"),
         ("j.json", "{", "is not valid JSON"),
         ("j.json", "[]", "has no list of requests"),

@@ -189,7 +189,7 @@ def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
         ({"judgements": "1\td1\tyes\n"}, "test.tsv, line 2: score is not a finite number"),
         ({"judgements": "1\td1\t0.5\n"}, "test.tsv, line 2: score is 0.5"),
         ({"judgements": "1\td1\t1\n2\td2\t1\n1\td1\t0\n"}, "test.tsv, line 4: 'd1' already has the grade 1 for '1'"),
-        ({"judgements": "1\td1\t0\n"}, "marks no document as relevant"),
+        ({"judgements": "1\td1\t0\n"}, "has no relevant document"),
     ],
 )
 def test_broken_collections_are_rejected(options: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", ("a", "b", "score"), ("x", "y", "0.5"))
     with pytest.raises(
         SourceError,
-        match=r"no column sentence1, sentence2\n  Name the column to be read as sentence1: "
+        match=r"no column sentence1, sentence2\n  Set the column to read as sentence1: "
         r'`columns=\{"sentence1": "COLUMN"\}`, one of a, b, score\.',
     ):
         read_files(EvaluationTask.STS, [path])

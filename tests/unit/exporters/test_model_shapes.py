@@ -85,7 +85,7 @@ def test_cross_encoder_is_not_pooled(tmp_path: Path) -> None:
 def test_chat_template_alone_is_refused(tmp_path: Path) -> None:
     folder = _plain(write_checkpoint(tmp_path / "model"))
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    with pytest.raises(UnsupportedSetting, match="makes a message of each text"):
+    with pytest.raises(UnsupportedSetting, match="turns each text into a chat message"):
         read_sentence_model(folder)
 
 

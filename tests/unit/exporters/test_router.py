@@ -228,7 +228,7 @@ def test_texts_without_a_route_are_an_error(routed: Path) -> None:
     edit(routed, default_route=None, allow_empty_key=False)
     with Encoder(routed, device="cpu", precision="fp32") as encoder:
         assert encoder.encode(TEXTS, "query").shape == encoder.encode(TEXTS, "document").shape
-        with pytest.raises(UsageError, match="without a route for texts without a kind") as raised:
+        with pytest.raises(UsageError, match="has no route for texts without a kind") as raised:
             encoder.encode(TEXTS)
     assert "document, query" in raised.value.remedy
 
@@ -239,7 +239,7 @@ def test_kind_without_a_route_is_an_error(bases: dict[str, Path], tmp_path: Path
     folder = save(tmp_path / "model", modules)
     with Encoder(folder, device="cpu", precision="fp32") as encoder:
         assert encoder.encode(TEXTS).shape == (len(TEXTS), 48)
-        with pytest.raises(UsageError, match="without a route for a query"):
+        with pytest.raises(UsageError, match="has no route for a query"):
             encoder.encode(TEXTS, "query")
 
 
@@ -323,7 +323,7 @@ def test_gold_pairs_need_a_route_for_texts_of_no_kind(routed: Path, tmp_path: Pa
     edit(routed, default_route=None, allow_empty_key=False)
     gold = tmp_path / "gold.tsv"
     gold.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na mat\ta man\t1\n")
-    with pytest.raises(UsageError, match="without a route for texts without a kind") as raised:
+    with pytest.raises(UsageError, match="has no route for texts without a kind") as raised:
         export(routed, tmp_path / "bundle", ["fp32"], sts_file=gold)
     assert "`sts_file`" in raised.value.remedy
 

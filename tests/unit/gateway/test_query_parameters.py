@@ -104,7 +104,7 @@ def test_expand_nested_docs_reaches_opensearch() -> None:
     assert found["embedding.vector"]["expand_nested_docs"] is True
     # Elasticsearch always returns all passages.
     assert not clauses(Rewriting(PASSAGES).query(query), "expand_nested_docs")
-    with pytest.raises(UsageError, match="expand_nested_docs is for fields of passages"):
+    with pytest.raises(UsageError, match="expand_nested_docs requires a field of passages"):
         Rewriting(PLAIN, EngineType.OPENSEARCH).query(neural(expand_nested_docs=True))
 
 

@@ -343,7 +343,7 @@ PLACE = {"index": "i", "id": "1"}
     [
         (HitMapRequest, b"[]", "not a JSON object"),
         (HitMapRequest, b"{", "not a JSON object"),
-        (HitMapRequest, b'{"index":"docs","field":"f","hits":[]}', "give query or document"),
+        (HitMapRequest, b'{"index":"docs","field":"f","hits":[]}', "exactly one of query and document"),
         (
             HitMapRequest,
             b'{"index":"docs","field":"f","query":"a","document":{"index":"i","id":"1"},"hits":[]}',

@@ -114,7 +114,7 @@ def test_bytes_are_not_quantized_once_more(info: EngineInfo, index_type: IndexTy
     if index_type in BYTE_TYPES:
         assert parse_index_type(index_type, info, 384, BYTE) is index_type
         return
-    with pytest.raises(UsageError, match="quantizes vectors of floats|has no index type") as caught:
+    with pytest.raises(UsageError, match="quantizes vectors of floats|does not support the index type") as caught:
         parse_index_type(index_type, info, 384, BYTE)
     assert "hnsw" in caught.value.remedy
 

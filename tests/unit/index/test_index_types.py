@@ -21,7 +21,7 @@ def test_opensearch_supports_three_index_types(name: IndexType) -> None:
     if name in OPENSEARCH_TYPES:
         assert parse_index_type(name, OPENSEARCH, 384) is name
     else:
-        with pytest.raises(UsageError, match=f"has no index type {name}"):
+        with pytest.raises(UsageError, match=f"does not support the index type {name}"):
             parse_index_type(name, OPENSEARCH, 384)
 
 
@@ -39,7 +39,7 @@ def test_opensearch_2_refuses_flat_with_remedy() -> None:
 @pytest.mark.parametrize(
     ("name", "dimensions", "message"),
     [
-        ("ivf", 384, "no index type 'ivf'"),
+        ("ivf", 384, "unknown index type 'ivf'"),
         ("bbq_disk", 384, "paid Elasticsearch license"),
         ("int4_hnsw", 383, "odd"),
         ("int4_flat", 383, "odd"),

@@ -89,9 +89,9 @@ def test_cells_become_values_of_their_type(kind: str, cell: str, expected: objec
         ("float", "1.234.56", "comma", "is not a number"),
         ("float", "1,5", "point", "is not a number"),
         ("boolean", "2", None, "is not a boolean (true or false, yes or no, t or f, y or n, 1 or 0)"),
-        ("date", "20260131", None, "is not a date of ISO 8601, such as 2026-01-31 (name its format, such as date:%d"),
-        ("date", "2026-02-30", None, "is not a date of ISO 8601"),
-        ("date:%d.%m.%Y", "2026-01-31", None, "is not a date of the format %d.%m.%Y"),
+        ("date", "20260131", None, "is not an ISO 8601 date, such as 2026-01-31 (or set its format, such as date:%d"),
+        ("date", "2026-02-30", None, "is not an ISO 8601 date"),
+        ("date:%d.%m.%Y", "2026-01-31", None, "does not match the date format %d.%m.%Y"),
     ],
 )
 def test_cell_that_its_type_cannot_read_rejects_the_row(kind: str, cell: str, decimal: str | None, reason: str) -> None:
@@ -162,7 +162,7 @@ def test_mapping_gives_types_except_to_texts_and_ids() -> None:
         (["a=float,b=int,c=float"], "does not know the type 'int'"),
         (["a=float:2"], "does not know the type 'float:2'"),
         (["a=float", "a=integer"], "names the column 'a' twice"),
-        (["a=date:%Q"], "has the format '%Q', which cannot be read"),
+        (["a=date:%Q"], "has the invalid date format '%Q'"),
         (["a=date:%d.%m."], "without a year"),
     ],
 )
@@ -181,7 +181,7 @@ def test_options_in_another_notation_are_the_same_options() -> None:
 @pytest.mark.parametrize("options", [FileOptions(types=("a=float",)), FileOptions(decimal=DecimalMark.COMMA)])
 def test_types_are_refused_without_a_file_of_columns(tmp_path: Path, options: FileOptions) -> None:
     (tmp_path / "a.jsonl").write_text("{}")
-    with pytest.raises(UsageError, match="applies to CSV and TSV files, but no such file is given"):
+    with pytest.raises(UsageError, match="applies only to CSV and TSV files"):
         find_sources([str(tmp_path / "a.jsonl")], options)
 
 

@@ -303,7 +303,7 @@ def test_other_python_values() -> None:
     assert written([Colour.RED, Level.HIGH, PurePosixPath("a/b"), ObjectId()]) == '["red",3,"a/b","65a0c0ffee"]'
     assert written({Level.HIGH: 1, b"caf\xc3\xa9": 2, 7: 3}) == '{"3":1,"caf\u00e9":2,"7":3}'
     assert "two keys of an object are 1 as text" in refusal(value_to_json({1: "a", "1": "b"}))
-    assert "a key is bytes that are not text in UTF-8" in refusal(value_to_json({b"\xe9": 1}))
+    assert "a key is bytes that are not valid UTF-8" in refusal(value_to_json({b"\xe9": 1}))
     assert "thousands of digits" in refusal(value_to_json(10**5000))
     assert written(10**1000) == f'"1{"0" * 1000}"'
 
@@ -351,7 +351,7 @@ def test_binary_columns_of_text_and_ids_are_text(kind: pa.DataType) -> None:
     [
         (
             {"text": b"caf\xe9"},
-            "the column text holds bytes that are not text in UTF-8 (byte 0xe9 at position 3): cast",
+            "the column text holds bytes that are not valid UTF-8 (byte 0xe9 at position 3): cast",
         ),
         ({"inner": {"text": b"\xff"}}, "the column inner.text holds bytes"),
         ({"id": UUID(int=2**127).bytes}, "(byte 0x80 at position 0): cast it in the query, such as encode(id, 'hex')"),

@@ -188,9 +188,9 @@ def test_nested_id_of_mongodb_leaves_the_source(outcomes: OutcomeRecorder, field
 @pytest.mark.parametrize(
     ("rules", "fields", "remedy"),
     [
-        (METADATA, {"_id": "a"}, 'give `id_field="_id"`'),
-        (METADATA, {"_id": {"$oid": "a"}}, 'give `id_field="_id.$oid"`'),
-        (METADATA, {"_routing": "a"}, 'give `routing_field="_routing"`'),
+        (METADATA, {"_id": "a"}, 'set `id_field="_id"`'),
+        (METADATA, {"_id": {"$oid": "a"}}, 'set `id_field="_id.$oid"`'),
+        (METADATA, {"_routing": "a"}, 'set `routing_field="_routing"`'),
         (METADATA, {"_version": 1}, "remove it from the documents"),
         (METADATA, {"_index.name": "a"}, "remove it from the documents"),
         (replace(METADATA, id_field="id"), {"id": 1, "_id": "a"}, 'leave out `id_field="id"` or remove _id'),

@@ -155,7 +155,7 @@ def test_invalid_urls_are_rejected_without_secrets(memory: Any, address: str, me
 
 
 def test_unknown_or_uninstalled_protocol_raises_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="Protocol not known: gopher\n  Write an address that fsspec knows"):
+    with pytest.raises(UsageError, match="Protocol not known: gopher\n  Use an address that fsspec knows"):
         find("gopher://host/f.jsonl")
     monkeypatch.setitem(sys.modules, "adlfs", None)
     with pytest.raises(UsageError, match=r"abfs:// needs a package that is not installed \(.*adlfs"):

@@ -147,7 +147,7 @@ def test_blobs_of_texts_and_ids_are_text(database: Path) -> None:
     ]
     assert isinstance(third, RejectedRecord)
     assert third.reason == (
-        "the column id holds bytes that are not text in UTF-8 (byte 0xff at position 0): cast it in the query, such as "
+        "the column id holds bytes that are not valid UTF-8 (byte 0xff at position 0): cast it in the query, such as "
         "encode(id, 'hex') in PostgreSQL or hex(id) in MySQL and SQLite"
     )
 

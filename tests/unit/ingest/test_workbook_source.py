@@ -142,11 +142,9 @@ def test_sheet_is_the_only_visible_one_or_named(tmp_path: Path) -> None:
     assert fields(load(path)) == [{"text": "a"}]
     assert fields(load(path, sheet="lists")) == [{"text": "hidden"}]
     path = write(tmp_path / "b.xlsx", [["text"], ["a"]], add_sheet)
-    with pytest.raises(SourceError, match=r"has 2 sheets: 'Sheet', 'More'\n  Name one with `sheet`"):
+    with pytest.raises(SourceError, match=r"has 2 sheets: 'Sheet', 'More'\n  Set `sheet` to one of them"):
         load(path)
-    with pytest.raises(
-        SourceError, match="has no sheet 'Other'\n  Name one of its sheets with `sheet`: 'Sheet', 'lists'"
-    ):
+    with pytest.raises(SourceError, match="has no sheet 'Other'\n  Set `sheet` to one of its sheets: 'Sheet', 'lists'"):
         load(path, sheet="Other")
     assert fields(load(path, sheet="Sheet")) == [{"text": "a"}]
 

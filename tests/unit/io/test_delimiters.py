@@ -98,7 +98,7 @@ def test_delimiter_names(text: str, delimiter: str) -> None:
 
 @pytest.mark.parametrize("text", ["", ";;", '"', "\n", "semicolon"])
 def test_invalid_delimiters_are_rejected(text: str) -> None:
-    with pytest.raises(UsageError, match="not a single character"):
+    with pytest.raises(UsageError, match="must be a single character"):
         check_delimiter(text)
 
 

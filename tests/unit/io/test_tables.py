@@ -27,7 +27,7 @@ def test_bytes_in_utf8_are_texts() -> None:
         ("", "a is empty"),
         (" \t\u00a0\n", "a is empty"),
         (3, "a is not a text: 3"),
-        (b"caf\xe9", r"a holds bytes that are not text in UTF-8; cast the column to a string: b'caf\xe9'"),
+        (b"caf\xe9", r"a holds bytes that are not valid UTF-8; cast the column to a string: b'caf\xe9'"),
         (["x" * 100], "a is not a text: ['" + "x" * 58 + "…"),
     ],
 )

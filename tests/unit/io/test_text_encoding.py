@@ -149,7 +149,7 @@ def test_encodings_are_checked_by_name() -> None:
         "latin-1",
     ]
     for name in ("klingon", "base64", "rot13", "", "idna\0"):
-        with pytest.raises(UsageError, match="no text encoding"):
+        with pytest.raises(UsageError, match="unknown text encoding"):
             check_encoding(name)
 
 

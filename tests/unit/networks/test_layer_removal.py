@@ -40,7 +40,7 @@ def test_possible_numbers_of_layers_are_named(tmp_path: Path, kept: int) -> None
     encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model", layers=3))
     with pytest.raises(UsageError, match=rf"a-name has 3 layers, so {kept} cannot be kept") as caught:
         remove_layers(encoder.transformer, kept, "a-name")
-    assert caught.value.remedy == "Give 1 to 2."
+    assert caught.value.remedy == "Keep 1 to 2."
 
 
 def test_architectures_whose_layers_differ_are_refused(tmp_path: Path) -> None:

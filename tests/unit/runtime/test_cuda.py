@@ -110,10 +110,10 @@ def test_missing_library_names(problem: str, names: list[str]) -> None:
 def test_install_remedy() -> None:
     twice = [CudaLibrary("libcublasLt.so.13", "nvidia-cublas"), CudaLibrary("libcublas.so.13", "nvidia-cublas"), RAND]
     assert install_remedy(twice, 13) == (
-        f"Install what is missing: {install_command('nvidia-cublas', 'nvidia-curand')}; "
-        f"{install_extra_command('cuda')} brings all that CUDA needs."
+        f"Install the missing libraries: {install_command('nvidia-cublas', 'nvidia-curand')}; "
+        f"{install_extra_command('cuda')} installs everything that CUDA needs."
     )
     # The extra is for CUDA 13.
     old = [library for library in needed_libraries(12, "linux") if "curand" in library.name]
-    assert install_remedy(old, 12) == f"Install what is missing: {install_command('nvidia-curand-cu12')}."
+    assert install_remedy(old, 12) == f"Install the missing libraries: {install_command('nvidia-curand-cu12')}."
     assert install_remedy([], 12) == ""

@@ -55,12 +55,12 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             CALL.format(failure="CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version"),
-            "the NVIDIA driver does not run the CUDA",
+            "the NVIDIA driver does not support the CUDA",
             "Update the driver",
         ),
         (
             CALL.format(failure="CUDA failure 222: the provided PTX was compiled with an unsupported toolchain."),
-            "the NVIDIA driver does not run the CUDA",
+            "the NVIDIA driver does not support the CUDA",
             "Update the driver",
         ),
         (

@@ -44,7 +44,7 @@ def test_cuda_without_provider_names_the_package() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "cards", "message"),
-    [("cuda", 0, "no NVIDIA driver offers a GPU"), ("cuda:1", 1, "offers 1 device here"), ("cuda:2", 2, "2 devices")],
+    [("cuda", 0, "there is no NVIDIA driver"), ("cuda:1", 1, "reports only 1 device"), ("cuda:2", 2, "2 devices")],
 )
 def test_absent_gpu_raises_device_error(asked: str, cards: int, message: str) -> None:
     with pytest.raises(DeviceError, match=message) as error:

@@ -52,5 +52,5 @@ def test_only_relative_weights_matter(given: dict[str, list[int]], factor: float
     ("constant", "weights"), [(0, {}), (float("nan"), {}), (60, {"a": 0.0}), (60, {"a": float("nan")})]
 )
 def test_invalid_constant_and_weights_are_rejected(constant: Any, weights: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="the rank constant is|the weight of a is"):
+    with pytest.raises(UsageError, match="the rank constant must be|the weight of a must be"):
         reciprocal_rank_fusion({"a": [1]}, constant=constant, weights=weights)

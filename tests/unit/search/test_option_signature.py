@@ -65,7 +65,7 @@ def test_shown_defaults_of_a_new_index_are_those_of_a_call_without_options(tmp_p
 
 
 def test_defaults_must_be_complete() -> None:
-    with pytest.raises(TypeError, match="no default of max_errors, retry_seconds"):
+    with pytest.raises(TypeError, match="no default for max_errors, retry_seconds"):
         spell_out(AddOptions, {"dead_letters": None})(SemanticIndex.add)
     with pytest.raises(TypeError, match=r"close does not end in \*\*options"):
         spell_out(AddOptions, ADD_DEFAULTS)(SemanticIndex.close)

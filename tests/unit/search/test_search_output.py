@@ -149,6 +149,6 @@ def test_rerank_score_has_a_column() -> None:
         ["2", "–", "0.5000", "d1"],
         ["a", "word"],
     ]
-    assert str(reranking) == "reranked 1 hit in 2 ms by r, 1 of them cut; 1 hit has no text and follows"
+    assert str(reranking) == "reranked 1 hit in 2 ms by r, 1 of them truncated; 1 hit has no text and follows"
     several = Reranking(reranker="r", scored=1200, truncated=0, without_text=2, took_ms=2)
     assert str(several) == "reranked 1,200 hits in 2 ms by r; 2 hits have no text and follow"

@@ -116,9 +116,9 @@ def test_alias_filters_are_combined_with_the_search_filter(
 @pytest.mark.parametrize(
     ("options", "message", "remedy"),
     [
-        ({"sort": "year"}, "sort is a text", "Give a list of fields: ['year']"),
-        ({"sort": {"year": "desc"}}, "sort is one object", "Give a list: [{'year': 'desc'}]"),
-        ({"source": {"includes": ["title"]}}, "source is one object", "Give a list: ['title']"),
+        ({"sort": "year"}, "sort must be a list, not a str", "Pass a list of fields: ['year']"),
+        ({"sort": {"year": "desc"}}, "sort must be a list, not an object", "Pass a list: [{'year': 'desc'}]"),
+        ({"source": {"includes": ["title"]}}, "source must be a list, not an object", "Pass a list: ['title']"),
     ],
 )
 def test_result_options_must_be_lists(options: SearchOptions, message: str, remedy: str) -> None:
@@ -140,7 +140,7 @@ def test_k_must_be_an_int(k: Any) -> None:
 
 @pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
 def test_weights_must_be_two_numbers(weights: Any) -> None:
-    with pytest.raises(UsageError, match="the weights are") as caught:
+    with pytest.raises(UsageError, match="the weights must be two numbers") as caught:
         read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.from_options(TEXT, 10, {"weights": weights}))
     assert "(3, 1)" in caught.value.remedy
 

@@ -51,5 +51,5 @@ def test_oversampling_defaults_to_the_index_type() -> None:
     assert choose_oversample(meta(IndexType.HNSW)) is None
     assert choose_oversample(meta(IndexType.BBQ_HNSW)) == 3.0
     assert choose_oversample(meta(IndexType.BBQ_HNSW), 5.0) == 5.0
-    with pytest.raises(UsageError, match="nothing to oversample"):
+    with pytest.raises(UsageError, match="oversample requires a quantized index type"):
         choose_oversample(meta(IndexType.FLAT), 2.0)

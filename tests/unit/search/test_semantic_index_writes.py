@@ -73,7 +73,7 @@ def test_invalid_ids_are_rejected_with_the_whole_document() -> None:
     document = {"_id": {"$oid": "65a0"}, "text": "a"}
     [rejected, missing] = read([document, {"_id": float("nan"), "text": "b"}])
     assert isinstance(rejected, RejectedRecord)
-    assert rejected.reason.endswith('not a string or an integer: give `id_field="_id.$oid"`')
+    assert rejected.reason.endswith('not a string or an integer: set `id_field="_id.$oid"`')
     assert orjson.loads(rejected.document or b"") == document
     assert isinstance(missing, RejectedRecord)
     assert missing.reason == "the id field _id is null, not a string or an integer"
@@ -116,7 +116,7 @@ def test_unknown_and_conflicting_options_are_rejected() -> None:
     with pytest.raises(UsageError, match="no option vector"):
         SemanticIndex.create("docs", **unknown)
     both: Any = {"model": "all-MiniLM-L6-v2", "encoder": object()}
-    with pytest.raises(UsageError, match="both a model and an encoder"):
+    with pytest.raises(UsageError, match="a model and an encoder cannot be combined"):
         SemanticIndex.create("docs", **both)
-    with pytest.raises(UsageError, match="`passage_overlap` is for passages"):
+    with pytest.raises(UsageError, match="`passage_overlap` requires `passages`"):
         request_vector_field(None, passage_overlap=3)

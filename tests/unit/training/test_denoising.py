@@ -236,7 +236,7 @@ def test_invalid_settings_are_refused(folder: Path, model: Path) -> None:
             {"data": [*data, {"path": "train.tsv", "columns": COLUMNS, "objective": {"kind": "cosent"}}]},
             "use separate stages",
         ),
-        ({"data": [data[0] | {"hard_negatives": {"count": 1}}]}, "hard_negatives need"),
+        ({"data": [data[0] | {"hard_negatives": {"count": 1}}]}, "hard_negatives requires"),
     ]:
         changed = settings | {"stages": [settings["stages"][0] | change]}
         with pytest.raises(RecipeInvalid, match=message):

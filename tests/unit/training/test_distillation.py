@@ -234,11 +234,11 @@ def test_command_distils_texts_of_files(
     untrained = cli("distill", model, "-o", tmp_path / "untrained", "--static")
     assert "This student is untrained" in untrained.out
     for arguments, message in (
-        ((), "no --layers, --base or --static is given"),
-        (("--static", "--layers", "1"), "--static is given with --layers or --base"),
-        (("--static", "--base", model), "--static is given with --layers or --base"),
-        (("--layers", "1"), "no texts are given"),
-        (("--base", model), "no texts are given"),
+        ((), "--layers, --base or --static is required"),
+        (("--static", "--layers", "1"), "--static cannot be combined with --layers or --base"),
+        (("--static", "--base", model), "--static cannot be combined with --layers or --base"),
+        (("--layers", "1"), "requires texts to train on"),
+        (("--base", model), "requires texts to train on"),
     ):
         refused = cli("distill", model, "-o", tmp_path / "none", *arguments)
         assert refused.code != 0

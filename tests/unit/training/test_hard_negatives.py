@@ -151,10 +151,10 @@ def test_gpl_recipe_trains_on_margins_of_mined_negatives(model: Path, folder: Pa
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"objective": {"kind": "regression"}}, "need the objective in-batch"),
+        ({"objective": {"kind": "regression"}}, "requires the objective in-batch"),
         ({"objective": {"kind": "margin-distillation"}}, "margin-distillation with a teacher"),
         ({"hard_negatives": {"ranks": [5, 2]}}, "are not in ascending order"),
-        ({"columns": {"anchor": "a", "positive": "b", "negative": "c"}}, "no column negative"),
+        ({"columns": {"anchor": "a", "positive": "b", "negative": "c"}}, "without a column negative"),
     ],
 )
 def test_hard_negatives_of_other_data_are_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:

@@ -27,10 +27,10 @@ def loaded(folder: Path, **source: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ({}, "name one source, a path or an index"),
-        ({"path": "a.tsv", "index": "docs"}, "name one source, a path or an index"),
-        ({"path": "a.tsv", "sample": 10}, "filter and sample need an index"),
-        ({"path": "a.tsv", "filter": {"match_all": {}}}, "filter and sample need an index"),
+        ({}, "set exactly one of path and index"),
+        ({"path": "a.tsv", "index": "docs"}, "set exactly one of path and index"),
+        ({"path": "a.tsv", "sample": 10}, "filter and sample require index"),
+        ({"path": "a.tsv", "filter": {"match_all": {}}}, "filter and sample require index"),
         ({"index": "docs", "sample": 0}, "sample"),
     ],
 )

@@ -119,7 +119,7 @@ def test_duplicate_key_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a: [1, 2", "line 1: expected"), ("- a\n- b\n", "does not hold settings"), ("", "does not hold settings")],
+    [("a: [1, 2", "line 1: expected"), ("- a\n- b\n", "does not contain settings"), ("", "does not contain settings")],
 )
 def test_invalid_recipe_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.yaml").write_text(text)
@@ -173,9 +173,9 @@ def test_recipes_are_frozen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "settings", "message"),
     [
-        ("dev", {"prompts": {"query": "query"}}, "prompts are for the roles in columns, not for query"),
+        ("dev", {"prompts": {"query": "query"}}, "prompts has roles that are not in columns: query"),
         ("dev", {"prompts": {"sentence1": "clustering"}}, "dev.prompts.sentence1"),
-        ("test", {"prompts": {"sentence1": "query"}}, "prompts of dev and test are for bi-encoders"),
+        ("test", {"prompts": {"sentence1": "query"}}, "prompts of dev and test require a bi-encoder"),
     ],
 )
 def test_prompts_of_dev_and_test_are_checked(tmp_path: Path, key: str, settings: dict[str, Any], message: str) -> None:

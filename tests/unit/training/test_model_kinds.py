@@ -201,8 +201,8 @@ def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_e
 @pytest.mark.parametrize(
     ("changes", "stage", "message"),
     [
-        ({"kind": "cross-encoder"}, {"mini_batch": 4}, "mini_batch is for bi-encoders"),
-        ({"kind": "cross-encoder", "pooling": ["cls"]}, {}, "makes no sentence vectors"),
+        ({"kind": "cross-encoder"}, {"mini_batch": 4}, "mini_batch requires a bi-encoder"),
+        ({"kind": "cross-encoder", "pooling": ["cls"]}, {}, "does not compute sentence vectors"),
         ({"kind": "poly-encoder"}, {"objective": {"kind": "cosent"}}, "poly-encoder"),
         ({"lora": {"targets": ["no-such-layer"]}}, {}, r"lora\.targets"),
         *(({"kind": str(kind), "max_tokens": 33}, {}, "reads no more than 32 tokens") for kind in ModelKind),
@@ -249,7 +249,7 @@ def test_in_batch_rejects_pairs_without_negatives(folder: Path, model: Path) -> 
     train_here(path, folder / "some", report=said.append)
     assert any("p.csv: repeated texts" in line and "5 batches of 1.6 pairs" in line for line in said)
     (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs[:5]))
-    with pytest.raises(SourceError, match="every batch would hold a single one of its 5 pairs"):
+    with pytest.raises(SourceError, match="each batch would hold only one of the 5 pairs"):
         train_here(path, folder / "none")
 
 

@@ -62,7 +62,7 @@ def test_single_text_has_no_pairs() -> None:
 def test_texts_whose_pairs_are_all_known_are_rejected(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     known = Examples("pairs", tmp_path / "pairs.tsv", (["a song"], ["the sea"]), None, np.array([2]))
-    with pytest.raises(SourceError, match="every neighbor pair is already a pair of the file"):
+    with pytest.raises(SourceError, match="the file already contains every neighbor pair"):
         mine_neighbor_pairs(known, NeighborsSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
 
 

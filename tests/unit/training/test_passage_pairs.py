@@ -98,7 +98,7 @@ def test_run_trains_on_passages_with_mined_negatives(folder: Path, model: Path) 
     [
         ({"objective": {"kind": "triplet"}}, "passages make pairs"),
         ({"objective": {"kind": "denoising"}}, "passages make pairs"),
-        ({"columns": {"anchor": "a", "positive": "b"}}, "passages are of one column"),
+        ({"columns": {"anchor": "a", "positive": "b"}}, "passages need a single column"),
         ({"passages": {"tokens": 8}}, "greater than or equal to 16"),
     ],
 )

@@ -35,7 +35,7 @@ def test_choose_training_precision(
 
 
 def test_fp16_on_cpu_is_rejected() -> None:
-    with pytest.raises(DeviceError, match="a CPU does not train in fp16"):
+    with pytest.raises(DeviceError, match="training in fp16 requires a CUDA device"):
         choose_training_precision("fp16", "cpu", has_bf16=False)
 
 

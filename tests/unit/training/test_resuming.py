@@ -205,5 +205,5 @@ def test_concurrent_runs_into_one_folder_are_rejected(folder: Path, model: Path)
     with cut_at(1):
         train_here(path, folder / "out")
     other = file_lock(folder / "out/training/lock", lambda: None)
-    with other, pytest.raises(UsageError, match="another process trains into"):
+    with other, pytest.raises(UsageError, match="another process is training in"):
         train_here(path, folder / "out", resume=True)

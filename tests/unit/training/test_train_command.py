@@ -144,7 +144,7 @@ def test_non_finite_model_is_not_saved(folder: Path, model: Path) -> None:
     for number, dev in enumerate((settings["stages"][0]["dev"], None)):
         settings["stages"][0]["dev"] = dev
         output = folder / f"out{number}"
-        with pytest.raises(TrainingDiverged, match="after step 1 the model gives values that are not finite") as caught:
+        with pytest.raises(TrainingDiverged, match="after step 1 the model returns NaN or infinite values") as caught:
             train_here(write_recipe(folder, settings), output)
         assert "Lower learning_rate" in caught.value.remedy
         assert last_complete_checkpoint(output / "training/pairs") is None

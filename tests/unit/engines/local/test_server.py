@@ -28,7 +28,7 @@ def taken_port() -> Iterator[int]:
 
 
 def test_unknown_engine_is_rejected(home: Path) -> None:
-    with pytest.raises(LocalEngineError, match="no engine called 'solr'"):
+    with pytest.raises(LocalEngineError, match="unknown engine 'solr'"):
         start_engine("solr")
     assert not home.exists()
 
@@ -178,10 +178,10 @@ def test_purge_by_name_alone_removes_no_data_of_several_servers(home: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["down", "es9", "--yes"], "--yes is given without --purge"),
-        (["up", "solr"], "there is no engine called 'solr'"),
+        (["down", "es9", "--yes"], "--yes requires --purge"),
+        (["up", "solr"], "unknown engine 'solr'"),
         (["up", "--heap", "1"], "'1' is not a heap size"),
-        (["down", "es7"], "there is no engine called 'es7'"),
+        (["down", "es7"], "unknown engine 'es7'"),
         (["down", "es9", "--all"], "NAME and --all cannot be combined"),
     ],
 )

@@ -77,6 +77,6 @@ def test_missing_column_mapping_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", ["w\tx\n", "w\tx\ny\tx\n"])
 def test_pairs_with_a_single_positive_are_rejected(rows: str, tmp_path: Path) -> None:
     spec = dev(tmp_path, f"a\tb\n{rows}", task="pairs", columns={"anchor": "a", "positive": "b"})
-    with pytest.raises(SourceError, match="positives are one text") as caught:
+    with pytest.raises(SourceError, match="positives are the same text") as caught:
         read_dev(spec, tmp_path)
     assert "another dev set" in caught.value.remedy

@@ -137,7 +137,7 @@ def test_stage_continues_with_the_codes_of_the_previous_one(base: Path, tmp_path
     second = open_poly_encoder_task(spec, {"toy": IN_BATCH})
     assert torch.equal(second.network.codes, task.network.codes)
     np.testing.assert_allclose(second.network.score(FIRST, SECOND), task.network.score(FIRST, SECOND), atol=1e-6)
-    with pytest.raises(RecipeInvalid, match="of 5 codes, the recipe has 64"):
+    with pytest.raises(RecipeInvalid, match="with 5 codes, but the recipe has 64"):
         open_poly_encoder_task(ModelSpec(base=spec.base, kind=ModelKind.POLY_ENCODER), {"toy": IN_BATCH})
 
 
