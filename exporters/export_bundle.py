@@ -299,7 +299,7 @@ def export_bundle(
     gold = read_gold_pairs(sts_file) if sts_file else None
     if gold is not None and not model.has_route(None):
         raise UsageError(
-            f"{model.name} has a Router without a route for texts without a kind, such as those of an STS file",
+            f"the Router of {model.name} has no route for texts without a kind, such as those of an STS file",
             "Leave `sts_file` out.",
         )
     _previous_manifest(model, output)  # rejects a folder that holds something else before the work starts

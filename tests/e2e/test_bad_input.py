@@ -165,7 +165,9 @@ def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]
         pytest.param("g.xls", b"<html>", ["g.xls"], "it is an HTML page", id="HTML"),
         pytest.param("h.csv", b"text", ["h.csv", "--encoding", "klingon"], "unknown text encoding", id="encoding"),
         pytest.param("h.csv", b"id,text", ["h.csv", "--delimiter", "ab"], "must be a single character", id="delimiter"),
-        pytest.param("h.csv", b"id,text", ["h.csv", "--sheet", "a"], "--sheet applies to Excel workbooks", id="sheet"),
+        pytest.param(
+            "h.csv", b"id,text", ["h.csv", "--sheet", "a"], "--sheet applies only to Excel workbooks", id="sheet"
+        ),
         pytest.param("a.jsonl.gz", b"{}", ["a.jsonl.gz"], "does not hold gzip data", id="not gzip"),
         pytest.param("a.parquet", b"PAR1", ["a.parquet"], "the Parquet data is damaged", id="not Parquet"),
         pytest.param("a.feather", b"x", ["a.feather"], "the Arrow data is damaged", id="not Arrow"),

@@ -96,7 +96,7 @@ def test_invalid_secret_file_is_rejected_without_echo(tmp_path: Path, data: byte
 
 def test_secret_given_twice_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
-    with pytest.raises(UsageError, match="given twice") as caught:
+    with pytest.raises(UsageError, match="set twice") as caught:
         EngineSettings(token=SECRET, token_file=tmp_path / "secret")
     assert SECRET not in str(caught.value)
 

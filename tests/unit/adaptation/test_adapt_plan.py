@@ -116,7 +116,7 @@ def test_passages_are_chosen_only_where_titles_and_first_sentences_are_unfit(
     pairs = _choose_pairs(plan, settings, documents, said.append)
     assert pairs == chosen
     assert bool(said) == (asked == "auto" and chosen == "passage")
-    assert all("only 5% of them differ" in message for message in said)
+    assert all("only 5% of them are distinct" in message for message in said)
     assert "Texts: body" in replace(plan, pairs=pairs).describe()
 
 

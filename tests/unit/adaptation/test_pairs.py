@@ -105,7 +105,7 @@ def test_first_sentences_that_are_missing_or_alike_are_unfit() -> None:
     fit = [f"The sentence number {number} comes first. And then another." for number in range(10)]
     alike = ["This text is under a license. " + text for text in fit]
     assert sentence_problem(fit) is None
-    assert sentence_problem(alike) == "only 10% of them differ"
+    assert sentence_problem(alike) == "only 10% of them are distinct"
     single = [f"A text of one sentence {number}" for number in range(10)]
     assert sentence_problem([*fit[:4], *single]) == ("only 29% of the texts have a first sentence with text after it")
 

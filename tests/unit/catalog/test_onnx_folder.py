@@ -179,7 +179,7 @@ def test_command_converts_a_folder(foreign: Path, original: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bge-small-en-v1.5", "--pooling", "cls"], "settings of bge-small-en-v1.5 are known"),
+        (["bge-small-en-v1.5", "--pooling", "cls"], "bge-small-en-v1.5 cannot be combined with --pooling or --prompt"),
         (["mine", "--from", "ORIGINAL"], "es-sbert model add FOLDER"),
     ],
 )

@@ -117,7 +117,7 @@ def test_limit_draws_queries(tmp_path: Path) -> None:
         ("j.csv", "query,document,grade\na,b,0\n", "has no relevant document"),
         ("j.jsonl", '{"query": "a", "document": true, "grade": 1}\n', "line 1: document is not an id: True"),
         ("j.json", "{", "is not valid JSON"),
-        ("j.json", "[]", "has no list of requests"),
+        ("j.json", "[]", "must have a list of requests"),
         ("j.json", '{"requests": [{"ratings": 1}]}', "request 1: there is no list of ratings"),
         ("j.json", '{"requests": [{"ratings": []}]}', "request 1: there is no text to search for"),
         (

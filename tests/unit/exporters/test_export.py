@@ -169,7 +169,7 @@ def test_bundle_of_another_model_is_not_overwritten(bundle: tuple[Path, EncoderM
 
 
 def test_empty_list_of_variants_is_rejected(model: SentenceModel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no variant"):
+    with pytest.raises(UsageError, match="at least one variant"):
         export_bundle(model, tmp_path / "bundle", [])
 
 

@@ -163,7 +163,7 @@ def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManif
 
 
 def test_empty_list_of_variants_is_rejected(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no variant"):
+    with pytest.raises(UsageError, match="at least one variant"):
         export_reranker(read_cross_encoder(folder), tmp_path / "out", [])
     assert list(tmp_path.iterdir()) == []
 

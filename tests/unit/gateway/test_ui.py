@@ -347,7 +347,7 @@ PLACE = {"index": "i", "id": "1"}
         (
             HitMapRequest,
             b'{"index":"docs","field":"f","query":"a","document":{"index":"i","id":"1"},"hits":[]}',
-            "give",
+            "exactly one of query and document",
         ),
         (HitMapRequest, b'{"index":"","field":"f","query":"a","hits":[]}', "index"),
         (HitMapRequest, orjson.dumps({"index": "i", "field": "f", "query": "a", "hits": [PLACE] * 1001}), "hits"),

@@ -191,9 +191,9 @@ def test_other_files_are_named_with_the_way_out(tmp_path: Path, name: str, data:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FileOptions(delimiter=";"), "`delimiter` applies to CSV files"),
-        (FileOptions(sheet="a"), "`sheet` applies to Excel workbooks"),
-        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` applies to text files"),
+        (FileOptions(delimiter=";"), "`delimiter` applies only to CSV files"),
+        (FileOptions(sheet="a"), "`sheet` applies only to Excel workbooks"),
+        (FileOptions(FileFormat.PARQUET, encoding="latin-1"), "`encoding` applies only to text files"),
     ],
 )
 def test_options_that_apply_to_no_file_are_refused(tmp_path: Path, options: FileOptions, message: str) -> None:

@@ -196,7 +196,7 @@ def test_page_bounds_within_k(offset: int, size: int | None, k: int, expected: t
 
 @pytest.mark.parametrize(("offset", "size", "k"), [(4, 7, 10), (10, None, 10), (11, None, 10), (0, 11, 10)])
 def test_pages_beyond_k_are_rejected(offset: int, size: int | None, k: int) -> None:
-    with pytest.raises(UsageError, match=f"of the {k} nearest"):
+    with pytest.raises(UsageError, match=f"are requested, but k is {k}\n"):
         SearchParams(k, size=size, offset=offset).bounds()
 
 

@@ -111,9 +111,9 @@ def test_async_iterator_is_read_from_a_thread() -> None:
 
 def test_unknown_and_conflicting_options_are_rejected() -> None:
     unknown: Any = {"vector": "embedding"}
-    with pytest.raises(UsageError, match="no option vector"):
+    with pytest.raises(UsageError, match="unknown option: vector"):
         SemanticIndex("docs", **unknown)
-    with pytest.raises(UsageError, match="no option vector"):
+    with pytest.raises(UsageError, match="unknown option: vector"):
         SemanticIndex.create("docs", **unknown)
     both: Any = {"model": "all-MiniLM-L6-v2", "encoder": object()}
     with pytest.raises(UsageError, match="a model and an encoder cannot be combined"):

@@ -64,5 +64,5 @@ def test_folder_of_another_run_takes_no_documents(tmp_path: Path) -> None:
     run.check_documents(["a.jsonl"], resume=True)
     with pytest.raises(UsageError, match="is not empty"):
         run.check_documents(["a.jsonl"], resume=False)
-    with pytest.raises(CheckpointInvalid, match=r"no file b\.jsonl"):
+    with pytest.raises(CheckpointInvalid, match=r"lacks b\.jsonl"):
         run.check_documents(["a.jsonl", "b.jsonl"], resume=True)
