@@ -187,7 +187,8 @@ def staged_folder(output: Path) -> Iterator[Path]:
         _replace_folder(staging, output)
     except OSError as error:
         raise OutputError(
-            f"{output} cannot be written: {error}", "Free disk space there, or export to a folder where you may write."
+            f"{output} cannot be written: {error}",
+            "Free disk space there, or export to a folder that you can write to.",
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)

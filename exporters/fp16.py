@@ -114,7 +114,7 @@ class _AttentionMatcher:
         return node if node is not None and node.op_type == operator else None
 
     def _user(self, name: str, operator: str) -> onnx.NodeProto | None:
-        """The only node with this operator that takes a value."""
+        """The node with this operator that takes this value as its first input; None unless there is exactly one."""
         users = [node for node in self._users[name] if node.op_type == operator and node.input[0] == name]
         return users[0] if len(users) == 1 else None
 

@@ -170,7 +170,7 @@ class NumpyReference:
         return kept
 
     def token_vectors(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
-        """Compute token vectors by the transformer or a static table, *shape* ``(batch, tokens, hidden)``.
+        """Compute token vectors with the transformer or a static table, *shape* ``(batch, tokens, hidden)``.
 
         Args:
             ids: Token ids, *shape* ``(batch, tokens)``.
@@ -237,7 +237,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def erf(x: Floats) -> Floats:
-    """Error function, accurate to 5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26)."""
+    """Compute erf, accurate to 5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26)."""
     t: Floats = np.reciprocal(1 + np.float32(0.3275911) * np.abs(x))
     series: Floats = np.full_like(t, 1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):

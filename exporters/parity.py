@@ -123,7 +123,7 @@ class ParityThresholds:
 # Quantization may move vectors but must not reorder them, because search and STS depend on ranks. Lost bits hardly
 # change gold scores but do change agreement with the reference's ranks, so that is the main threshold. Both models of
 # benchmarks/parity.py stay well above it; coarser weights (5 bits, or one scale per matrix) fell below it. The
-# threshold of the minimum cosine only catches a single wrong vector.
+# threshold of the minimum cosine serves only to catch single wrong vectors.
 #
 # fp16 rounds activations to 11 bits; its thresholds allow for CUDA kernels that sum in fp16.
 PARITY_THRESHOLDS = {
@@ -149,7 +149,7 @@ class GoldPairs:
 
 
 def average_ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share their mean rank. *Shape:* that of ``values``, one-dimensional."""
+    """Compute ranks from 1; equal values share their mean rank. *Shape:* that of ``values``, one-dimensional."""
     _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     mean: NDArray[np.float64] = (last - (counts - 1) / 2)[where]
@@ -157,7 +157,7 @@ def average_ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Spearman's ρ × 100 of two sequences of equal length; 0 if one of them is constant."""
+    """Compute Spearman's ρ × 100 of two sequences of equal length; 0 if one of them is constant."""
     first, second = average_ranks(a), average_ranks(b)
     if first.std() == 0 or second.std() == 0:
         return 0.0
@@ -172,14 +172,14 @@ def normalize_rows(vectors: Floats) -> NDArray[np.float64]:
 
 
 def row_cosines(first: Floats, second: Floats) -> NDArray[np.float64]:
-    """Cosine of each row of one array with the same row of the other; 1 for two zero vectors. *Shape:* ``(texts,)``."""
+    """Compute the cosine of each row with the same row of the other; 1 for two zero vectors. *Shape:* ``(texts,)``."""
     cosines: NDArray[np.float64] = np.einsum("td,td->t", normalize_rows(first), normalize_rows(second))
     # A text without tokens has a zero vector, such as the empty text if the tokenizer adds no special tokens.
     return np.where(~first.any(axis=1) & ~second.any(axis=1), 1.0, cosines)
 
 
 def pairwise_cosines(vectors: Floats) -> NDArray[np.float64]:
-    """Cosines of all pairs of different texts: *shape* ``(texts · (texts − 1) / 2,)``, to 5 decimals.
+    """Compute the cosines of all pairs of different texts: *shape* ``(texts · (texts − 1) / 2,)``, to 5 decimals.
 
     Many pairs tie exactly if a model truncates texts; rounding errors of float32 must not put them in an order.
     """
@@ -189,7 +189,7 @@ def pairwise_cosines(vectors: Floats) -> NDArray[np.float64]:
 
 
 def sts_spearman(first: Floats, second: Floats, gold: GoldPairs) -> float:
-    """Spearman's ρ × 100 between the cosines of pairs and their gold scores."""
+    """Compute Spearman's ρ × 100 between the cosines of pairs and their gold scores."""
     return spearman(np.einsum("pd,pd->p", normalize_rows(first), normalize_rows(second)), gold.scores)
 
 

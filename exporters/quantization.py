@@ -60,7 +60,7 @@ def add_quantized_product(graph: GraphBuilder, x: str, name: str, weight: Floats
     else:
         magnitude = graph.add("Max", magnitude, graph.scalar(-lower))
     step = graph.add("Mul", magnitude, graph.scalar(1 / _MAX_INT8))  # (T,)
-    # Rows are quantized with their own step in one pass, then multiplied as if the step were 1 and scaled afterwards.
+    # Quantize all rows in one pass, each with its own step. Multiply as if the steps were 1, and scale the product.
     center = graph.add("Expand", graph.constant("centre", np.array([_ZERO_POINT], np.uint8)), graph.add("Shape", step))
     levels = graph.add("QuantizeLinear", x, step, center, axis=0)  # (T, in_features) uint8, 1 … 255
     product = graph.add(

@@ -189,7 +189,10 @@ def add_packed_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> 
 
 
 def _embedding_tables(writer: LayerWriter, embeddings: EmbeddingWeights) -> tuple[str, str]:
-    """Add the tables of words and of positions. Every token has type 0, whose vector is added to all positions."""
+    """Add the word and position tables, and return their names.
+
+    Every token has type 0, so the vector of type 0 is added to all positions.
+    """
     positions = embeddings.positions + (0 if embeddings.token_type is None else embeddings.token_type)
     return writer.weight("embeddings.words", embeddings.words), writer.weight("embeddings.positions", positions)
 
@@ -253,7 +256,7 @@ def relative_position_buckets(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     side = BUCKET_COUNT // 2
     exact = side // 2
     distance = np.abs(offsets)
-    # Computed in float32, like the reference, because the boundary of a bucket may be a whole number.
+    # Compute in float32, like the reference, because the boundary of a bucket may be a whole number.
     ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(
         math.log(_MAX_DISTANCE / exact)
     )

@@ -1,8 +1,8 @@
 """Tune a model on the documents of an index, and measure on held-out queries whether it has improved.
 
-The steps: choose fields, read the documents, make and divide pairs, mine hard negatives, train, compare. The result of
-each step is kept in `FOLDER/adapt`, so that an interrupted run resumes after the last finished step, and within the
-training after its last checkpoint.
+The steps are: choose fields, read documents, create and split pairs, mine hard negatives, train, compare. The result of
+each step is kept in `FOLDER/adapt`. An interrupted run resumes after the last finished step; training resumes from its
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NO_INPUTS = AdaptInputs()
 
 
 class Adaptation:
-    """One run; see `adapt`."""
+    """A run of `adapt`."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Adaptation:
         return corpus
 
     def split(self, corpus: PairCorpus) -> QuerySplit:
-        """Divide the pairs.
+        """Split the pairs.
 
         Raises:
             SourceError: there are too few pairs.

@@ -27,19 +27,19 @@ def rank_by_bm25(
     depth: int,
     retrying: Retrier = without_retries,
 ) -> NDArray[np.int64]:
-    """Search each query, and return the known documents among its first hits, best first.
+    """Search for each query, and return the rows of the known documents among its top hits, best first.
 
     Args:
         engine: The engine of the index.
         selection: Index and filter.
         queries: The queries.
         fields: Fields to search.
-        rows: Id of a known document → its row. Hits of other documents are left out.
+        rows: Id of a known document → its row. Hits that are not in it are ignored.
         depth: Hits per search.
         retrying: Retries each request.
 
     Returns:
-        Rows; −1 where a ranking ends. *Shape:* ``(queries, depth)``.
+        The row of each hit, padded with −1. *Shape:* ``(queries, depth)``.
 
     Raises:
         EngineError: the engine failed.

@@ -111,7 +111,8 @@ def add_generated_queries(corpus: PairCorpus, queries: Mapping[str, str]) -> Pai
     """
     documents, left_out, remaining = [], Counter(corpus.left_out), dict(queries)
     for document in corpus.documents:
-        query = remaining.pop(document.id, None)  # the first of several documents with one id and different routings
+        # Documents with different routings can share an id; only the first one gets the query.
+        query = remaining.pop(document.id, None)
         if query == "":
             left_out["without a generated query"] += 1
         elif query is not None and is_copied(query, document.text):

@@ -1,4 +1,4 @@
-"""Divide the pairs of a corpus into those to train on, those that choose the checkpoint, and held-out queries."""
+"""Split the pairs of a corpus into those to train on, those that choose the checkpoint, and held-out queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_TRAINED, MIN_HELD_OUT = 50, 20
 NEAR_DUPLICATE = 0.5
 # If words are longer than this on average, the script has no spaces between words.
 _LONGEST_WORDS = 20
-# At most this share of the pairs is held out, and this share of the others chooses the checkpoint.
+# Maximum share of pairs to hold out. Share and maximum number of the remaining pairs used to choose the checkpoint.
 _MOST_HELD_OUT, _DEV_SHARE, MOST_DEV = 0.2, 0.1, 500
 
 
@@ -73,15 +73,18 @@ def split_queries(
     labeled: Sequence[LabeledQuery] | None = None,
     extra: Iterable[QueryPair] = (),
 ) -> QuerySplit:
-    """Divide the pairs by document.
+    """Split the pairs by document into parts for training, development and evaluation.
 
     Args:
         documents: The corpus, in random order.
-        held_out: Number of held-out queries; fewer if there are less than five times as many pairs.
+        held_out: Number of held-out queries; at most a fifth of the pairs.
         most_trained: Maximum number of pairs to train on.
-        labeled: Queries to evaluate with instead of those of held-out documents: documents whose `_id` is in `ids` are
-            relevant.
-        extra: Further pairs to train on, such as those of a search log.
+        labeled: Queries to evaluate with, instead of queries of held-out documents. The documents whose `_id` is in
+            `ids` are relevant.
+        extra: Additional pairs to train on, such as those of a search log.
+
+    Returns:
+        The parts. Pairs whose query or text occurs in another part, or nearly does, are dropped.
 
     Raises:
         SourceError: there are too few pairs or queries.
@@ -112,7 +115,7 @@ def split_queries(
 
 
 def _without(pairs: Iterable[QueryPair], taken: set[str], documents: Sequence[PairDocument]) -> list[QueryPair]:
-    """Keep the pairs of which neither the query nor the text is taken yet."""
+    """Return the pairs of which neither the query nor the text is taken yet."""
     return [
         pair
         for pair in pairs

@@ -56,7 +56,7 @@ AUTO_TEXTS = 5_000
 # Number of starts of k-means; the best result is kept.
 _KMEANS_STARTS = 4
 _KMEANS_BATCH = 4096
-# Texts whose cosines with all others are in memory at a time.
+# Number of texts whose cosines with all others are in memory at once.
 _ROWS = 256
 _BLOCK = 2048
 ClusterCount = int | Literal["auto"]
@@ -83,7 +83,7 @@ class TextCluster(NamedTuple):
     """Texts that belong together.
 
     Attributes:
-        members: Positions of the texts, the most central first; ties are in the order of the positions.
+        members: Positions of the texts, most central first; ties are sorted by position.
         cosines: Cosine of each member with the center, which is the mean of the members, or the central text of a
             community. Rounded to `DECIMALS` decimals.
     """
@@ -97,10 +97,10 @@ class Clustering:
     """Clusters of a collection.
 
     Attributes:
-        clusters: The clusters, the largest first; clusters of equal size are in the order of their lowest members.
-        noise: Positions of the texts in no cluster, ascending.
+        clusters: The clusters, largest first; clusters of equal size are sorted by their lowest member.
+        noise: Positions of the texts that are in no cluster, ascending.
         method: The method that found them.
-        silhouette: Mean silhouette by cosine of all texts in clusters, -1 to 1; None with fewer than two clusters.
+        silhouette: Mean cosine silhouette of the clustered texts, -1 to 1; None with fewer than two clusters.
     """
 
     clusters: tuple[TextCluster, ...]
@@ -142,7 +142,7 @@ def cluster_texts(
         vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         method: A `ClusterMethod` or its name; see the table.
         k: Number of clusters, for `kmeans` and `agglomerative`. `auto`, the default, is the smallest of
-            `AUTO_CANDIDATES` with the greatest mean silhouette by cosine. `kmeans` tries them on `AUTO_TEXTS` texts at
+            `AUTO_CANDIDATES` with the greatest mean cosine silhouette. `kmeans` tries them on `AUTO_TEXTS` texts at
             most.
         min_cosine: Minimum cosine with the central text, for `communities`. The default is `DEFAULT_MIN_COSINE`.
         min_size: Minimum number of texts, for `hdbscan` and `communities`. The default is `DEFAULT_MIN_SIZE`.
@@ -232,7 +232,7 @@ def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tup
 
 
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
-    """Compute the mean silhouette by cosine (Rousseeuw 1987) of all texts in clusters, rounded to `DECIMALS` decimals.
+    """Compute the mean cosine silhouette (Rousseeuw 1987) of the clustered texts, rounded to `DECIMALS` decimals.
 
     The mean cosine distance to a cluster follows from the sum of its vectors, so all texts can be used without
     computing n² distances. A text that is alone in its cluster has a silhouette of 0.

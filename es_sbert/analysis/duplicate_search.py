@@ -185,19 +185,19 @@ class DuplicateSearch:
         priority: Priority = lambda texts: None,
         on_progress: OnProgress = lambda done, total: None,
     ) -> DuplicateSearchResult:
-        """Run the search, or resume it, to its end.
+        """Run or resume the search until it is complete.
 
         Args:
             state: The checkpoint, opened with `identity`.
-            fields: Further fields of the documents to read.
+            fields: Additional document fields to read.
             priority: Returns the priority of each document. The first one with the greatest priority is kept.
-            on_progress: Called with the number of compared documents, and of all documents.
+            on_progress: Called with the number of documents compared so far and the total.
 
         Returns:
             The groups, and the measured recall.
 
         Raises:
-            OutputError: the state cannot be written.
+            OutputError: the checkpoint cannot be written.
         """
         self._on_progress = on_progress
         if not state.resumed:
@@ -213,7 +213,8 @@ class DuplicateSearch:
                 self._compare_shard(shard, end, state, sample)
         texts, pairs, lost = self._confirm_pairs(state, fields)
         if lost:
-            # Search for the copies of a document that was deleted or changed: so far, they have shared its search.
+            # Documents with equal vectors share the search of one of them. If that one was deleted or changed, search
+            # for the others again.
             for part in batched(sorted(lost, key=str), self._page):
                 again = self._candidates(list(_vectors_by_key(self._look_up(part))))
                 state.add(again, [], state.positions, state.compared)
@@ -426,7 +427,7 @@ class DuplicateSearch:
         return DuplicateRecall(len(sample), len(together), sum(together.values()), shares)
 
     def _still_near_duplicates(self, pairs: Sequence[KeyPair]) -> Iterator[KeyPair]:
-        """Keep the pairs that are still near-duplicates by the documents' current vectors."""
+        """Yield the pairs that are still near-duplicates by the documents' current vectors."""
         for some in batched(pairs, max(1, self._page // 2)):
             documents = self._look_up(list(dict.fromkeys(key for pair in some for key in pair)))
             place = {key: number for number, key in enumerate(documents.keys)}
@@ -436,7 +437,7 @@ class DuplicateSearch:
             yield from itertools.compress(there, cosines >= self._settings.min_cosine)
 
     def _look_up(self, keys: Sequence[DocumentKey]) -> TextCollection:
-        """Read the current documents in the order of these keys, without those deleted or no longer matching."""
+        """Read the current documents with these keys, in order. Skip those that were deleted or no longer match."""
         reader = TextCollectionBuilder(self._vector)
         self._read_current(keys, reader)
         return reader.collection()
@@ -458,7 +459,7 @@ def _vectors_by_key(documents: TextCollection) -> Iterator[KeyedVectors]:
 
 
 def _sample_pairs(sample: Sequence[KeyedVectors], documents: TextCollection, min_cosine: float) -> list[KeyPair]:
-    """Find the exact near-duplicates of the sampled documents among other documents."""
+    """Find the near-duplicates of the sampled documents among other documents by exact comparison."""
     if not sample or not len(documents):
         return []
     keys = documents.keys

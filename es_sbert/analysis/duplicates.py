@@ -146,7 +146,7 @@ def duplicate_groups(
             member.
 
     Returns:
-        The groups, the largest first; groups of equal size are in the order of their first members.
+        The groups, largest first; groups of equal size are sorted by their first member.
 
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or SciPy is not installed.
@@ -346,7 +346,7 @@ class DuplicateSearchState:
 
         Args:
             positions: The positions before the first document of each shard.
-            sample: Documents whose exact near-duplicates are found as well.
+            sample: Documents whose near-duplicates are also found by exact comparison.
         """
         with self._transaction(positions, 0):
             self._db.executemany(
@@ -402,7 +402,7 @@ class DuplicateSearchState:
                 yield first, second
 
     def sample_pairs(self) -> list[KeyPair]:
-        """Read the exact near-duplicates of the sampled documents."""
+        """Return the near-duplicate pairs of the sampled documents, as found by exact comparison."""
         with self._errors():
             rows = self._db.execute("SELECT first, second FROM sample_pairs").fetchall()
         return [(_decode_key(first), _decode_key(second)) for first, second in rows]

@@ -49,7 +49,7 @@ _ACTIVATIONS = {
 # config_sentence_transformers.json. The library itself checks `requirements` when it opens the model for the export.
 _LIBRARY_SETTINGS = SettingsTable(
     applied=frozenset({"prompts", "default_prompt_name", "model_type", "activation_fn"}),
-    # Scores are computed in float32.
+    # `keep_in_fp32_modules` has no effect, because scores are computed in float32.
     harmless=frozenset({"__version__", "similarity_fn_name", "requirements", "keep_in_fp32_modules"}),
 )
 # sentence_bert_config.json. Settings for queries or documents do not apply to pairs.
@@ -173,7 +173,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
     decisive = model.model_dump(mode="json", include={"labels", "activation", "max_tokens", "lowercase"})
-    # Added only for models that have these settings, so that all others keep the fingerprints of earlier releases.
+    # Add these settings only for models that have them, so that all others keep the fingerprints of earlier releases.
     decisive |= {key: value for key in ("prompt", "tokenizer_changes") if (value := getattr(model, key))}
     decisive["config"] = fingerprint_settings(config, files)
     return model.model_copy(update={"fingerprint": compute_fingerprint(hash_tensors(files), tokenizer, decisive)})

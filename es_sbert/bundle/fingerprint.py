@@ -55,7 +55,7 @@ def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dic
     settings |= {key: config[key] for key in UNSUPPORTED_CONFIG_KEYS if config.get(key)}
     held = {int(found[1]) for file in weights for name in read_header(file) if (found := _LAYER_PATTERN.search(name))}
     layers = next((config[key] for key in _LAYER_COUNT_KEYS if key in config), None)
-    # A config.json may leave out layers that the weights contain.
+    # A config.json may declare fewer layers than the weights contain.
     return settings if layers == len(held) else {**settings, "layers": layers}
 
 

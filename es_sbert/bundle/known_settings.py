@@ -127,14 +127,14 @@ SENTENCE_BERT_CONFIG = SettingsTable(
 
 # Settings for loading and running the network.
 MODEL_KWARGS = SettingsTable(
-    # Computation is in float32.
+    # `dtype` and `torch_dtype` have no effect, because computation is in float32.
     harmless=frozenset({
         "dtype", "torch_dtype", "attn_implementation", "device_map", "low_cpu_mem_usage", "use_safetensors",
         "trust_remote_code", "local_files_only", "cache_dir", "token", "revision", "use_cache",
     }),
 )  # fmt: skip
 
-# Arguments of the calls of the tokenizer.
+# Arguments of tokenizer calls.
 TEXT_PROCESSING = SettingsTable(
     applied=frozenset({"max_length"}),
     harmless=frozenset({
@@ -222,8 +222,8 @@ CONFIGS = {
     ),
 }
 
-# Transformers with rotary positions. These tables are checked when a graph is built, not when a folder is read: with a
-# setting that is not in them the network is traced, and the library applies it.
+# Transformers with rotary positions. These tables are checked when a graph is built, not when a folder is read. If a
+# setting is not listed, the network is traced instead, and the library applies the setting.
 _ROTARY_CONFIG = _OTHER_NETWORK | {
     "model_type", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size",
     "max_position_embeddings", "rope_parameters", "rope_scaling",

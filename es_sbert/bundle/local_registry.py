@@ -58,7 +58,7 @@ class RegisteredModel:
     query_fingerprint: str = ""
 
     def state(self) -> FolderState:
-        """Read the folder and compare its model with the registered one; all weights are hashed."""
+        """Check whether the folder still holds the registered model. This hashes all weights."""
         return self.check()[0]
 
     def check(self) -> tuple[FolderState, str]:
@@ -262,7 +262,7 @@ def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
     if len(name) > _MAX_NAME_CHARACTERS:
         raise UsageError(
             f"a model cannot be registered with a name of {len(name):,} characters",
-            f"Choose a name of at most {_MAX_NAME_CHARACTERS}: `name=NAME`.",
+            f"Choose a name of at most {_MAX_NAME_CHARACTERS} characters: `name=NAME`.",
         )
     if not name or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(

@@ -72,12 +72,12 @@ def _holds(folder: Path, model: CatalogModel) -> bool:
 def fetch_model(
     model: CatalogModel, output: Path, *, source: Path | None = None, report: Callable[[str], None]
 ) -> SentenceModel:
-    """Write the folder of a model.
+    """Download a model and write its folder.
 
     Args:
         model: The model.
-        output: The folder. An existing one is replaced as soon as the new one is complete and checked.
-        source: A folder with the files of the packages, or one of these files; nothing is then downloaded.
+        output: The folder. An existing one is replaced once the new one is complete and checked.
+        source: A folder with the files of the packages, or one of these files. If it is set, nothing is downloaded.
         report: Called before slow steps.
 
     Raises:

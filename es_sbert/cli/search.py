@@ -152,7 +152,10 @@ def search(
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window requires --rerank", "Add --rerank MODEL, a cross-encoder.")
     if reranker_name is not None and text is None:
-        raise UsageError("--rerank requires a query text and cannot be combined with --like", "Leave one of them out.")
+        raise UsageError(
+            "--rerank requires a query text and cannot be combined with --like",
+            "Leave out --rerank, or pass TEXT instead of --like.",
+        )
     settings = shared.engine_settings(options)
     encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:

@@ -37,7 +37,7 @@ class KibanaSettings(EngineSettings):
 
     @classmethod
     def with_engine_credentials(cls, engine: EngineSettings, **given: object) -> KibanaSettings:
-        """Create settings; without credentials of their own, they have those of the engine.
+        """Create the settings, with the engine's credentials if they have none of their own.
 
         Raises:
             UsageError: the credentials contradict each other, or the address has no scheme.
@@ -50,7 +50,7 @@ class KibanaSettings(EngineSettings):
 
 
 def kibana_address(settings: KibanaSettings) -> Address:
-    """Convert settings to an address with everything that a client needs.
+    """Build the address of Kibana or OpenSearch Dashboards, with credentials and TLS settings.
 
     Raises:
         UsageError: the URL is missing, there are two kinds of credentials, the CA file cannot be read, or a certificate

@@ -61,7 +61,10 @@ def energy_test(first: Vectors, second: Vectors, *, seed: int = 0, permutations:
     Args:
         first, second: *Shape:* ``(documents, dimensions)`` each.
         seed: Seed of the permutations.
-        permutations: Number of random splits that the distance is compared with.
+        permutations: Number of random splits to compare the distance with.
+
+    Returns:
+        The energy distance and its p-value.
     """
     count, total = len(first), len(first) + len(second)
     distances = _pairwise_distances(np.concatenate([first, second]).astype(np.float64))  # (total, total)
@@ -194,15 +197,15 @@ def compare_samples(
     examples: int = 5,
     seed: int = 0,
 ) -> DriftReport:
-    """Compare new documents with a baseline.
+    """Compare new documents with a baseline, and return the report.
 
     Args:
-        index, field, model: For the report.
+        index, field, model: Names shown in the report.
         new: Documents in random order.
-        baseline: Documents in random order. New documents are compared with one half. The other half is compared with
-            it too, to show how near documents of the same kind are.
+        baseline: Documents in random order. The new documents are compared with one half. The other half is compared
+            with it too, which shows how similar documents of the same kind are. The test uses both halves.
         tokens: See `DriftReport`.
-        examples: Number of the most distant documents to show.
+        examples: Number of most distant documents to show.
         seed: Seed of the test.
 
     Raises:

@@ -24,11 +24,11 @@ _PAGE = 250
 
 
 def since_query(field: str, since: str) -> Json:
-    """Build a query for documents whose date field is not before a date.
+    """Build a query for documents dated on or after a date.
 
     Args:
         field: The date field.
-        since: A date or date math of the engine, such as `2026-01-31` or `now-7d`.
+        since: A date or a date math expression, such as `2026-01-31` or `now-7d`.
     """
     return {"range": {field: {"gte": since}}}
 

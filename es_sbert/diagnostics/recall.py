@@ -216,7 +216,7 @@ def recall_settings(
             f"{index_type} compares float32 vectors, so there is nothing to oversample", "Leave `oversample` out."
         )
     if any(value < k or value > MAX_K for value in candidates):
-        raise UsageError(f"`num_candidates` must be between k ({k}) and {MAX_K:,}", "Use other values.")
+        raise UsageError(f"`num_candidates` must be between k ({k}) and {MAX_K:,}", "Use values in this range.")
     if any(not 1.0 <= value <= MAX_OVERSAMPLE for value in oversamples):
         raise UsageError(f"`oversample` must be between 1 and {MAX_OVERSAMPLE:g}", "Use other values.")
     # Raise smaller numbers of candidates: the graph is searched for k times oversample vectors and needs as many.

@@ -54,7 +54,7 @@ class EncodeResult:
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """The model, variant and device that run, for summaries.
+    """The model, variant and device in use, for summaries.
 
     Attributes:
         model, fingerprint, dimensions, max_tokens: Properties of the model.
@@ -275,7 +275,7 @@ class Encoder:
 
     @property
     def info(self) -> EncoderInfo:
-        """The model, variant and device that run. With a Router, a route is loaded if none is loaded yet."""
+        """The model, variant and device in use. For a model with a Router, this loads a route if none is loaded yet."""
         _ = self._first_route  # opens one if none is open
         opened, described = list(self._routes.values()), self._described
         if described is None or described[0] != len(opened):
@@ -448,7 +448,7 @@ class Encoder:
         return self._route(self._model.route_number(kind)).tokenizer.make_chunker(tokens, overlap, kind)
 
     def embed(self, tokenized: TokenizedTexts) -> Vectors:
-        """The second half of `encode`: run the model. Identical texts run once.
+        """Run the model: the second half of `encode`. Identical texts run once.
 
         Returns:
             *Shape:* ``(texts, dimensions)`` float32, in the order of the texts.

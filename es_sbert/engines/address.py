@@ -77,12 +77,12 @@ class Address:
 
 
 def join_urls(addresses: Sequence[Address]) -> str:
-    """The addresses without credentials, separated by commas: safe to print."""
+    """Join the addresses, without credentials, by commas: safe to print."""
     return ",".join(address.url for address in addresses)
 
 
 def parse_address(settings: EngineSettings) -> Address:
-    """The only address of these settings; see `parse_addresses`.
+    """Parse the only address of these settings; see `parse_addresses`.
 
     Raises:
         UsageError: see `parse_addresses`; or the settings have several addresses.
@@ -185,7 +185,7 @@ def _scheme(scheme: str, secret: SecretStr, what: str) -> str:
     if not re.fullmatch("[!-~]+", value):
         raise UsageError(
             f"the {what} contains a space, a newline or a character that is not allowed in an HTTP header",
-            f"Set the {what} exactly as the engine encoded it.",
+            f"Set the {what} exactly as the engine returned it; for an API key, that is the field encoded.",
         )
     return f"{scheme} {value}"
 

@@ -325,7 +325,7 @@ class Engine(ABC):
     def mget_sources(
         self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
     ) -> dict[str, Json]:
-        """Real-time lookup: id → the requested part of `_source`; ids that do not exist are left out.
+        """Get documents in real time: id → the requested part of `_source`. Ids that do not exist are left out.
 
         Args:
             vectors: Also return vectors on engines that leave them out of `_source`.
@@ -341,14 +341,15 @@ class Engine(ABC):
     def mget(
         self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str] | None
     ) -> list[Json | None]:
-        """Real-time lookup with vectors, in the order of the keys; None for a document that does not exist.
+        """Get documents in real time, including their vectors.
 
         Args:
             keys: Id and routing of each document.
             source_includes: Fields to read; None reads no `_source`.
 
         Returns:
-            `_source`, `_seq_no`, `_primary_term` and, if it has one, `_routing` of each document.
+            `_source`, `_seq_no`, `_primary_term` and, if it has one, `_routing` of each document, in the order of the
+            keys; None for a document that does not exist.
         """
         if not keys:
             return []
@@ -760,7 +761,7 @@ class Engine(ABC):
             name: An index, or an alias of one.
 
         Raises:
-            RequestFailed: a shard has no active primary, or its node does not answer (503).
+            RequestFailed: a shard has no active primary, or its node does not respond (503).
         """
         [states] = self._all_shard_states(name).values()
         return states
@@ -778,7 +779,7 @@ class Engine(ABC):
     def _primary_shards(self, name: str, path: str, answer: Json) -> dict[str, dict[int, list[Json]]]:
         """Index → shard → its copies, the primary first.
 
-        A response leaves out shards whose primary is not active or whose node does not answer, so it is complete only
+        A response leaves out shards whose primary is not active or whose node does not respond, so it is complete only
         if it has as many shards as the index.
 
         Raises:

@@ -69,13 +69,13 @@ def find_collections(folder: Path) -> list[CollectionFiles]:
     if not judgements:
         raise SourceError(f"{folder} has no qrels/test.tsv", _LAYOUT)
     if len(judgements) > 1 and "test" not in judgements:
-        raise SourceError(_several(folder, judgements), "Keep one split, or name it qrels/test.tsv.")
+        raise SourceError(_several(folder, judgements), "Keep one split, or name the one to use qrels/test.tsv.")
     graded = judgements["test"] if "test" in judgements else next(iter(judgements.values()))
     return [CollectionFiles(folder, name, documents, next(iter(queries.values())), graded)]
 
 
 def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalCollection:
-    """Read the only collection of a folder, see `read_collection`.
+    """Read the only collection of a folder; see `read_collection`.
 
     Raises:
         SourceError: see `find_collections` and `read_collection`; or the folder does not hold exactly one collection.

@@ -161,7 +161,7 @@ def _is_pair_model(folder: Path) -> bool:
 def _open_onnx(
     folder: Path, spec: str, pair: bool, report: Callable[[str], None], **options: Any
 ) -> SentenceEmbedder | PairScorer:
-    # Imported here: they import onnxruntime.
+    # Import these only here: they import onnxruntime.
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.reranker import Reranker
 
@@ -188,7 +188,9 @@ def _open_torch(
     if runtime != "auto":
         raise UsageError(f"{spec} runs on torch, not on {runtime}", 'Use `backend="onnx"` to choose a runtime.')
     if precision not in ("auto", "fp32"):
-        raise UsageError(f"{spec} runs on torch in fp32, not in {precision}", 'Use `backend="onnx"` for variants.')
+        raise UsageError(
+            f"{spec} runs on torch in fp32, not in {precision}", 'Use `backend="onnx"` for other precisions.'
+        )
     require_extra("train", "torch", "transformers")
     from es_sbert.networks.pair_scorer_folder import open_pair_scorer
     from es_sbert.networks.siamese_encoder import open_siamese_encoder

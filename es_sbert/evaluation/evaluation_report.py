@@ -94,7 +94,7 @@ class EvaluationReport:
         for row in self.rows:
             if row.data == data and part in (None, row.part):
                 return row.figures[name]
-        raise KeyError(f"{self.task}: no figures of {data}, {part or 'any part'}")
+        raise KeyError(f"{self.task}: no figures for {data}, {part or 'any part'}")
 
     def as_json(self) -> bytes:
         """Format as one line of JSON, without the scores of single queries."""

@@ -245,7 +245,7 @@ def _queries(row: ReportRow) -> tuple[str, list[str]]:
 
 
 def _compare(pairs: Sequence[tuple[ReportRow, ReportRow]]) -> dict[str, PairedDifference]:
-    """Compare each metric over rows of both systems; every row has the same weight."""
+    """Compare two systems by each metric over their paired rows. Every row has the same weight."""
     groups = [number for number, (row, _) in enumerate(pairs) for _ in row.scores]
     return {
         metric: paired_difference(

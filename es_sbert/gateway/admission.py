@@ -40,7 +40,7 @@ class AdmissionControl:
         limits: `concurrency` and `max_buffered_bytes` are used here.
 
     Attributes:
-        requests: Requests whose body is complete.
+        requests: Number of requests whose body is complete.
         buffered_bytes: Bytes of all bodies in memory.
     """
 
@@ -97,10 +97,10 @@ class RequestSlot:
         self.acquired = True
 
     def reserve(self, size: int) -> None:
-        """Count bytes of a body in memory.
+        """Reserve memory for `size` bytes of a request body.
 
         Raises:
-            Overloaded: the memory for bodies is used up.
+            Overloaded: the memory for request bodies is used up.
         """
         limit = self._admission.limits.max_buffered_bytes
         if self._admission.buffered_bytes + size > limit:
@@ -142,7 +142,7 @@ class ConnectionLimiter:
 
     @property
     def open(self) -> int:
-        """Open connections, without surplus ones."""
+        """Number of open connections, without surplus ones."""
         return len(self._open)
 
     @property

@@ -63,7 +63,7 @@ class ClickRecord:
 
     @property
     def id(self) -> str:
-        """Id of the record: a document that is opened again, or a request that is sent again, counts once."""
+        """Id of the record. Opening a document again, or resending the request, gives the same id and counts once."""
         opened = hashlib.blake2b(f"{self.index}\0{self.document_id}".encode(), digest_size=10)
         return f"{self.search_id}-{opened.hexdigest()}"
 

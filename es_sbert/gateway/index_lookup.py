@@ -226,7 +226,7 @@ class IndexLookup:
     def __init__(self, upstream: Upstream, virtual_field: str) -> None:
         self._upstream = upstream
         self._virtual = virtual_field
-        # Encode the filter path only once: its many braces and dots take as long as the rest of a request.
+        # Encode the filter path only once: escaping it takes as long as the rest of a request.
         self._filter_path = urlencode({"filter_path": ",".join(_FILTER_PATH).format(virtual_field)})
         self._permissions = CallerPermissions(upstream)
         self._remote = RemoteLookup(upstream, virtual_field)
@@ -256,7 +256,7 @@ class IndexLookup:
         if key not in self._pending:
             self._pending[key] = asyncio.create_task(self._resolve(key, names))
             self._pending[key].add_done_callback(lambda _: self._pending.pop(key, None))
-        # Shielded: other callers may wait for the same lookup when one disconnects.
+        # Shield the lookup: other callers may wait for it when one disconnects.
         return await asyncio.shield(self._pending[key])
 
     async def mapped_elsewhere(self, names: IndexExpression, owners: Mapping[str, Collection[str]]) -> frozenset[str]:

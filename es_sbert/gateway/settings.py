@@ -174,7 +174,7 @@ class ModelSettings(FrozenSettings):
     Attributes:
         models: Models that clients may name: folders, bundles, hub ids, installed or registered names. The first is
             the default.
-        aliases: Further name for clients (`text-embedding-3-small`) → one of `models`.
+        aliases: Additional name for clients (`text-embedding-3-small`) → one of `models`.
         device, precision, runtime, threads: Options of `Encoder`, for all models.
         in_memory: Maximum loaded models; the least recently used is dropped.
         download: Whether a model that only a mapping names may be downloaded from the hub.
@@ -206,7 +206,7 @@ class ModelSettings(FrozenSettings):
 
     @property
     def public_names(self) -> tuple[str, ...]:
-        """Names for clients, the default first. They do not reveal folders."""
+        """Model names shown to clients, the default first. They do not reveal folders."""
         return tuple(map(public_name, self.models))
 
     def find(self, name: str | None) -> str:

@@ -179,10 +179,11 @@ def _stored_chunks(value: Any) -> list[dict[str, Any]] | None:
 
 
 def to_float_list(vector: QueryVector) -> list[float]:
-    """Convert a vector to numbers with only the digits that float32 needs: half of what Python would write.
+    """Convert a vector to a list of numbers with no more digits than float32 needs, about half of Python's default.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32 or int8, which gives whole numbers. A list is returned unchanged.
+        vector: A float32 or int8 array; int8 values become integers. A list is returned unchanged. *Shape:*
+            ``(dimensions,)``.
     """
     if isinstance(vector, list):
         return vector

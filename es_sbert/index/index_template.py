@@ -22,7 +22,7 @@ _TEMPLATE_MEMBERS = (
     "index_patterns", "template", "composed_of", "priority", "version", "_meta", "data_stream", "allow_auto_create",
     "ignore_missing_component_templates",
 )  # fmt: skip
-# The generation at the end of the name of an index that rolls over.
+# The generation suffix in the name of a rollover index.
 _GENERATION = re.compile(r"-\d+$")
 
 
@@ -110,7 +110,7 @@ def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
 
 
 def _highest_legacy_order(engine: Engine, name: str) -> int | None:
-    """The highest order of the legacy templates that match a name; None if there are none."""
+    """Find the highest order of the legacy templates that match a name; None if no template does."""
     answer = engine.request_api("/_template") or {}
     orders = [
         int(body.get("order", 0))

@@ -293,7 +293,7 @@ def chunk_inner_hits(field: str, name: str) -> Json:
 
 
 def has_vector_query(field: str, meta: VectorFieldMeta, name: str | None = None) -> Json:
-    """Query for the documents that have a vector in this field.
+    """Build a query for the documents that have a vector in this field.
 
     Args:
         name: Name of the query in a hit's `matched_queries`.
@@ -306,13 +306,13 @@ def has_vector_query(field: str, meta: VectorFieldMeta, name: str | None = None)
 
 
 def and_query(first: Json, *others: Json | None) -> Json:
-    """Query for the documents that match all queries; None matches all documents."""
+    """Build a query for the documents that match all queries; None matches all documents."""
     given = [first, *(query for query in others if query is not None)]
     return first if len(given) == 1 else {"bool": {"filter": given}}
 
 
 def random_order_query(query: Json | None, seed: int) -> Json:
-    """A query for the same documents in an order that the seed determines, as long as the index does not change.
+    """Build a query for the same documents in an order that depends only on the seed while the index is unchanged.
 
     Args:
         query: None for all documents.
@@ -322,7 +322,7 @@ def random_order_query(query: Json | None, seed: int) -> Json:
 
 
 def named_vectors_query(fields: Iterable[tuple[str, VectorFieldMeta]]) -> Json:
-    """Query for all documents; `matched_queries` of a hit holds the numbers of the fields that have a vector."""
+    """Build a query for all documents; `matched_queries` of a hit holds the numbers of the fields with a vector."""
     should = [has_vector_query(field, meta, str(number)) for number, (field, meta) in enumerate(fields)]
     return {"bool": {"must": [{"match_all": {}}], "should": should}}
 
@@ -540,7 +540,7 @@ def check_field_name(vector_field: str) -> None:
 
 
 def exists_query(field: str, properties: Mapping[str, Any]) -> Json:
-    """Query for documents that have a value in a field, which may be in nested objects.
+    """Build a query for documents that have a value in a field, which may be in nested objects.
 
     Args:
         field: Dotted name.

@@ -1,4 +1,4 @@
-"""Send bulk updates on the condition that the version has not changed, and retry each until the engine answers it."""
+"""Send bulk updates that apply only to unchanged documents, and retry each until it is accepted or rejected."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class IndexReader:
                     if hit is None:
                         self._outcomes.add(DocumentOutcome.DELETED)
                     elif self._was_written_by(conflicts[key], hit):
-                        # The response to this update was lost; the conflict has counted it as not embedded.
+                        # The response to this update was lost, and its conflict was counted as not embedded.
                         self._outcomes.ledger.add_embedded(1)
                         self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].chunks)])
                         self._outcomes.record_in_index([(key, hit_version(hit))], writes=1)

@@ -210,7 +210,7 @@ class LoadCheckpoint:
                 )
                 for number, record in enumerate(records, first_number)
             ]
-            # Sorted by key, so that neighbors in the table are inserted together; of one key, the first record wins.
+            # Sort by key, so that neighbors in the table are inserted together; of one key, the first record wins.
             rows.sort()
             statuses = [(SeenStatus.NEW, record.origin) for record in records]
             for batch in batched(rows, _ROWS):
@@ -242,7 +242,7 @@ class LoadCheckpoint:
         return self._source_numbers[origin.source], origin.line
 
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
-        """Rows of the table by their keys."""
+        """Read rows of the table by their keys."""
         found: dict[bytes, _Row] = {}
         for batch in batched(keys, _ROWS):
             found |= {row[0]: row for row in self._seen.execute(_FIND, _padded(batch))}
@@ -261,7 +261,7 @@ class LoadCheckpoint:
             return {key for key in keys if _has_key(seen.get(id_digest(key[0])), key)}
 
     def count_acknowledged(self) -> int:
-        """Number of acknowledged documents among those that this load has read."""
+        """Count the acknowledged documents among those that this load has read."""
         with self._explained():
             [(count,)] = self._seen.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
             return int(count)
@@ -303,7 +303,7 @@ class LoadCheckpoint:
             self._commit()
 
     def has_dead_letter(self, key: bytes) -> bool:
-        """Whether a dead letter was written before the load was killed."""
+        """Whether a dead letter with this key was written before the load was killed."""
         with self._explained():
             return self._db.execute("SELECT 1 FROM letters WHERE key = ?", (key,)).fetchone() is not None
 

@@ -67,7 +67,7 @@ def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
 
 
 def last_dead_letter_time(path: Path) -> str | None:
-    """The time of the last dead letter in a file; None if no dead letter can be read."""
+    """Read the time of the last dead letter in a file; None if no dead letter can be read."""
     if not path.is_file():
         return None
     with open(path, "rb") as file:
@@ -81,29 +81,30 @@ def last_dead_letter_time(path: Path) -> str | None:
 
 
 def dead_letter_key(letter: dict[str, Any]) -> bytes:
-    """A 16-byte key of a dead letter, made from its origin and content but not from its reason."""
+    """Compute a 16-byte key of a dead letter from its origin and content, but not from its reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
     return _digest(orjson.dumps(about, option=orjson.OPT_SORT_KEYS))
 
 
 class DeadLetterSink(Protocol):
-    """Takes documents that could not be loaded."""
+    """Receives documents that could not be loaded."""
 
     def write(self, record: RejectedRecord) -> None:
         """See `DeadLetters.write`."""
 
 
 class DeadLetters:
-    """Appends one line per document; thread-safe. The file is created with the first dead letter.
+    """Appends one line per document. Thread-safe. The file is created with the first dead letter.
 
-    Dead letters of earlier loads are kept: the file may be the only copy of a document. The start of the load, in
-    `run`, identifies the dead letters of a load.
+    Dead letters of earlier loads are kept: the file may be the only copy of a document. Each dead letter records `run`,
+    which identifies its load.
 
     Args:
         path: The file.
         run: Time when the load was first started.
-        written: Whether a dead letter with this key was written before the load was killed; it is not written twice.
-        clock: Gives each dead letter its timestamp.
+        written: Returns whether a dead letter with this key was written before the load was killed. Such a dead letter
+            is not written again.
+        clock: Provides the timestamp of each dead letter.
         index: Index or alias that the documents were meant for.
         place: Location of the dead letters, for the log message; by default the file.
     """
@@ -352,7 +353,7 @@ def _document_bytes(data: bytes, document: dict[str, Any]) -> bytes:
 
 
 def _last_lines(path: Path) -> dict[bytes, int]:
-    """Digest of each document id → the last line, from 1, that holds the id.
+    """Map the digest of each document id to the last line, from 1, that holds the id.
 
     An id occurs several times if its document changed between two loads. The map takes some hundred bytes of memory per
     dead letter.

@@ -67,8 +67,8 @@ class DocumentPreview(BaseModel, frozen=True):
         routing: Its custom routing; None if it has none.
         origin: Position in the source.
         texts: Its texts; empty if it has none, or cannot be loaded.
-        missing_fields: Fields of the texts that it lacks, or in which it has null.
-        problem: Reason why it would be a dead letter; None if it would not.
+        missing_fields: Text fields that are missing or null.
+        problem: Reason why it would become a dead letter; None if it would not become one.
     """
 
     id: str | None

@@ -164,14 +164,14 @@ class Ledger:
     """Thread-safe counts of one load.
 
     Attributes:
-        read: Records read from the sources.
-        truncated: Documents written whose text was longer than the model reads.
-        lost_tokens: Tokens that were cut off in truncated documents.
-        chunks: Chunks that got vectors, in documents that were written.
-        retries: Requests and documents that were sent again.
-        embedded: Documents that are embedded and have no outcome yet. A window in progress counts by the fraction of
-            its tokens that are embedded.
-        missing_fields: Field of a text → documents that lack it, or have null in it.
+        read: Number of records read from the sources.
+        truncated: Number of written documents whose text was longer than the model reads.
+        lost_tokens: Number of tokens that were cut off in truncated documents.
+        chunks: Number of chunks that got vectors, in documents that were written.
+        retries: Number of requests and documents that were sent again.
+        embedded: Number of documents that are embedded and have no outcome yet. A window in progress counts by the
+            fraction of its tokens that are embedded.
+        missing_fields: Text field → number of documents in which it is missing or null.
     """
 
     def __init__(self) -> None:
@@ -238,26 +238,26 @@ class Ledger:
         self.__dict__.update(state, _lock=threading.Lock())
 
     def counts(self) -> dict[DocumentOutcome, int]:
-        """Outcome → documents, all outcomes in their order."""
+        """Outcome → number of documents, all outcomes in their order."""
         with self._lock:
             return {outcome: self._counts[outcome] for outcome in DocumentOutcome}
 
     @property
     def total(self) -> int:
-        """Documents that have an outcome."""
+        """Number of documents that have an outcome."""
         with self._lock:
             return self._counts.total()
 
     @property
     def processed(self) -> int:
-        """Documents that are embedded, or have another outcome; not those that are left for the next run."""
+        """Number of documents that are embedded or have another outcome, without those left for the next run."""
         with self._lock:
             finished = self._counts.total() - self._counts[DocumentOutcome.LEFT]
             return min(self.read, finished + max(0, round(self.embedded)))
 
     @property
     def dead(self) -> int:
-        """Documents that could not be loaded."""
+        """Number of documents that could not be loaded."""
         with self._lock:
             return self._counts[DocumentOutcome.DEAD]
 
@@ -272,23 +272,24 @@ class Ledger:
 
 
 class OutcomeRecorder:
-    """Ledger, checkpoint and dead letters in one, so that none is written without the others. Thread-safe.
+    """Updates ledger, checkpoint and dead letters together, so that they stay consistent. Thread-safe.
 
     Args:
-        dead_letters: Takes the documents that cannot be loaded.
+        dead_letters: Receives the documents that cannot be loaded.
         checkpoint: Records what the index holds; None if the index itself is the source.
         errors: Stops the load when too many documents fail; None for no limit.
-        versions: Takes the versions of acknowledged documents, for the comparison at the end; None if there is none.
+        versions: Receives the versions of acknowledged documents, for the comparison at the end; None for no
+            comparison.
 
     Attributes:
         ledger: The counts.
-        rejected: Records that are not documents; their ids are unknown, so pruning is unsafe.
+        rejected: Number of records that are not documents. Their ids are unknown, so pruning is unsafe.
         rejected_versions: Id and `_seq_no` of the documents of the index that could not be embedded or written.
-        dropped: Vector field → documents that lost their vector there, because their text changed and this load does
-            not fill the field.
-        rerouted: Documents that the index holds with a routing other than the source's.
-        lacking: Documents that a watch has seen and that lacked a vector at its end; None for other loads, or if the
-            number is unknown.
+        dropped: Vector field → number of documents that lost their vector, because their text changed and this load
+            does not fill the field.
+        rerouted: Number of documents whose routing in the index differs from the source's.
+        lacking: Number of documents that a watch has seen and that lacked a vector at its end; None for other loads, or
+            if unknown.
     """
 
     def __init__(
@@ -312,7 +313,7 @@ class OutcomeRecorder:
     def record_read(self) -> None:
         self.ledger.add_read()
         if self.ledger.read == MIN_RECORDS_READ:
-            # Checked now, because earlier failures count from here on. Later, only a new failure can exceed the limit.
+            # Check now, because earlier failures count from here on. Later, only a new failure can exceed the limit.
             self.check_errors()
 
     def add(self, outcome: DocumentOutcome, count: int = 1) -> None:

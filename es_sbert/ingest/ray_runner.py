@@ -52,8 +52,8 @@ from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.io.text_formats import CorruptStream
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 
-# Bytes of a partition of a file: some minutes of a worker on a CPU. The partition of a lost machine is restarted, and
-# at the end of a load the workers wait for the last partition.
+# Bytes of a file partition: a few minutes of work for a worker on a CPU. The partition of a lost machine is restarted,
+# and at the end of a load the workers wait for the last partition.
 PARTITION_BYTES = 16 << 20
 # Slices of an index per worker, for the same reasons.
 SLICES_PER_WORKER = 8
@@ -133,7 +133,7 @@ class RayRunner:
         """Carry out a plan on the cluster; see `load.run_load` for the arguments and errors.
 
         Raises:
-            ClusterError: the cluster failed, or the load was stopped before a worker began.
+            ClusterError: the cluster failed, or the load was stopped before any worker started.
         """
         loaded = self.sentence_model
         model = ModelIdentity(loaded.name, loaded.fingerprint, loaded.dimensions)
@@ -182,8 +182,8 @@ class RayRunner:
                     raise report.error
         load.versions.add(*get_result(self._coordinator.written_versions.remote()))
         if info is None:
-            remedy = "Run the same command again: it resumes."
-            raise ClusterError("the load was stopped before a worker of the Ray cluster began", remedy)
+            remedy = "Run the same command again to resume it."
+            raise ClusterError("the load was stopped before any worker of the Ray cluster started", remedy)
         return info
 
     @contextmanager

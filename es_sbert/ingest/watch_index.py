@@ -35,7 +35,7 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
         EsSbertError: a stage failed (never because of a single document).
     """
     reader, stop = IndexReader(context), context.control.stop_reading
-    # Created before the whole index is read, so that no write in between is missed.
+    # Create the watcher before the whole index is read, so that no write in between is missed.
     watcher = IndexWatcher(context, reader)
     embed_index(context, encoder, reader)
     if not stop.is_set():
@@ -70,7 +70,7 @@ def _embed_missed(
 
 
 def _count_missed(context: LoadContext, watcher: IndexWatcher) -> None:
-    """At the end of a watch, count the documents that it leaves without a vector, for the report."""
+    """Count the documents that still lack a vector at the end of a watch, for the report."""
     if context.control.reason is not None:
         return  # the engine failed
     try:
@@ -115,7 +115,7 @@ class IndexWatcher:
             IndexMismatch: the index was deleted or replaced, its alias was moved, or its data stream has rolled over.
         """
         try:
-            # Checked first on every poll: a new index of this name may have the same sequence numbers.
+            # Check this first on every poll: a new index of this name may have the same sequence numbers.
             self._check_stream()
             self._context.check_index_unchanged()
             self._latest = self._changes.states()

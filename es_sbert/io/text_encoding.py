@@ -114,11 +114,11 @@ class EncodingDetector:
     """Counts the lines of a text by their likely encoding.
 
     Attributes:
-        utf8: Lines with characters of UTF-8 other than ASCII.
-        windows_1252: Lines that are plausible Windows-1252, but not UTF-8.
-        unknown: Other lines that are not UTF-8.
-        first: Number of the first line that is plausible Windows-1252, and a part of this line; None if there is none.
-        first_unknown: Number of the first of the other lines.
+        utf8: Number of lines with characters of UTF-8 other than ASCII.
+        windows_1252: Number of lines that are plausible Windows-1252, but not UTF-8.
+        unknown: Number of other lines that are not UTF-8.
+        first: Line number and a part of the first line that is plausible Windows-1252; None if there is none.
+        first_unknown: Line number of the first of the other lines; 0 if there is none.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class EncodingDetector:
         self.first_unknown = 0
 
     def add(self, number: int, line: bytes) -> None:
-        """Count a line.
+        """Count a line under its likely encoding. ASCII lines are not counted.
 
         Args:
             number: Line number, from 1.
@@ -152,7 +152,7 @@ class EncodingDetector:
             self.utf8 += 1
 
     def add_lines(self, number: int, lines: bytes) -> None:
-        """Count several lines.
+        """Count several lines, as `add` does.
 
         Args:
             number: Number of the first line.

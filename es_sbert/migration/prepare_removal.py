@@ -1,7 +1,7 @@
 """Resume or begin a migration to a new index without es-sbert's fields: `es-sbert index remove --reindex`.
 
-Engines cannot remove a field from a mapping, so an index without the vector fields has to be a new one. Documents are
-copied and compared, and the alias is swapped, as in every migration. The old index is kept for a rollback.
+Engines cannot remove a field from a mapping, so removing the vector fields requires a new index. Documents are copied
+and compared, and the alias is swapped, as in every migration. The old index is kept for a rollback.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Remove from an index all that es-sbert has added: vectors, their metadata, `_meta`, and the settings of a load.
+"""Remove everything that es-sbert has added to an index: vectors, their metadata, `_meta`, and the settings of a load.
 
 The entries in `_meta` are removed first, so that loads, searches and the gateway no longer see a vector field; a note
-lists the fields to remove from the documents. Each document is then written without these fields, unless somebody else
-has written it since it was read. A run that was killed is resumed by the same command.
+lists the fields to remove from the documents. Each document is then written without these fields, unless another client
+has written it since it was read. Run the same command again to resume a run that was killed.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def _rewrite_documents(
 def _documents_with(
     engine: Engine, index: IndexState, fields: Sequence[str], retrying: Retrier
 ) -> Iterator[Sequence[DocumentKey]]:
-    """Yield pages of documents that have one of the fields: in `_source`, where a field may be null, or as a vector."""
-    # Vectors may be left out of `_source`; these fields are looked up by a query.
+    """Yield pages of keys of the documents that have any of the fields, as a vector or (even if null) in `_source`."""
+    # Vectors may be left out of `_source`, so look these fields up by a query.
     properties = index.mappings.get("properties", {})
     exists = [exists_query(name, properties) for name in fields if name in properties]
     named = [{"bool": {"filter": [query], "_name": "ours"}} for query in exists]

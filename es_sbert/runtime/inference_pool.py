@@ -51,14 +51,14 @@ class InferencePool:
         stop: threading.Event | None = None,
         is_short: Callable[[T], bool] = lambda batch: False,
     ) -> None:
-        """Run all batches and wait for them; an error of a batch is raised here.
+        """Run all batches and wait for them. If a batch fails, its error is raised.
 
-        A single batch runs in the calling thread, which saves a handover.
+        A single batch runs in the calling thread, which avoids a thread switch.
 
         Args:
             batches: Batches, or their numbers.
             run_batch: Called with a session and a batch.
-            stop: Once set, no further batch is started; those that run are finished.
+            stop: Once set, no further batches are started; running batches are finished.
             is_short: Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens.
 
         Raises:
@@ -84,7 +84,7 @@ class InferencePool:
         """Lend a session to the calling thread.
 
         Args:
-            short: For texts of at most `SHORT_TEXT_TOKENS` tokens.
+            short: Whether its texts have at most `SHORT_TEXT_TOKENS` tokens.
         """
         short = short and self.model.has_short_sessions
         session = self._acquire(short)

@@ -42,7 +42,7 @@ _PRECISIONS = {
 # lengths, are padded by up to 6 %. Maximum tokens → multiple for the padded length.
 _LENGTH_MULTIPLES = ((32, 1), (64, 4), (128, 8), (math.inf, 16))
 # The first text of a length, alone in its batch, takes several times as long as the next ones, and padding costs almost
-# nothing. Maximum texts of a batch, such as one of queries → multiple for its padded length.
+# nothing. Batches of at most `_FEW_TEXTS` texts, such as queries, are padded to multiples of `_FEW_TEXTS_MULTIPLE`.
 _FEW_TEXTS, _FEW_TEXTS_MULTIPLE = 8, 8
 
 
@@ -162,7 +162,7 @@ def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
     return model
 
 
-# Rounding to bf16 and int8 causes differences of at most 0.1; an observed error caused 0.9.
+# Rounding to bf16 and int8 causes differences of at most 0.1; a wrongly compiled graph differed by 0.9.
 _LARGEST_DIFFERENCE = 0.3
 # Texts and tokens of the batches that are compared.
 _COMPARED_SHAPES = ((1, 4), (3, 7))

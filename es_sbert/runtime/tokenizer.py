@@ -95,7 +95,7 @@ class SentenceTokenizer:
         words_alone = not self._adds_special and reads_words_alone(self._tokenizer)
         self._words = WordCache(self._tokenizer) if words_alone else None
         self._suffix = self._special_suffix() if self._adds_special else 0
-        # Read once: the file may have a vocabulary of a quarter of a million tokens.
+        # Read the file only once: it may have a vocabulary of a quarter of a million tokens.
         self._special_tokens = frozenset() if model.include_prompt else model.special_tokens()
         self._prompt_lengths: dict[str, int] = {}
         added = self._tokenizer.get_added_tokens_decoder()
@@ -177,7 +177,7 @@ class SentenceTokenizer:
         return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._special_tokens)
 
     def readable(self, texts: Sequence[str]) -> list[str]:
-        """Drop the texts that contain a token for which the model has no vector."""
+        """Return the texts without those that contain a token for which the model has no vector."""
         missing = self._without_vector.values()
         return [text for text in texts if not any(token in text for token in missing)]
 
@@ -211,7 +211,7 @@ class SentenceTokenizer:
         return None
 
     def _stable_prefix_length(self, words: Sequence[int | None]) -> int:
-        """Number of tokens at the beginning of a prefix that equal those of the whole text.
+        """Return the number of tokens at the beginning of a prefix that equal those of the whole text.
 
         Words are tokenized one by one. The last word is uncertain, since it may continue after the cut, and so are
         tokens that may be part of a token that was added to the vocabulary.

@@ -201,7 +201,7 @@ def check_query_text(text: object) -> None:
     """Check a query text.
 
     Raises:
-        UsageError: the text is not a str, empty, or longer than `MAX_QUERY_CHARACTERS`.
+        UsageError: the text is not a str, is empty, or is longer than `MAX_QUERY_CHARACTERS`.
     """
     if not isinstance(text, str):
         raise UsageError(f"the query text must be a str, not {type(text).__name__}", "Pass a str.")
@@ -256,7 +256,11 @@ class TextSearch:
 
     @classmethod
     def from_options(cls, text: str, k: int, options: SearchOptions) -> TextSearch:
-        """Create the search. Raises UsageError if the text is not a str, empty or too long, or an option is invalid."""
+        """Create the search.
+
+        Raises:
+            UsageError: the text is not a str, is empty or is too long, or an option is invalid.
+        """
         check_query_text(text)
         return cls(text, SearchParams.from_options(k, options))
 
@@ -266,7 +270,7 @@ class TextSearch:
 
 @dataclass(frozen=True)
 class SimilarSearch:
-    """A search for the documents most similar to a document of the index, see `read_document_vectors`."""
+    """A search for the documents most similar to a document of the index; see `read_document_vectors`."""
 
     engine: Engine
     id: str
@@ -386,7 +390,7 @@ def read_document_vectors(
         direction.
 
     Raises:
-        UsageError: the id is not a str or empty, no document or several have it, or the document has no vector.
+        UsageError: the id is not a str or is empty, no document or several have it, or the document has no vector.
         EngineError: the engine failed.
     """
     if not isinstance(id, str) or not id:

@@ -222,7 +222,7 @@ class SemanticIndex:
         window: int | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResult:
-        """Semantic search: the k documents nearest to a text.
+        """Semantic search: find the k documents nearest to a text.
 
         Args:
             rerank: A cross-encoder that reorders the hits, see `Hit.rerank_score` and `RankedHits.reranking`.
@@ -230,7 +230,7 @@ class SemanticIndex:
             options: See `SearchOptions`.
 
         Raises:
-            UsageError: the text is not a str, empty or too long, an option is out of range, or options conflict.
+            UsageError: the text is not a str, is empty or is too long, an option is out of range, or options conflict.
             FeatureMissing: exact search on a server without scripting.
             EngineError: the engine failed, or rejected the filter.
         """
@@ -239,10 +239,10 @@ class SemanticIndex:
 
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
-        """Like `search`, but with a vector of the fields' own model.
+        """Like `search`, but with a query vector instead of a text.
 
         Args:
-            vector: *Shape:* ``(dimensions,)``, of the model in `field.meta`.
+            vector: A vector from the model in `field.meta`. *Shape:* ``(dimensions,)``.
 
         Raises:
             IndexMissing: the index was deleted. If its alias points to another index now, open the alias again.
@@ -278,7 +278,7 @@ class SemanticIndex:
         window: int | None = None,
         **options: Unpack[HybridOptions],
     ) -> HybridResult:
-        """Hybrid search: the k best documents of semantic and keyword search combined.
+        """Hybrid search: find the k best documents of semantic and keyword search combined.
 
         Args:
             rerank, window: See `search`.
@@ -379,7 +379,7 @@ class SemanticIndex:
         options: AddOptions,
         control: LoadControl | None = None,
     ) -> LoadReport:
-        # Imported here: a program that only searches does not load the pipeline.
+        # Import these only here: a program that only searches does not load the pipeline.
         from es_sbert.ingest.ingest_settings import IngestSettings
         from es_sbert.ingest.ledger import ErrorLimit
         from es_sbert.ingest.load_documents import load_documents

@@ -156,7 +156,7 @@ class PolyEncoderTask(TrainingTask):
 
     @property
     def encoder(self) -> SiameseEncoder:
-        """The siamese encoder of the network, by the name that it has in the other tasks."""
+        """The network's siamese encoder, under the same name as in the other tasks."""
         return self.network.encoder
 
     def tokenize_columns(self, examples: Examples) -> list[TokenColumn]:

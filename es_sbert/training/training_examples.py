@@ -50,7 +50,7 @@ class ExampleSchema:
     taught: bool = False
 
     def without_negatives(self) -> ExampleSchema:
-        """The schema of the data if negatives are mined."""
+        """Return the schema without negatives, for data whose negatives are mined."""
         return replace(self, roles=tuple(role for role in self.roles if role != "negative"), repeats_last=False)
 
 

@@ -172,7 +172,7 @@ def test_second_signal_exits_while_engine_hangs(
             process.send_signal(signal.SIGINT)
             # Two signals that come before the process has its turn are one to it.
             assert process.stderr is not None
-            assert any(b"Stopping: vectors that are finished" in line for line in process.stderr)
+            assert any(b"Stopping: finished vectors" in line for line in process.stderr)
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(1.5)  # the first one waits for the request that holds finished vectors
             process.send_signal(signal.SIGINT)

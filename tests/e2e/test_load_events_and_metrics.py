@@ -208,7 +208,7 @@ def test_error_is_logged_as_event(cli: Cli, tmp_path: Path) -> None:
     [event] = [orjson.loads(line) for line in done.err.splitlines()]
     assert (done.code, event["event"], event["level"], event["error"]) == (2, "failed", "error", "UsageError")
     assert f"127.0.0.1:{port}" in event["message"]
-    assert "another port" in event["remedy"]
+    assert "a different port" in event["remedy"]
     assert not os.listdir(tmp_path)
 
 

@@ -44,14 +44,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class JarModule:
-    """A module of OpenSearch that is published as jars only: the server's home also needs its descriptor.
+    """An OpenSearch module that is published only as jars, without the descriptor that the server needs.
 
     Attributes:
         name: The name by which plugins extend it.
         class_name: The class that the server loads.
-        jars: The module's own jar and those that it needs.
+        jars: The module's own jar and its dependencies.
         extends: The module that it extends; empty for none.
-        permissions: Extra permissions of its code, such as `java.lang.RuntimePermission "getClassLoader"`.
+        permissions: Extra permissions for its code, such as `java.lang.RuntimePermission "getClassLoader"`.
     """
 
     name: str

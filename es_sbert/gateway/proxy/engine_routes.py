@@ -10,7 +10,7 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 
 
 class EngineApi(StrEnum):
-    """APIs with queries or documents. `LANGUAGE` is ES|QL, SQL, EQL and PPL."""
+    """The API that a request calls. `LANGUAGE` covers ES|QL, SQL, EQL and PPL; `OTHER` is any other API."""
 
     SEARCH = "search"
     ASYNC_SEARCH = "async_search"

@@ -177,7 +177,7 @@ class SilenceWatch:
             raise NodeSilent(self._node.url) from timeout
 
     def _start_check(self) -> None:
-        # Create the task only now: most requests end before, and cost only a timer.
+        # Do not create the task earlier: most requests end before this point and need only a timer.
         self._check = asyncio.create_task(self._check_until_silent())
 
     async def _check_until_silent(self) -> None:

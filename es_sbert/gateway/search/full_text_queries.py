@@ -140,7 +140,7 @@ def simple_query_text(text: str, flags: object, location: str) -> str:
 
 
 def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tuple[str, float]], list[str]]:
-    """Separate the virtual fields, with their boosts, from the other fields, as written."""
+    """Return the virtual fields of a query with their boosts, and the other fields unparsed."""
     fields: Any = body.get("fields", body.get("default_field"))
     if isinstance(fields, str):
         fields = [fields]
@@ -158,7 +158,7 @@ def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tup
     return virtual, others
 
 
-# Expressions on a field that do not select by a text.
+# Expressions on a field that do not search for a text.
 _NOT_A_TEXT = (lucene.Range, lucene.From, lucene.To, lucene.Regex, lucene.Fuzzy, lucene.Proximity)
 _ESCAPED = re.compile(r"\\(.)")
 # `*` and `?` in a word; a question mark at its end is punctuation.

@@ -171,7 +171,10 @@ async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes |
 
 
 def parse_search(plain: bytes, incoming: IncomingRequest) -> tuple[Json, list[tuple[str, str]]]:
-    """Parse the search of a request, from its body or its parameters, and the parameters that are not part of it.
+    """Parse the search in the body or the parameters of a request.
+
+    Returns:
+        The search body, and the parameters that are not part of it.
 
     Raises:
         UnsupportedJson: the body is not a JSON object; the engine rejects it.

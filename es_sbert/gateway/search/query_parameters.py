@@ -130,7 +130,10 @@ def parse_nested(body: Json, location: str) -> tuple[Json, float]:
 
 
 def parse_rescore_vector(value: Any, location: str) -> float | None:
-    """Convert `rescore_vector` of Elasticsearch's `knn` to a factor; 0 for no rescoring, None for the default.
+    """Convert the `rescore_vector` of Elasticsearch's `knn` query to an oversampling factor.
+
+    Returns:
+        The factor; 0 for no rescoring, None for the default.
 
     Raises:
         BadRequest: the value is invalid.
@@ -143,7 +146,10 @@ def parse_rescore_vector(value: Any, location: str) -> float | None:
 
 
 def parse_rescore(value: Any, location: str) -> float | None:
-    """Convert `rescore` of OpenSearch's `neural` to a factor; 0 for no rescoring, None for the default.
+    """Convert the `rescore` of OpenSearch's `neural` query to an oversampling factor.
+
+    Returns:
+        The factor; 0 for no rescoring, None for the default.
 
     Raises:
         BadRequest: the value is invalid.
@@ -163,7 +169,7 @@ def _oversample(value: Any, location: str) -> float:
 
 
 def parse_ef_search(value: Any, location: str) -> int | None:
-    """Parse `method_parameters` of OpenSearch's `neural`: return `ef_search`, or None if it is missing.
+    """Parse the `method_parameters` of OpenSearch's `neural` query, and return `ef_search`; None if it is missing.
 
     Raises:
         BadRequest: `ef_search` is invalid, or there are other parameters.

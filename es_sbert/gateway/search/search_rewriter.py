@@ -243,7 +243,7 @@ class SearchRewriter:
     ) -> FoundQueries:
         """Find the semantic queries of a body. For a large body, this runs in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
-        # Indices that may not be read may have vectors.
+        # Indices whose mappings the caller is not allowed to read may have vectors.
         lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
         virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
         names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
@@ -345,10 +345,10 @@ class SearchRewriter:
         return found.body is not body
 
     def _pass_unreadable(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
-        """Pass through a search on indices whose mappings may not be read.
+        """Pass through a search on indices whose mappings the caller is not allowed to read.
 
         Raises:
-            AccessDenied: the search names the virtual field, or full-text queries are to become hybrid.
+            AccessDenied: the search names the virtual field, or full-text queries must be rewritten to hybrid queries.
         """
         if mode is RewriteMode.HYBRID:
             raise denied

@@ -122,8 +122,8 @@ class BulkSender:
         """Send the next items unchanged.
 
         Args:
-            body: Their bytes.
-            items: Parses them, if their results must be separated.
+            body: The bytes of the items.
+            items: Parses the items; called only if their results must be separated.
 
         Raises:
             BulkRejectedError: the engine rejected the first part.
@@ -298,7 +298,7 @@ class JoinedBulkResponse:
         return len(self._head()) + sum(length for _, length in self._results) + commas + len(_TAIL)
 
     def body(self) -> Iterator[bytes]:
-        """The joined response, in parts."""
+        """Yield the joined response in parts."""
         yield self._head()
         for number, (compressed, _) in enumerate(self._results):
             yield (b"," if number else b"") + zlib.decompress(compressed)

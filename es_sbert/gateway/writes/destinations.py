@@ -26,7 +26,7 @@ _DENIED = (401, 403)
 # The cache is short-lived, so that an index with a new vector field gets vectors soon. The mapping is read again after
 # embedding.
 _CACHE_SECONDS = 1.0
-# Bytes of memory for a number of a vector: as float32, and as JSON in the request.
+# Memory per dimension of a vector, in bytes: its float32 value and its JSON in the request.
 _BYTES_PER_NUMBER = 16
 # Minimum bytes of text for a token.
 _BYTES_PER_TOKEN = 2
@@ -94,7 +94,7 @@ class DestinationResolver:
     async def get(self, name: str, headers: Headers, *, fresh: bool = False) -> Destination:
         """Resolve the destination of a write.
 
-        A caller who may not read the mapping writes without vectors.
+        A caller who is not allowed to read the mapping writes without vectors.
 
         Args:
             name: Index, alias or data stream; if it does not exist, its index template is used.
@@ -157,7 +157,7 @@ class DestinationResolver:
         """Look up the vector fields of the index template for a name.
 
         Raises:
-            AccessDenied: the template may not be read.
+            AccessDenied: reading the template is not allowed.
         """
         target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
         answer = await self._upstream.request("POST", target, self._indices.lookup_credentials(headers))

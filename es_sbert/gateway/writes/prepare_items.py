@@ -72,9 +72,10 @@ class ItemPreparer:
         self._clock = Clock()
 
     async def resolve(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
-        """Resolve the destinations of writes to these names.
+        """Return the destination of writes to each of these names.
 
         Args:
+            names: Indices, aliases or data streams.
             headers: The caller's headers.
             fresh: Do not use cached results.
 

@@ -174,7 +174,7 @@ class WriteHandler:
             return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
         limits = await self._limits(body, incoming.headers)
         if limits is None:
-            # Do not split a request that waits for a refresh: each part would wait for the next one, up to a second.
+            # Do not split a request that waits for a refresh: each part would wait for its own refresh, up to a second.
             waits_for_refresh = _parameter(incoming, "refresh") == "wait_for"
             if len(body.cuts) <= _MAX_UNSPLIT_PARTS + 1 or waits_for_refresh:
                 return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))

@@ -297,7 +297,7 @@ def _integer(text: str, decimal: DecimalMark | None) -> int:
         number = Decimal(plain)
     except InvalidOperation:
         raise _CellError("has an exponent that is too large") from None
-    # Checked before the conversion, because 1e999999999 would fill the memory as an integer.
+    # Check before the conversion: converting 1e999999999 to an integer would exhaust the memory.
     if number and number.adjusted() > 20:
         raise _CellError("is beyond 64 bits")
     if number != number.to_integral_value():

@@ -42,14 +42,14 @@ _O_BINARY = getattr(os, "O_BINARY", 0)
 
 @dataclass(frozen=True)
 class LocalFile(ByteInput):
-    """A file, pipe or device of this machine, or a range of a file.
+    """A file, pipe or device on this machine, or a range of a file.
 
     Attributes:
         name: The path as given, in valid Unicode.
-        path: The file; also of a range.
+        path: Path of the file, or of the file that contains the range.
         size: Bytes of a regular file or a range; None for pipes and devices.
-        start: First byte of a range; None reads to the end of the file.
-        first_line: Line number at which the range begins in the file.
+        start: Offset of the first byte of a range; None for a whole file.
+        first_line: Line number in the file at which the range begins.
     """
 
     name: str
@@ -108,8 +108,8 @@ def _read_descriptor(
     descriptor: int, context: ReadContext, *, may_block: bool = False, count: int | None = None
 ) -> Iterator[bytes]:
     """Read the bytes of an open file: all until its end, or exactly `count`."""
-    # A pipe may stay silent for hours. Windows cannot wait for a pipe with a timeout: there, stopping takes until the
-    # next bytes arrive.
+    # A pipe may stay silent for hours. Windows cannot wait for a pipe with a timeout, so a stop takes effect there only
+    # when the next bytes arrive.
     polls = may_block and os.name == "posix"
     while count is None or count > 0:
         if context.stop.is_set():

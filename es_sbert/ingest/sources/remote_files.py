@@ -216,7 +216,7 @@ class RemoteReader(io.RawIOBase):
     def _wait_or_raise(self, raised: Exception) -> None:
         """Wait after a transient error; raise a permanent one."""
         error = underlying_error(raised)
-        # Not chained: the other library's error may hold the address with its secrets.
+        # Do not chain the other library's error: it may hold the address with its secrets.
         reason = redact_secrets(error_summary(error)).replace(self._file.location, self._file.name)
         if isinstance(error, FileNotFoundError):
             if self._version is None:
@@ -225,7 +225,7 @@ class RemoteReader(io.RawIOBase):
         if isinstance(error, PermissionError) or getattr(error, "status", None) in _ACCESS_DENIED:
             raise SourceUnavailable(f"access is refused ({reason})") from None
         if isinstance(error, ValueError) and "http" in self._file.filesystem.protocol and self._block != _WHOLE_FILE:
-            # The server does not support range requests, which shows at the second block.
+            # The server does not support range requests. This is noticed only at the second block.
             if self._sought:
                 raise CorruptStream(
                     "the server does not support range requests; download the file and load the copy"
@@ -268,13 +268,13 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
     try:
         locations = _expand_remote_pattern(filesystem, location)
         if not locations:
-            raise SourceError(f"no file matches {shown}", "Check the pattern; ** matches any folders in between.")
+            raise SourceError(f"no file matches {shown}", "Check the pattern; ** matches any number of nested folders.")
         if "file" in _protocols_of(filesystem):
             return [], locations
         return [_remote_file(filesystem, each, shown if each == location else None) for each in locations], []
     except SourceError:
         raise
-    # Each filesystem raises its library's errors. Not chained: they may hold the address with its secrets.
+    # Each filesystem raises its library's errors. Do not chain them: they may hold the address with its secrets.
     except Exception as raised:
         error = underlying_error(raised)
         if isinstance(error, FileNotFoundError):
