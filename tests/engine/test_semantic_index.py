@@ -308,7 +308,7 @@ def scaled(scores: dict[str, float]) -> dict[str, float]:
 @also_opensearch2
 def test_normalized_fusion_sums_scores_on_opensearch(site: SampleIndices, one: SemanticIndex, named: bool) -> None:
     if not site.opensearch:
-        with pytest.raises(UnsupportedEngine, match="needs OpenSearch") as caught:
+        with pytest.raises(UnsupportedEngine, match="requires OpenSearch") as caught:
             one.hybrid(TEXT, fusion="normalized")
         assert "rrf or weighted" in caught.value.remedy
         return
