@@ -172,8 +172,8 @@ _limit_options = option_group(
     _limit_option(
         "--max-connections-per-client",
         "client_connections",
-        "Maximum open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
-        "whose address all callers share.",
+        "Maximum open connections from one address; more are refused (429). Raise it if callers connect through a "
+        "reverse proxy, which gives all of them one address.",
         1024,
     ),
     _limit_option(

@@ -190,9 +190,9 @@ def _identify(address: Address) -> tuple[EngineInfo, str | None]:
 
 
 def sniff(cluster: Cluster) -> tuple[Address, ...]:
-    """Find the published addresses of a cluster's nodes that answer; given addresses that are down now are kept.
+    """Find the published addresses of a cluster's nodes that respond; given addresses that are down now are kept.
 
-    If no published address answers, as behind a load balancer or in containers, the given addresses are returned.
+    If no published address responds, for example in containers or behind a load balancer, return the given addresses.
 
     Raises:
         AccessDenied, RequestFailed: the engine does not list its nodes.

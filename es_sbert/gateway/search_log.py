@@ -498,7 +498,7 @@ class SearchRecorder:
     Attributes:
         index: Index expression as the caller wrote it, not percent-encoded.
         api: `search`, `msearch`, ….
-        searches: The searches of the request. Empty stands for one search about which nothing else is known.
+        searches: The searches of the request. An empty list means one search without any details.
         status: HTTP status of the response; 499 if the client disconnected before it.
         is_logged: Whether the records are written; if not, nothing needs to be read for them.
         sends_ids: Whether the response names the ids of the searches, for clicks on their hits.

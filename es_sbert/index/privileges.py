@@ -78,9 +78,8 @@ def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
     lacking = missing_privileges(task, has) if has is not None else []
     if lacking:
         raise AccessDenied(
-            f"this user or API key may not {task.action} {index}: it lacks the index "
-            f"privilege{'s' if len(lacking) > 1 else ''} {' and '.join(lacking)} ({engine.info.label} at "
-            f"{engine.info.url})",
+            f"this user or API key may not {task.action} {index}: it lacks the "
+            f"{_name_privileges(lacking)} ({engine.info.label} at {engine.info.url})",
             privileges_remedy(lacking, index),
         )
 
@@ -92,8 +91,11 @@ def missing_privileges(task: IndexTask, has: Mapping[str, bool]) -> list[str]:
 
 def privileges_remedy(lacking: list[str], index: str) -> str:
     """The remedy for missing privileges."""
-    many = "privileges" if len(lacking) > 1 else "privilege"
     return (
-        f"Give the user or API key the index {many} {', '.join(lacking)} on {index}, or use one that has them: "
+        f"Give the user or API key the {_name_privileges(lacking)} on {index}, or use one that has them: "
         "docs/operations.md lists what each task needs."
     )
+
+
+def _name_privileges(names: list[str]) -> str:
+    return f"index privilege{'s' if len(names) > 1 else ''} {', '.join(names)}"

@@ -201,7 +201,7 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
     Args:
         keys: Set to which the keys of the copied documents are added.
         late: Whether the aliases were swapped already. Then changes by other writers in the new index are kept; before
-            the swap, nobody else writes into it.
+            the swap, there are no other writers.
 
     Returns:
         Number of documents copied; a late round also counts those that are newer in the new index.
