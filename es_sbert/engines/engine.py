@@ -295,6 +295,24 @@ class Engine(ABC):
         answer = self._request("POST", f"/{quote_index_name(name)}/_count", body={"query": query or {"match_all": {}}})
         return int(answer["count"])
 
+    def lucene_document_count(self, name: str) -> int:
+        """Count the documents on disk, and each of the nested objects in them as one more.
+
+        Nothing hides a document from this count: no filter of an alias, no search pipeline, and no document-level
+        security. Refresh the index first. The count may already include writes that searches see only after the next
+        refresh.
+
+        Args:
+            name: An index, or an alias of one or more.
+
+        Raises:
+            AccessDenied: this user lacks the index privilege `monitor`.
+            IndexMissing: there is no such name.
+            RequestFailed: a shard has no active primary (503).
+        """
+        states = self._all_shard_states(name)
+        return sum(shard.documents for shards in states.values() for shard in shards.values())
+
     def bulk(
         self, name: str, body: bytes, *, actions: int | None = None, timeout: float | None = None
     ) -> list[BulkItemResult]:
@@ -881,6 +899,7 @@ def _parse_shard_state(copies: Sequence[Json]) -> ShardState:
         history=commit.get("user_data", {}).get("history_uuid", ""),
         copies=len(copies),
         node=copies[0]["routing"]["node"],
+        documents=int(copies[0]["docs"]["count"]),
     )
 
 

@@ -103,6 +103,7 @@ class ShardState:
         history: UUID of the shard's history; empty if unknown.
         copies: Number of copies that are started, including the primary.
         node: Id of the node that holds the primary.
+        documents: Number of documents in the primary that are not deleted, and of the nested objects in them.
     """
 
     max_seq_no: int
@@ -110,6 +111,7 @@ class ShardState:
     history: str = ""
     copies: int = 1
     node: str = ""
+    documents: int = 0
 
 
 @dataclass(frozen=True)

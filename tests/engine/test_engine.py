@@ -59,6 +59,21 @@ def test_get_index_returns_mappings_and_settings(engine: Engine, index: str) -> 
     assert engine.store_size(index) > 0
 
 
+def test_lucene_document_count_includes_nested_objects_and_what_an_alias_filters_out(
+    engine: Engine, index: str
+) -> None:
+    engine.put_mapping(index, {"properties": {"part": {"type": "nested"}}})
+    engine.bulk(index, numbered(6))
+    engine.bulk(index, actions(({"index": {"_id": "0"}}, {"word": "w0", "part": [{"n": 1}, {"n": 2}]})))
+    engine.bulk(index, actions(({"index": {"_id": "7"}}, {"word": "w7"})) + b'{"delete":{"_id":"1"}}\n')
+    engine.update_aliases([{"add": {"index": index, "alias": f"{index}-one", "filter": {"term": {"n": 2}}}}])
+    engine.refresh(index)
+    assert engine.count(f"{index}-one") == 1
+    assert engine.lucene_document_count(f"{index}-one") == 6 + 2
+    with pytest.raises(IndexMissing):
+        engine.lucene_document_count(f"{index}-missing")
+
+
 def test_get_index_returns_none_for_missing_index(engine: Engine, index_name: str) -> None:
     assert engine.get_index(index_name) is None
     with pytest.raises(IndexMissing, match=index_name):
