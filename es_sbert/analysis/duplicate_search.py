@@ -226,7 +226,7 @@ class DuplicateSearch:
 
     @property
     def _shards(self) -> int:
-        return int(self._state.settings["index.number_of_shards"])
+        return self._state.shards
 
     def _query(self) -> Json:
         """Build a query for the documents that have a vector and match the filter."""

@@ -527,7 +527,7 @@ def check_index(
 def settings_findings(state: IndexState) -> Iterator[Finding]:
     """Yield findings about blocks, and about settings that a killed load did not restore."""
     for block in ("read_only", "read_only_allow_delete", "write", "read", "metadata"):
-        if state.settings.get(f"index.blocks.{block}") == "true":
+        if state.has_setting(f"index.blocks.{block}"):
             remedy = f"Set it to null: `PUT {state.name}/_settings`."
             if block == "read_only_allow_delete":
                 remedy = "A disk was full. Free disk space, then set the block to null."

@@ -17,7 +17,14 @@ from urllib.parse import quote
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, checks_answers, missing_shards_error
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import response_error, root_cause
-from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, Segment, ShardCopy, ShardState
+from es_sbert.engines.index_state import (
+    DEFAULT_RESULT_WINDOW,
+    IndexState,
+    Segment,
+    SettingValue,
+    ShardCopy,
+    ShardState,
+)
 from es_sbert.engines.rest import (
     KEEP_ALIVE,
     EngineResponse,
@@ -284,7 +291,7 @@ class Engine(ABC):
             IndexState(
                 name=concrete,
                 mappings=state.get("mappings", {}),
-                settings={key: str(value) for key, value in state.get("settings", {}).items()},
+                settings=state.get("settings", {}),
                 aliases=state.get("aliases", {}),
                 data_stream=state.get("data_stream"),
             )
@@ -633,7 +640,7 @@ class Engine(ABC):
     def put_mapping(self, name: str, body: Json) -> None:
         self._request("PUT", f"/{quote_index_name(name)}/_mapping", body=body)
 
-    def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
+    def put_settings(self, name: str, settings: Mapping[str, SettingValue]) -> None:
         """Change settings by their flat names; None restores the engine's default."""
         self._request("PUT", f"/{quote_index_name(name)}/_settings", body=dict(settings))
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 
+# A setting as engines return it: one value, or a list of values.
+SettingValue = str | list[str] | None
+
 # The engines' default of `index.max_result_window`.
 DEFAULT_RESULT_WINDOW = 10_000
 
@@ -19,31 +22,42 @@ class IndexState:
     Attributes:
         name: The concrete index (an alias is resolved to its one index).
         mappings: The whole mapping (`properties`, `_meta`, …).
-        settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
+        settings: Flat settings (`index.knn`, `index.number_of_shards`, …) as the engine returns them; `setting` and
+            `has_setting` read those that have one value.
         aliases: Its aliases with their properties (`index_routing`, `filter`, …).
         data_stream: The data stream whose documents it holds; None for an ordinary index.
     """
 
     name: str
     mappings: Json
-    settings: dict[str, str]
+    settings: dict[str, SettingValue]
     aliases: dict[str, Json] = field(default_factory=dict)
     data_stream: str | None = None
 
     @property
     def uuid(self) -> str:
         """The id that distinguishes the index from another one of the same name (`index.uuid`)."""
-        return self.settings["index.uuid"]
+        return str(self.settings["index.uuid"])
 
     @property
     def shards(self) -> int:
         """Number of primary shards (`index.number_of_shards`)."""
-        return int(self.settings["index.number_of_shards"])
+        return int(str(self.settings["index.number_of_shards"]))
 
     @property
     def result_window(self) -> int:
         """Number of hits that one search may return (`index.max_result_window`)."""
-        return int(self.settings.get("index.max_result_window", DEFAULT_RESULT_WINDOW))
+        return int(self.setting("index.max_result_window") or DEFAULT_RESULT_WINDOW)
+
+    def setting(self, name: str) -> str | None:
+        """The value of a setting that has one value; None for the engine's default."""
+        value = self.settings.get(name)
+        assert not isinstance(value, list), f"{name} is a list"
+        return value
+
+    def has_setting(self, name: str) -> bool:
+        """Whether a setting is `true`."""
+        return self.setting(name) == "true"
 
     def alias_filter(self, name: str) -> Json | None:
         """The filter of this alias; None if it has none, or if the name is not an alias."""

@@ -236,7 +236,7 @@ def _check_takes_updates(state: IndexState) -> None:
             "Load the documents from their source into an index that keeps all fields in `_source`: "
             "`es-sbert ingest --index NEW FILE`.",
         )
-    block = next((name for name in _WRITE_BLOCKS if state.settings.get(name) == "true"), None)
+    block = next((name for name in _WRITE_BLOCKS if state.has_setting(name)), None)
     if block is not None:
         raise VectorIndexError(
             f"{state.name} has the block {block}, so metadata cannot be added to its documents",

@@ -209,7 +209,7 @@ def note_earlier_segments(engine: Engine, index: IndexState, vector_field: str) 
     }
 
     def plan(state: IndexState) -> Json | None:
-        replicas = int(state.settings.get("index.number_of_replicas", "1"))
+        replicas = int(state.setting("index.number_of_replicas") or "1")
         entry = EarlierSegments(
             index_uuid=state.uuid,
             index_type=vector_fields(state.mappings, state.name)[vector_field].index_type,

@@ -93,7 +93,7 @@ def require_index_knn(info: EngineInfo, state: IndexState, remedy: str | None = 
     Raises:
         IndexMismatch: the engine is OpenSearch 2, and the index was created without `index.knn`.
     """
-    if not info.needs_index_knn or state.settings.get("index.knn") == "true":
+    if not info.needs_index_knn or state.has_setting("index.knn"):
         return
     raise IndexMismatch(
         f"the index {state.name} was created without index.knn, and {info.label} fails all shards of such an index "

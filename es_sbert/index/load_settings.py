@@ -47,14 +47,14 @@ def plan_load_note(index: IndexState, run: str, *, keep_replicas: bool = False) 
     """
     if _read_note(index) is not None:
         return None
-    before = {name: index.settings.get(name) for name in _load_settings(index, keep_replicas)}
+    before = {name: index.setting(name) for name in _load_settings(index, keep_replicas)}
     return {"_meta": with_meta_entry(index.mappings.get("_meta", {}), _META_ENTRY, {"before": before, "run": run})}
 
 
 def _load_settings(index: IndexState, keep_replicas: bool) -> dict[str, str]:
     wanted = dict(BULK_LOAD_SETTINGS)
     # With automatic replicas, the engine derives their number from the number of nodes.
-    if keep_replicas or index.settings.get(_AUTO_EXPAND_REPLICAS, "false") != "false":
+    if keep_replicas or index.setting(_AUTO_EXPAND_REPLICAS) not in (None, "false"):
         del wanted["index.number_of_replicas"]
     return wanted
 
@@ -120,7 +120,7 @@ def restore_load_settings(
         return {}
     noted = unrestored_settings(index)
     previous = dict(before or {}) if noted is None else _previous_settings(noted, before or {})
-    ours = {name: value for name, value in previous.items() if index.settings.get(name) == BULK_LOAD_SETTINGS[name]}
+    ours = {name: value for name, value in previous.items() if index.setting(name) == BULK_LOAD_SETTINGS[name]}
     if ours:
         engine.put_settings(index.name, ours)
     note = _read_note(index)

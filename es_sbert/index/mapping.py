@@ -26,7 +26,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.mappings import read_body
@@ -275,7 +275,7 @@ _NESTED_LIMIT_DEFAULT = 10_000
 
 def nested_limit(index: IndexState) -> int:
     """Maximum number of nested objects, such as passages, that the index accepts in a document."""
-    return int(index.settings.get(NESTED_LIMIT, _NESTED_LIMIT_DEFAULT))
+    return int(index.setting(NESTED_LIMIT) or _NESTED_LIMIT_DEFAULT)
 
 
 def vector_path(field: str, meta: VectorFieldMeta) -> str:
@@ -495,7 +495,7 @@ def mapped_element_type(engine_type: EngineType, field: Json) -> str:
     return str(field.get(name) or ElementType.FLOAT).lower()
 
 
-def mapped_index_type(engine_type: EngineType, settings: Mapping[str, str], field: Json) -> IndexType | str:
+def mapped_index_type(engine_type: EngineType, settings: Mapping[str, SettingValue], field: Json) -> IndexType | str:
     """Index type in a vector field's mapping, or the description of a type that es-sbert does not search.
 
     Args:

@@ -282,7 +282,7 @@ def _add_field(
     engine_type = engine.info.engine_type
     require_index_knn(engine.info, state)
     if engine_type is EngineType.OPENSEARCH:
-        knn, is_flat = state.settings.get("index.knn") == "true", meta.index_type == IndexType.FLAT
+        knn, is_flat = state.has_setting("index.knn"), meta.index_type == IndexType.FLAT
         if request.index_type is None and is_flat is knn:
             meta = meta.model_copy(update={"index_type": DEFAULT_INDEX_TYPE if knn else IndexType.FLAT})
         elif knn and is_flat:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
     ChunkedText,
@@ -216,7 +216,7 @@ def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[Embeddin
         if state is None:
             meta = request.new_meta(engine)
             created = index_body(engine.info.engine_type, field.field, meta)
-            settings = {key: str(value).lower() for key, value in created["settings"].items()}
+            settings: dict[str, SettingValue] = {key: str(value).lower() for key, value in created["settings"].items()}
             state = IndexState(plan.settings.index, created["mappings"], settings)
             targets.append(EmbeddingTarget(field.field, field.template, meta))
             continue

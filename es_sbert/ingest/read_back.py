@@ -232,8 +232,8 @@ class ReadBackCheck:
         if not context.plan.sources and self._first_checked:
             # Other documents of the index may be altered too; there is no record of them.
             again = "embed the documents into a different `vector_field`"
-        settings = {} if index is None else index.settings
-        pipelines = {name: settings[name] for name in PIPELINE_SETTINGS if settings.get(name, "_none") != "_none"}
+        values = {} if index is None else {setting: index.setting(setting) for setting in PIPELINE_SETTINGS}
+        pipelines = {name: value for name, value in values.items() if value not in (None, "_none")}
         if pipelines:
             named = " and ".join(f"{setting} is {pipeline!r}" for setting, pipeline in pipelines.items())
             unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()

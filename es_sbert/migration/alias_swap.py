@@ -148,7 +148,7 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_
     if state is None:
         raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
     block = WriteBlock(permit_name(context.target, uuid.uuid4().hex))
-    is_foreign = state.settings.get(WRITE_BLOCK_SETTING) == "true"
+    is_foreign = state.has_setting(WRITE_BLOCK_SETTING)
     store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=block.permit)
     permit = {"index": context.target, "alias": block.permit, "is_hidden": True}
     context.retrying(context.engine.update_aliases, [{"add": permit}])
@@ -248,7 +248,7 @@ def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -
         now = engine.get_index(state.alias)
         if now is None or now.name != source.name:
             return None
-    if source.settings.get(WRITE_BLOCK_SETTING) != "true":
+    if not source.has_setting(WRITE_BLOCK_SETTING):
         return None
     engine.put_settings(source.name, {WRITE_BLOCK_SETTING: None})
     return source.name

@@ -505,7 +505,7 @@ class _MigrationRun:
     def _finish(self) -> bool:
         """Store that the migration is done; returns True."""
         source = self._read_source()
-        as_before = None if source is None else source.settings.get(_GC_DELETES)
+        as_before = None if source is None else source.setting(_GC_DELETES)
         self.context.retrying(self.context.engine.put_settings, self.context.target, {_GC_DELETES: as_before})
         self.context.state_store.write(phase=MigrationPhase.DONE)
         if self.request.remove and source is None:

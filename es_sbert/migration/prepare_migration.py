@@ -12,7 +12,7 @@ from typing import Any, cast
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
@@ -109,7 +109,7 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     return {"settings": settings, "mappings": mappings}
 
 
-def copied_settings(source: IndexState) -> dict[str, str | None]:
+def copied_settings(source: IndexState) -> dict[str, SettingValue]:
     """Return the settings of an index to copy to its replacement."""
     return {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
 

@@ -215,7 +215,7 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
             "documents into an index without them (`POST _reindex`). `es-sbert index remove --reindex` does both at "
             "once."
         )
-    if engine.info.engine_type is EngineType.OPENSEARCH and index.settings.get("index.knn") == "true":
+    if engine.info.engine_type is EngineType.OPENSEARCH and index.has_setting("index.knn"):
         remains.append(f"{index.name} keeps the setting index.knn, which OpenSearch cannot change.")
     if unrestored_settings(index) is not None:
         remains.append(f"A load has started in {index.name} since.")

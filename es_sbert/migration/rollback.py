@@ -84,7 +84,7 @@ def list_kept(engine: Engine, alias: str) -> list[KeptIndex]:
     kept = []
     for number, index in enumerate(find_kept(engine, alias)):
         models = sorted({meta.model for meta in vector_fields(index.mappings, index.name).values()})
-        blocked = index.settings.get(WRITE_BLOCK_SETTING) == "true"
+        blocked = index.has_setting(WRITE_BLOCK_SETTING)
         documents = engine.count(index.name)
         kept.append(KeptIndex(
             name=index.name, model=", ".join(models), documents=documents, blocked=blocked, is_previous=not number
@@ -205,7 +205,7 @@ def _begun_state(
         old: State of the migration that created the index to go back to; None if no migration did.
     """
     target = found.index
-    is_frozen = previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true"
+    is_frozen = previous.blocked and target.has_setting(WRITE_BLOCK_SETTING)
     # If the old index could take writes, it may contain writes that were not copied, so everything is copied.
     known = is_frozen and len(previous.carried) == index.shards
     own = {target.uuid, index.uuid}
@@ -226,7 +226,7 @@ def _begun_state(
 
 def _open_for_writes(engine: Engine, target: IndexState) -> None:
     """Remove the block that the swap has left on the old index. No client writes to it: no alias points to it."""
-    if target.settings.get(WRITE_BLOCK_SETTING) == "true":
+    if target.has_setting(WRITE_BLOCK_SETTING):
         engine.put_settings(target.name, {WRITE_BLOCK_SETTING: None})
 
 
@@ -252,7 +252,7 @@ def _check_indices(engine: Engine, index: IndexState, found: RollbackTarget, pre
     aliases = engine.get_aliases(target.name).get(target.name)
     if aliases:
         raise IndexMismatch(f"{target.name} has the alias {min(aliases)}, so it is in use", "Remove that alias first.")
-    if not previous.blocked and target.settings.get(WRITE_BLOCK_SETTING) == "true":
+    if not previous.blocked and target.has_setting(WRITE_BLOCK_SETTING):
         raise IndexMismatch(
             f"{target.name} was read-only before the migration, so nothing can be carried over to it",
             f'Allow writes: `PUT {target.name}/_settings` with {{"{WRITE_BLOCK_SETTING}": null}}.',

@@ -59,6 +59,15 @@ def test_get_index_returns_mappings_and_settings(engine: Engine, index: str) -> 
     assert engine.store_size(index) > 0
 
 
+def test_settings_are_as_the_engine_holds_them_lists_included(engine: Engine, index_name: str) -> None:
+    settings = {"index.query.default_field": ["word", "n"], "index.max_result_window": "50", "index.hidden": "true"}
+    engine.create_index(index_name, MAPPING | {"settings": settings})
+    state = engine.get_index(index_name)
+    assert state is not None
+    assert {name: state.settings[name] for name in settings} == settings
+    assert (state.result_window, state.has_setting("index.hidden"), state.setting("index.codec")) == (50, True, None)
+
+
 def test_lucene_document_count_includes_nested_objects_and_what_an_alias_filters_out(
     engine: Engine, index: str
 ) -> None:

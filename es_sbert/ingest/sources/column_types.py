@@ -27,6 +27,7 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 
+from es_sbert.engines.index_state import SettingValue
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.text_template import closest_name
@@ -178,7 +179,7 @@ _TYPES_OF_FIELDS = {
 
 
 def mapped_types(
-    mappings: Mapping[str, Any], settings: Mapping[str, str], texts: Iterable[str]
+    mappings: Mapping[str, Any], settings: Mapping[str, SettingValue], texts: Iterable[str]
 ) -> dict[str, ColumnType]:
     """Derive column → type from the fields of an index that hold numbers, booleans and dates.
 
