@@ -10,7 +10,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from es_sbert.index.index_meta import require_index_knn
-from es_sbert.index.load_checks import check_can_hold_vectors, fields_missing_from_source
+from es_sbert.index.load_checks import check_can_hold_vectors
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
     ElementType,
@@ -26,6 +26,7 @@ from es_sbert.index.mapping import (
     supported_element_types,
     vector_fields,
 )
+from es_sbert.index.source_mode import fields_missing_from_source
 from es_sbert.index.text_template import DEFAULT_TEXT_FIELD, TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import (
     VectorField,
@@ -228,7 +229,7 @@ def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatc
 def _check_takes_updates(state: IndexState) -> None:
     """Refuse an index whose documents cannot be updated or would lose fields in an update."""
     check_can_hold_vectors(state)
-    lost = fields_missing_from_source(state.mappings, ())
+    lost = fields_missing_from_source(state, ())
     if lost is not None:
         raise VectorIndexError(
             f"the index {state.name} does not keep {lost}: its vectors cannot be read back, or documents would "

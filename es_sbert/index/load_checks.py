@@ -9,28 +9,8 @@ from typing import Any
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.mapping import is_in_source
+from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_field import embed_command, similar_fields
-
-
-def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:
-    """Find the fields that a partial update would lose, because the index does not keep them in `_source`.
-
-    For a partial update, the engine indexes the document again from `_source`.
-
-    Args:
-        made: Vector fields that are written with every document.
-
-    Returns:
-        The end of the sentence "the index does not keep …"; None if nothing would be lost.
-    """
-    source = mappings.get("_source", {})
-    if source.get("enabled", True) is False:
-        return "_source"
-    if source.get("includes"):
-        return f"fields other than {', '.join(source['includes'])} in its _source"
-    missing = [name for name in source.get("excludes", []) if name not in made]
-    return f"{', '.join(missing)} in its _source" if missing else None
 
 
 @dataclass(frozen=True)
@@ -143,7 +123,7 @@ def check_can_load_files(
             f"has an `index_routing`. {in_place} {in_place_command(name)}.",
         )
     check_can_hold_vectors(state)
-    lost = [field for field in meta_fields if not is_in_source(field, state.mappings)]
+    lost = [field for field in meta_fields if not is_in_source(field, state)]
     if lost:
         raise VectorIndexError(
             f"the index {state.name} does not keep {', '.join(lost)} in _source, so a load cannot tell which documents "

@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -558,16 +557,3 @@ def exists_query(field: str, properties: Mapping[str, Any]) -> Json:
     for outer in reversed(nested):
         query = {"nested": {"path": outer, "query": query}}
     return query
-
-
-def is_in_source(name: str, mappings: Mapping[str, Any]) -> bool:
-    """Whether the index keeps a field in `_source`."""
-    source = mappings.get("_source", {})
-    if source.get("enabled", True) is False:
-        return False
-
-    def matches(pattern: str) -> bool:
-        return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-
-    includes = source.get("includes", [])
-    return (not includes or any(map(matches, includes))) and not any(map(matches, source.get("excludes", [])))

@@ -19,7 +19,8 @@ from es_sbert.index.document_vectors import (
     stored_text,
     to_bulk_value,
 )
-from es_sbert.index.mapping import is_in_source, named_vectors_query
+from es_sbert.index.mapping import named_vectors_query
+from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome
@@ -175,7 +176,7 @@ class ChangeDetection:
         self._untrusted = context.checkpoint is not None and context.checkpoint.is_untrusted()
         # Texts that can be compared with those of the index.
         self._comparable = tuple(
-            all(is_in_source(field, context.index.state.mappings) for field in target.template.fields)
+            all(is_in_source(field, context.index.state) for field in target.template.fields)
             for target in self._targets
         )
 

@@ -16,11 +16,11 @@ from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.index.load_checks import (
     check_can_hold_vectors,
     check_can_load_files,
-    fields_missing_from_source,
     read_target_index,
 )
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, check_field_name, document_meta_field, vector_fields
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require_privileges
+from es_sbert.index.source_mode import fields_missing_from_source
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
     TextTemplate,
@@ -378,7 +378,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             raise index_not_found(name, engine)
         check_can_hold_vectors(state)
         # With several fields, a document may get a vector in one of them and would lose the others.
-        lost = fields_missing_from_source(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
+        lost = fields_missing_from_source(state, [field.field for field in fields] if len(fields) == 1 else [])
         if lost is not None:
             reason = f"the index {state.name} does not keep {lost}: documents that are embedded in place would lose it"
             raise VectorIndexError(reason, "Load the documents from files.")

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import orjson
 
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
@@ -31,7 +31,8 @@ from es_sbert.index.document_vectors import (
     stored_text,
     vector_members,
 )
-from es_sbert.index.mapping import is_in_source, vector_path
+from es_sbert.index.mapping import vector_path
+from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
@@ -194,7 +195,7 @@ class ReadBackCheck:
 
     def _compare(self, sent: Sequence[SentDocument]) -> None:
         context = self._context
-        name, mappings = context.index.concrete, context.index.state.mappings
+        name = context.index.concrete
         names = [
             name for target in context.targets for name in (*target.template.fields, target.field, target.meta_field)
         ]
@@ -205,7 +206,7 @@ class ReadBackCheck:
             # A document that is missing or was written again is skipped: another writer changed it after this write.
             if found is None or (found["_seq_no"], found["_primary_term"]) != document.version:
                 continue
-            differences = _differences(document, found, context.targets, mappings)
+            differences = _differences(document, found, context.targets, context.index.state)
             if differences:
                 raise self._altered_error(document, differences)
 
@@ -264,19 +265,19 @@ class ReadBackCheck:
             log_event("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
 
 
-def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:
+def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, state: IndexState) -> list[str]:
     """Compare a stored document with the sent one, and return the differences."""
     source: Json = found.get("_source") or {}
     differences = []
     if found.get("_routing") != sent.routing:
         differences.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
     for target, text in zip(targets, sent.texts, strict=True):
-        if all(is_in_source(name, mappings) for name in target.template.fields) and stored_text(source, target) != text:
+        if all(is_in_source(name, state) for name in target.template.fields) and stored_text(source, target) != text:
             differences.append(f"the text {target.template.template!r} is different")
-        if is_in_source(vector_path(target.field, target.meta), mappings):
+        if is_in_source(vector_path(target.field, target.meta), state):
             differences += _vector_differences(sent, source, target)
         expected = sent.fields.get(target.field)
-        meta_is_kept = is_in_source(target.meta_field, mappings)
+        meta_is_kept = is_in_source(target.meta_field, state)
         if expected is not None and meta_is_kept and read_document_meta(source, target.meta_field) != expected[1]:
             differences.append(f"{target.meta_field} differs")
     return differences

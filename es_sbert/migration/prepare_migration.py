@@ -17,7 +17,6 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields
-from es_sbert.index.load_checks import fields_missing_from_source
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
     META_KEY,
@@ -29,6 +28,7 @@ from es_sbert.index.mapping import (
     vector_fields,
 )
 from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, require_privileges
+from es_sbert.index.source_mode import fields_missing_from_source
 from es_sbert.index.text_template import (
     MISSING,
     TextFieldError,
@@ -506,7 +506,7 @@ def check_copied_fields(source: IndexState, not_copied: Collection[str]) -> None
     Raises:
         IndexMismatch: `_source` lacks a field other than these.
     """
-    lost = fields_missing_from_source(source.mappings, not_copied)
+    lost = fields_missing_from_source(source, not_copied)
     if lost is not None:
         remedy = "Load the documents from files into a new index."
         raise IndexMismatch(f"the index {source.name} does not keep {lost}, so its documents cannot be copied", remedy)

@@ -24,7 +24,6 @@ from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import if_unchanged
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.load_checks import fields_missing_from_source
 from es_sbert.index.load_settings import restore_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
     META_KEY,
@@ -35,6 +34,7 @@ from es_sbert.index.mapping import (
     with_meta_entry,
 )
 from es_sbert.index.privileges import REMOVE, require_privileges
+from es_sbert.index.source_mode import fields_missing_from_source
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.migration.document_copy import copy_write
@@ -112,7 +112,7 @@ def require_own_entry(index: IndexState) -> None:
 
 def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
     require_own_entry(index)
-    lost = fields_missing_from_source(index.mappings, fields)
+    lost = fields_missing_from_source(index, fields)
     if lost is not None:
         raise IndexMismatch(
             f"the index {index.name} does not keep {lost}, so documents cannot be written from it",

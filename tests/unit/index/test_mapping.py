@@ -17,7 +17,6 @@ from es_sbert.index.mapping import (
     VectorFieldMeta,
     check_field_name,
     index_body,
-    is_in_source,
     mapped_dimensions,
     mapped_element_type,
     mapped_similarity,
@@ -176,13 +175,3 @@ def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:
 def test_foreign_nested_object_has_no_dimensions() -> None:
     for engine_type in EngineType:
         assert mapped_dimensions(engine_type, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
-
-
-@pytest.mark.parametrize(
-    ("source", "kept"),
-    [({}, True), ({"enabled": False}, False), ({"excludes": ["a"]}, False), ({"excludes": ["a.b.c"]}, True),
-     ({"excludes": ["*.b"]}, False), ({"includes": ["a"]}, True), ({"includes": ["a.b"]}, True),
-     ({"includes": ["other"]}, False), ({"includes": ["a*"], "excludes": ["a.b"]}, False)],
-)  # fmt: skip
-def test_is_in_source_honors_includes_and_excludes(source: dict[str, Any], kept: bool) -> None:
-    assert is_in_source("a.b", {"_source": source}) is kept

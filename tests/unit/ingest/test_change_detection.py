@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.index.document_vectors import DocumentMeta, read_document_meta, text_hash
-from es_sbert.index.load_checks import fields_missing_from_source
 from es_sbert.index.vector_changes import StoredVector
 from es_sbert.ingest.change_detection import ChangeDecision, Decision, detect_changes, is_superseded
 from es_sbert.ingest.read_documents import Document
@@ -121,16 +120,6 @@ def test_foreign_meta_is_ignored(value: Any) -> None:
 
 def test_document_meta_round_trip() -> None:
     assert read_document_meta({"embedding_meta": META}, "embedding_meta") == DocumentMeta(**META)
-
-
-@pytest.mark.parametrize(
-    ("source", "lost"),
-    [({}, None), ({"enabled": True}, None), ({"enabled": False}, "_source"), ({"excludes": ["embedding"]}, None),
-     ({"excludes": ["body", "embedding", "raw.*"]}, "body, raw.* in its _source"),
-     ({"includes": ["text", "embed*"]}, "fields other than text, embed* in its _source")],
-)  # fmt: skip
-def test_fields_missing_from_source_are_listed(source: dict[str, Any], lost: str | None) -> None:
-    assert fields_missing_from_source({"_source": source}, ["embedding"]) == lost
 
 
 @pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])

@@ -1,0 +1,70 @@
+"""Read how an index keeps the documents that are sent to it: as they are, rebuilt from its fields, in part, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from es_sbert.engines.index_state import IndexState
+
+
+class SourceMode(StrEnum):
+    """What the engine returns as the `_source` of a document."""
+
+    STORED = "stored"  # the document as it was sent, less the fields that `_source.excludes` and `includes` leave out
+    SYNTHETIC = "synthetic"  # Elasticsearch: rebuilt from the fields
+    DERIVED = "derived"  # OpenSearch: rebuilt from the fields
+    DISABLED = "disabled"  # nothing
+
+
+# `index.mode` of indices whose `_source` is synthetic by default.
+_SYNTHETIC_INDEX_MODES = ("columnar", "logsdb", "logsdb_columnar", "time_series")
+
+
+def source_mode(state: IndexState) -> SourceMode:
+    """Read the source mode of an index from its settings and its mapping."""
+    mapped, settings = state.mappings.get("_source", {}), state.settings
+    if mapped.get("enabled", True) is False:
+        return SourceMode.DISABLED
+    if str(settings.get("index.derived_source.enabled")).lower() == "true":
+        return SourceMode.DERIVED
+    # Elasticsearch 8 has the mode in the mapping too, where the setting overrides it; 9 ignores it there.
+    mode = str(settings.get("index.mapping.source.mode") or mapped.get("mode") or "").lower()
+    if not mode:
+        mode = "synthetic" if str(settings.get("index.mode")).lower() in _SYNTHETIC_INDEX_MODES else "stored"
+    # All other modes, such as `columnar_stored`, rebuild the document.
+    return SourceMode(mode) if mode in (SourceMode.STORED, SourceMode.DISABLED) else SourceMode.SYNTHETIC
+
+
+def is_in_source(name: str, state: IndexState) -> bool:
+    """Whether the index returns a field in `_source`."""
+    if source_mode(state) is SourceMode.DISABLED:
+        return False
+    source = state.mappings.get("_source", {})
+
+    def matches(pattern: str) -> bool:
+        return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+    includes = source.get("includes", [])
+    return (not includes or any(map(matches, includes))) and not any(map(matches, source.get("excludes", [])))
+
+
+def fields_missing_from_source(state: IndexState, made: Collection[str]) -> str | None:
+    """Find the fields that a partial update would lose, because the index does not keep them in `_source`.
+
+    For a partial update, the engine indexes the document again from `_source`.
+
+    Args:
+        made: Vector fields that are written with every document.
+
+    Returns:
+        The end of the sentence "the index does not keep …"; None if nothing would be lost.
+    """
+    if source_mode(state) is SourceMode.DISABLED:
+        return "_source"
+    source = state.mappings.get("_source", {})
+    if source.get("includes"):
+        return f"fields other than {', '.join(source['includes'])} in its _source"
+    missing = [name for name in source.get("excludes", []) if name not in made]
+    return f"{', '.join(missing)} in its _source" if missing else None

@@ -1,0 +1,65 @@
+"""How an index keeps documents, from settings and mappings as the engines return them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from es_sbert.engines.index_state import IndexState
+from es_sbert.index.source_mode import SourceMode, fields_missing_from_source, is_in_source, source_mode
+
+
+def index(source: dict[str, Any] | None = None, **settings: str) -> IndexState:
+    mappings = {} if source is None else {"_source": source}
+    return IndexState("docs", mappings, {f"index.{name.replace('__', '.')}": text for name, text in settings.items()})
+
+
+@pytest.mark.parametrize(
+    ("state", "mode"),
+    [
+        (index(), SourceMode.STORED),
+        (index({"enabled": True}), SourceMode.STORED),
+        (index({"excludes": ["a"]}), SourceMode.STORED),
+        (index({"enabled": False}), SourceMode.DISABLED),
+        (index(mapping__source__mode="disabled"), SourceMode.DISABLED),
+        (index(mapping__source__mode="SYNTHETIC"), SourceMode.SYNTHETIC),
+        (index({"mode": "synthetic"}), SourceMode.SYNTHETIC),
+        (index({"mode": "disabled"}), SourceMode.DISABLED),
+        (index(mode="logsdb"), SourceMode.SYNTHETIC),
+        (index(mode="LogsDB"), SourceMode.SYNTHETIC),
+        (index(mode="time_series"), SourceMode.SYNTHETIC),
+        (index(mode="logsdb", mapping__source__mode="stored"), SourceMode.STORED),
+        (index(mode="columnar"), SourceMode.SYNTHETIC),
+        (index(mode="columnar", mapping__source__mode="columnar_stored"), SourceMode.SYNTHETIC),
+        (index(mode="lookup"), SourceMode.STORED),
+        (index(mode="vectordb_document"), SourceMode.STORED),
+        (index(derived_source__enabled="true"), SourceMode.DERIVED),
+        (index(derived_source__enabled="false"), SourceMode.STORED),
+    ],
+)
+def test_source_mode_comes_from_settings_and_mapping(state: IndexState, mode: SourceMode) -> None:
+    assert source_mode(state) is mode
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [({}, True), ({"enabled": False}, False), ({"mode": "disabled"}, False), ({"mode": "synthetic"}, True),
+     ({"excludes": ["a"]}, False), ({"excludes": ["a.b.c"]}, True), ({"excludes": ["*.b"]}, False),
+     ({"includes": ["a"]}, True), ({"includes": ["a.b"]}, True), ({"includes": ["other"]}, False),
+     ({"includes": ["a*"], "excludes": ["a.b"]}, False)],
+)  # fmt: skip
+def test_is_in_source_honors_mode_includes_and_excludes(source: dict[str, Any], kept: bool) -> None:
+    assert is_in_source("a.b", index(source)) is kept
+
+
+@pytest.mark.parametrize(
+    ("state", "lost"),
+    [(index(), None), (index({"enabled": True}), None), (index({"enabled": False}), "_source"),
+     (index(mapping__source__mode="disabled"), "_source"), (index(mode="logsdb"), None),
+     (index({"excludes": ["embedding"]}), None),
+     (index({"excludes": ["body", "embedding", "raw.*"]}), "body, raw.* in its _source"),
+     (index({"includes": ["text", "embed*"]}), "fields other than text, embed* in its _source")],
+)  # fmt: skip
+def test_fields_missing_from_source_are_listed(state: IndexState, lost: str | None) -> None:
+    assert fields_missing_from_source(state, ["embedding"]) == lost
