@@ -8,18 +8,14 @@ its responses cannot be read.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import Any
 
 from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, root_cause
-from es_sbert.errors import RequestFailed, UsageError
+from es_sbert.errors import EsSbertError, RequestFailed, UsageError
 
 Json = dict[str, Any]
-Class = TypeVar("Class", bound=type)
-
-_BAD_GATEWAY = 502
 
 _UNAVAILABLE = 503
 _BAD_REQUEST = 400
@@ -171,30 +167,18 @@ def _first_reason(part: Json) -> str:
     return root_cause(failures[0].get("reason", failures[0]))[1] if failures else ""
 
 
-def checks_answers(cls: Class) -> Class:
-    """Class decorator: a public method that cannot read the server's response raises `RequestFailed`.
+@contextmanager
+def reading_response(failure: Callable[[Exception], EsSbertError]) -> Iterator[None]:
+    """Turn the exceptions of code that reads a response of another form into one error.
 
-    It is for classes whose public methods only send requests and read the responses, and whose `info` names the server.
+    The block must only read: a mistake in building a request is not the server's.
+
+    Args:
+        failure: Returns the error to raise.
     """
-    for name, method in list(vars(cls).items()):
-        if inspect.isfunction(method) and not name.startswith("_") and not inspect.isgeneratorfunction(method):
-            setattr(cls, name, _checked(method))
-    return cls
-
-
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except UsageError:  # a ValueError that is not about the response
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise RequestFailed(
-                f"{self.info.url} sent a response that is not in the format of {self.info.label} ({method.__name__}: "
-                f"{type(error).__name__})",
-                "Check the address, and any proxy in between: it must forward all paths to the engine.",
-                _BAD_GATEWAY,
-            ) from error
-
-    return checked
+    try:
+        yield
+    except UsageError:  # a ValueError that is not about the response
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise failure(error) from error

@@ -27,7 +27,6 @@ from elastic_transport import ConnectionError as TransportConnectionError
 
 from es_sbert import __version__
 from es_sbert.engines.address import Address
-from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
@@ -79,7 +78,6 @@ class _TransportClient:
         self._transport.close()
 
 
-@checks_answers
 class ElasticsearchEngine(Engine):
     """Elasticsearch, accessed through a client of either major version."""
 
@@ -127,7 +125,8 @@ class ElasticsearchEngine(Engine):
 
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
         answer = self._request("POST", f"/{quote_index_name(name)}/_pit", point_in_time_params(shard, node))
-        return str(answer["id"])
+        with self._reading("POST /_pit"):
+            return str(answer["id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:
         self._request("DELETE", "/_pit", body={"id": pit_id}, missing_ok=True)
@@ -135,5 +134,6 @@ class ElasticsearchEngine(Engine):
     def vector_size(self, name: str, field: str) -> int | None:
         # Use an API that reads the index's files: `_stats` misses segments that consist of one file.
         answer = self._request("POST", f"/{quote_index_name(name)}/_disk_usage", {"run_expensive_tasks": "true"})
-        fields = next(value["fields"] for key, value in answer.items() if key != "_shards")
-        return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))
+        with self._reading("POST /_disk_usage"):
+            [fields] = [value["fields"] for key, value in answer.items() if key != "_shards"]
+            return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))

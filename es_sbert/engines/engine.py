@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, checks_answers, missing_shards_error
+from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error, reading_response
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.index_state import (
@@ -54,9 +54,12 @@ if TYPE_CHECKING:
 
 # JSON, or lines of JSON that are encoded already.
 RequestBody = Json | bytes | None
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+# Status of the error about a response that is not an engine's: a proxy may be at fault, for a moment.
+_BAD_GATEWAY = 502
 # Statuses of responses to an API that is disabled, or that the engine was built without.
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
 # Part of the engine's error message if the node in a `preference` has no copy of the shard.
@@ -128,7 +131,6 @@ class EngineClient(Protocol):
     def close(self) -> None: ...
 
 
-@checks_answers
 class Engine(ABC):
     """A connection to Elasticsearch or OpenSearch. All methods raise `EngineError` and its subclasses.
 
@@ -232,8 +234,32 @@ class Engine(ABC):
         """The engine and its address, for messages."""
         return f"{self.info.label} at {self.info.url}"
 
+    def _reading(self, action: str) -> AbstractContextManager[None]:
+        """Raise `RequestFailed` for an exception in a block that reads a response of another form; it must only read.
+
+        Args:
+            action: The request, for the message.
+        """
+        return reading_response(lambda error: self._malformed_response(action, error))
+
+    def _malformed_response(self, action: str, error: Exception) -> RequestFailed:
+        return RequestFailed(
+            f"{self.info.url} sent a response to {action} that is not in the format of {self.info.label} "
+            f"({type(error).__name__}: {error})",
+            "Check the address, and any proxy in between: it must forward all paths to the engine.",
+            _BAD_GATEWAY,
+        )
+
     def _check_complete(self, answer: Json, action: str) -> None:
-        check_complete(answer, self._label, action)
+        with self._reading(action):
+            check_complete(answer, self._label, action)
+
+    def _check_search(self, answer: Json, action: str) -> Json:
+        """Return the response to a search, if it is one."""
+        # Without hits, `filter_path` leaves `hits` out.
+        if not isinstance(answer.get("hits", answer.get("_shards")), dict):
+            raise self._malformed_response(action, KeyError("hits"))
+        return answer
 
     def _response_error(self, status: int, body: Any, action: str) -> EsSbertError:
         return response_error(status, body, label=self._label, action=action)
@@ -244,13 +270,8 @@ class Engine(ABC):
         Raises:
             IndexMismatch: the alias points to several indices.
         """
-        states = self.get_indices(name)
-        if len(states) > 1:
-            raise IndexMismatch(
-                f"{name!r} points to {len(states)} indices: {', '.join(state.name for state in states[:5])}",
-                "Use one of them: a vector field belongs to one index.",
-            )
-        return states[0] if states else None
+        states = {state.name: state for state in self.get_indices(name)}
+        return _only_index(name, states) if states else None
 
     def get_indices(self, name: str) -> list[IndexState]:
         """The index, or all indices of an alias; empty if there is no such name."""
@@ -267,7 +288,8 @@ class Engine(ABC):
     def visible_names(self) -> list[str]:
         """Names of all indices, aliases and data streams that this user may see, without hidden ones."""
         answer = self._request("GET", "/_resolve/index/*")
-        return [entry["name"] for kind in ("indices", "aliases", "data_streams") for entry in answer.get(kind, ())]
+        with self._reading("GET /_resolve/index"):
+            return [entry["name"] for kind in ("indices", "aliases", "data_streams") for entry in answer.get(kind, ())]
 
     def alias_filters(self, expression: str, states: Sequence[IndexState]) -> dict[str, Json | None]:
         """Concrete index → the filter that a search of this expression applies to it, or None.
@@ -281,26 +303,31 @@ class Engine(ABC):
         if any("filter" in alias for state in states for alias in state.aliases.values()):
             # The expression may match an index by its own name and by several of its aliases.
             path = f"/{quote_index_expression(expression)}/_search_shards"
-            found = self._request("GET", path, {"filter_path": "indices"}).get("indices", {})
-            filters |= {index: state.get("filter") for index, state in found.items() if index in filters}
+            answer = self._request("GET", path, {"filter_path": "indices"})
+            with self._reading(f"GET {path}"):
+                found = answer.get("indices", {})
+                filters |= {index: state.get("filter") for index, state in found.items() if index in filters}
         return filters
 
     def _get_indices(self, path: str) -> list[IndexState]:
         answer = self._request("GET", f"/{path}", {"flat_settings": "true"}, missing_ok=True) or {}
-        return [
-            IndexState(
-                name=concrete,
-                mappings=state.get("mappings", {}),
-                settings=state.get("settings", {}),
-                aliases=state.get("aliases", {}),
-                data_stream=state.get("data_stream"),
-            )
-            for concrete, state in sorted(answer.items())
-        ]
+        with self._reading(f"GET /{path}"):
+            return [
+                IndexState(
+                    name=concrete,
+                    mappings=dict(state.get("mappings", {})),
+                    settings=dict(state.get("settings", {})),
+                    aliases={alias: dict(found) for alias, found in state.get("aliases", {}).items()},
+                    data_stream=state.get("data_stream"),
+                )
+                for concrete, state in sorted(answer.items())
+            ]
 
     def count(self, name: str, query: Json | None = None) -> int:
-        answer = self._request("POST", f"/{quote_index_name(name)}/_count", body={"query": query or {"match_all": {}}})
-        return int(answer["count"])
+        path = f"/{quote_index_name(name)}/_count"
+        answer = self._request("POST", path, body={"query": query or {"match_all": {}}})
+        with self._reading(f"POST {path}"):
+            return int(answer["count"])
 
     def lucene_document_count(self, name: str) -> int:
         """Count the documents on disk, and each of the nested objects in them as one more.
@@ -336,16 +363,18 @@ class Engine(ABC):
         params = {"filter_path": ",".join(f"items.*.{key}" for key in _ITEM_FIELDS)}
         if timeout is not None:
             params["timeout"] = f"{limit_engine_wait(timeout, self._timeout) * 1000:.0f}ms"
+        sent = _count_actions(body) if actions is None else actions
+        path = f"/{quote_index_name(name)}/_bulk"
         try:
-            answer = self._request("POST", f"/{quote_index_name(name)}/_bulk", params, body)
+            answer = self._request("POST", path, params, body)
         except EngineUnreachable as error:
             # It is unknown whether the server carried out the actions; ids make sending them again harmless.
             raise RequestFailed(error.message, error.remedy, 0) from error
-        items = answer.get("items", [])
-        sent = _count_actions(body) if actions is None else actions
+        with self._reading(f"POST {path}"):
+            items = [_parse_bulk_item(item) for item in answer.get("items", [])]
         if len(items) != sent:
-            raise self._item_count_error(f"POST /{quote_index_name(name)}/_bulk", len(items), sent)
-        return [_parse_bulk_item(item) for item in items]
+            raise self._item_count_error(f"POST {path}", len(items), sent)
+        return items
 
     def mget_sources(
         self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
@@ -361,7 +390,8 @@ class Engine(ABC):
         if vectors and self.info.excludes_vectors_from_source:
             params["_source_exclude_vectors"] = "false"
         documents = self._multi_get(name, params, {"ids": list(ids)}, len(ids))
-        return {document["_id"]: document.get("_source", {}) for document in documents if document.get("found")}
+        with self._reading(f"POST /{name}/_mget"):
+            return {document["_id"]: document.get("_source", {}) for document in documents if document.get("found")}
 
     def mget(
         self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str] | None
@@ -396,11 +426,13 @@ class Engine(ABC):
             RequestFailed: the engine could not look up a document, so it is not known whether the document exists.
         """
         path = f"/{quote_index_name(name)}/_mget"
-        documents: list[Json] = self._request("POST", path, params, body)["docs"]
-        for document in documents:
-            # An error takes the place of a document whose shard is not available.
-            if "error" in document:
-                raise self._lookup_error(document, name)
+        answer = self._request("POST", path, params, body)
+        with self._reading(f"POST {path}"):
+            documents: list[Json] = answer["docs"]
+            for document in documents:
+                # An error takes the place of a document whose shard is not available.
+                if document.get("error"):
+                    raise self._lookup_error(document, name)
         if len(documents) != count:
             raise self._item_count_error(f"POST {path}", len(documents), count)
         return documents
@@ -453,7 +485,8 @@ class Engine(ABC):
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
         if named_scores:
             params[_NAMED_SCORES] = "true"
-        return _checked_search(self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial))
+        answer = self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial)
+        return self._check_search(answer, f"POST /{path}/_search")
 
     def multi_search(
         self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
@@ -493,12 +526,14 @@ class Engine(ABC):
         params = {_NAMED_SCORES: "true"} if named_scores else None
         header = encode_json(options)
         lines = b"".join(header + b"\n" + encode_json(body) + b"\n" for body in bodies)
-        answers: list[Json] = self._request("POST", path, params, lines)["responses"]
-        for answer in answers:
-            if "error" in answer:
-                raise self._response_error(answer.get("status", 500), answer, f"POST {path}")
-            if not allow_partial:
-                self._check_complete(answer, f"POST {path}")
+        response = self._request("POST", path, params, lines)
+        with self._reading(f"POST {path}"):
+            answers: list[Json] = response["responses"]
+            for answer in answers:
+                if "error" in answer:
+                    raise self._response_error(answer.get("status", 500), answer, f"POST {path}")
+                if not allow_partial:
+                    self._check_complete(answer, f"POST {path}")
         if len(answers) != len(bodies):
             raise self._item_count_error(f"POST {path}", len(answers), len(bodies))
         return answers
@@ -510,7 +545,7 @@ class Engine(ABC):
             PointInTimeLost: the point in time has expired, or its node is gone.
         """
         pit = {"id": pit_id, "keep_alive": KEEP_ALIVE}
-        return _checked_search(self._request("POST", "/_search", body=body | {"pit": pit}))
+        return self._check_search(self._request("POST", "/_search", body=body | {"pit": pit}), "POST /_search")
 
     def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         """The `_source` parameter of a search that returns these fields; False if there are none.
@@ -545,7 +580,9 @@ class Engine(ABC):
             node: Id of the node whose copy is read; empty for any copy.
         """
         body = seq_no_range_body(query, after, up_to, page, self.hit_source(source_includes, vectors=vectors))
-        hits: list[Json] = self.search_shard(name, shard, body, node)["hits"]["hits"]
+        answer = self.search_shard(name, shard, body, node)
+        with self._reading(f"POST /{name}/_search"):
+            hits: list[Json] = answer["hits"]["hits"]
         return hits
 
     def searched_shards(self, name: str) -> list[int]:
@@ -564,16 +601,19 @@ class Engine(ABC):
                 f"there is no index {name} ({self._label})", "Check the name: `GET _cat/indices` lists them."
             )
         if not state.has_search_routing(name):
-            return list(range(state.shards))
+            with self._reading(f"GET /{name}"):
+                return list(range(state.shards))
         path = f"/{quote_index_name(name)}/_search_shards"
-        groups = self._request("GET", path)["shards"]
-        if not all(groups):
-            raise RequestFailed(
-                f"{self._label} has no active copy of {groups.count([])} of {len(groups)} shards of {name}",
-                HEALTH_REMEDY,
-                503,
-            )
-        return sorted({int(copies[0]["shard"]) for copies in groups})
+        answer = self._request("GET", path)
+        with self._reading(f"GET {path}"):
+            groups = answer["shards"]
+            if not all(groups):
+                raise RequestFailed(
+                    f"{self._label} has no active copy of {groups.count([])} of {len(groups)} shards of {name}",
+                    HEALTH_REMEDY,
+                    503,
+                )
+            return sorted({int(copies[0]["shard"]) for copies in groups})
 
     def search_shard(self, name: str, shard: int, body: Json, node: str = "") -> Json:
         """Search one shard and return the response.
@@ -618,7 +658,9 @@ class Engine(ABC):
             EngineError: the engine failed.
         """
         path = f"/{quote(pattern, safe='*')}/_field_caps"
-        fields: Json = self._request("GET", path, {"fields": "*"})["fields"]
+        answer = self._request("GET", path, {"fields": "*"})
+        with self._reading(f"GET {path}"):
+            fields: Json = answer["fields"]
         return fields
 
     def close_point_in_time(self, pit_id: str) -> None:
@@ -701,14 +743,16 @@ class Engine(ABC):
         path = f"/{quote_index_name(name)}/{operation}"
         # Try twice: a copy may have started between the two requests.
         for _ in range(2):
-            done: Json = self._request("POST", path)["_shards"]
-            if done["successful"] == done["total"]:
+            answer = self._request("POST", path)
+            with self._reading(f"POST {path}"):
+                done, total = int(answer["_shards"]["successful"]), int(answer["_shards"]["total"])
+            if done == total:
                 return
             started = self._count_started_copies(name)
-            if done["successful"] >= started:
+            if done >= started:
                 return
         raise RequestFailed(
-            f"{self._label} answered POST {path} for only {done['successful']} of {started} copies of the shards",
+            f"{self._label} answered POST {path} for only {done} of {started} copies of the shards",
             HEALTH_REMEDY,
             503,
         )
@@ -724,7 +768,8 @@ class Engine(ABC):
     def get_aliases(self, name: str) -> dict[str, dict[str, Json]]:
         """Concrete index → alias → its properties, for an index or all indices of an alias."""
         answer = self._request("GET", f"/{quote_index_name(name)}/_alias", missing_ok=True) or {}
-        return {index: state.get("aliases", {}) for index, state in answer.items()}
+        with self._reading(f"GET /{name}/_alias"):
+            return {index: state.get("aliases", {}) for index, state in answer.items()}
 
     def update_aliases(self, actions: Sequence[Json]) -> None:
         """Add and remove aliases, and remove indices, in one atomic step."""
@@ -750,18 +795,23 @@ class Engine(ABC):
             RequestFailed: a shard has no active primary.
         """
         path = f"/{quote_index_name(name)}/_segments"
-        [shards] = self._primary_shards(name, path, self._request("GET", path)).values()
-        return {number: [_parse_copy(copy) for copy in copies] for number, copies in shards.items()}
+        answer = self._request("GET", path)
+        shards = _only_index(name, self._primary_shards(name, path, answer))
+        with self._reading(f"GET {path}"):
+            return {number: [_parse_copy(copy) for copy in copies] for number, copies in shards.items()}
 
     def running_merges(self, name: str) -> int:
         """Number of merges that are running now in all copies of an index."""
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/merge")
-        return int(answer["_all"]["total"]["merges"]["current"])
+        with self._reading(f"GET /{name}/_stats/merge"):
+            return int(answer["_all"]["total"]["merges"]["current"])
 
     def start_force_merge(self, name: str) -> str:
         """Start merging every shard into one segment, and return the task's name for `is_task_done`."""
         params = {"max_num_segments": "1", "wait_for_completion": "false"}
-        return str(self._request("POST", f"/{quote_index_name(name)}/_forcemerge", params)["task"])
+        answer = self._request("POST", f"/{quote_index_name(name)}/_forcemerge", params)
+        with self._reading(f"POST /{name}/_forcemerge"):
+            return str(answer["task"])
 
     def is_task_done(self, task: str) -> bool:
         """Whether a task has ended.
@@ -770,14 +820,15 @@ class Engine(ABC):
             RequestFailed: the task failed.
         """
         answer = self._request("GET", f"/_tasks/{quote(task, safe=':')}")
-        failures = answer.get("response", {}).get("_shards", {}).get("failures")
-        error = answer.get("error") or (failures[0].get("reason", failures[0]) if failures else None)
-        if error:
-            raise RequestFailed(
-                f"{self.info.label} could not finish the task {task}: {root_cause({'error': error})[1]}",
-                "Look at the engine's log and its free disk space, and try again.",
-            )
-        return bool(answer["completed"])
+        with self._reading(f"GET /_tasks/{task}"):
+            failures = answer.get("response", {}).get("_shards", {}).get("failures")
+            error = answer.get("error") or (failures[0].get("reason", failures[0]) if failures else None)
+            if error:
+                raise RequestFailed(
+                    f"{self.info.label} could not finish the task {task}: {root_cause({'error': error})[1]}",
+                    "Look at the engine's log and its free disk space, and try again.",
+                )
+            return bool(answer["completed"])
 
     def shard_states(self, name: str) -> dict[int, ShardState]:
         """Number of each primary shard → the state of its writes.
@@ -788,18 +839,18 @@ class Engine(ABC):
         Raises:
             RequestFailed: a shard has no active primary, or its node does not respond (503).
         """
-        [states] = self._all_shard_states(name).values()
-        return states
+        return _only_index(name, self._all_shard_states(name))
 
     def _all_shard_states(self, name: str) -> dict[str, dict[int, ShardState]]:
         """Index → primary shard → its state."""
         path = f"/{quote_index_name(name)}/_stats"
         # Sequence numbers and commits have no metric of their own: they are in every response with the level `shards`.
         answer = self._request("GET", f"{path}/docs", {"level": "shards"})
-        return {
-            index: {number: _parse_shard_state(copies) for number, copies in shards.items()}
-            for index, shards in self._primary_shards(name, path, answer).items()
-        }
+        with self._reading(f"GET {path}"):
+            return {
+                index: {number: _parse_shard_state(copies) for number, copies in shards.items()}
+                for index, shards in self._primary_shards(name, path, answer).items()
+            }
 
     def _primary_shards(self, name: str, path: str, answer: Json) -> dict[str, dict[int, list[Json]]]:
         """Index → shard → its copies, the primary first.
@@ -812,8 +863,9 @@ class Engine(ABC):
         """
         found: dict[str, dict[int, list[Json]]] = {}
         for index, count in self._shard_counts(name).items():
-            shards = answer.get("indices", {}).get(index, {}).get("shards", {})
-            copies = {int(number): _started_copies(listed) for number, listed in shards.items()}
+            with self._reading(f"GET {path}"):
+                shards = answer.get("indices", {}).get(index, {}).get("shards", {})
+                copies = {int(number): _started_copies(listed) for number, listed in shards.items()}
             active = {number: started for number, started in sorted(copies.items()) if started}
             missing = [number for number in range(count) if number not in active]
             if missing:
@@ -828,13 +880,17 @@ class Engine(ABC):
             IndexMissing: there is no such name.
         """
         counts = self._index_setting(name, "number_of_shards", missing_ok=False)
-        return {index: int(count) for index, count in counts.items()}
+        if not counts:
+            raise self._malformed_response(f"GET /{name}", KeyError("number_of_shards"))
+        with self._reading(f"GET /{name}"):
+            return {index: int(count) for index, count in counts.items()}
 
     def _index_setting(self, name: str, setting: str, *, missing_ok: bool = True) -> dict[str, str]:
         """Concrete index → a setting, unless it is the default; empty if there is no such name and `missing_ok`."""
         params = {"filter_path": f"*.settings.index.{setting}"}
         answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=missing_ok) or {}
-        return {index: state["settings"]["index"][setting] for index, state in answer.items()}
+        with self._reading(f"GET /{name}"):
+            return {index: state["settings"]["index"][setting] for index, state in answer.items()}
 
     def index_uuids(self, name: str) -> dict[str, str]:
         """Concrete index → UUID, which a new index of the same name does not share; empty if there is no such name.
@@ -847,7 +903,8 @@ class Engine(ABC):
     def result_window(self, name: str) -> int:
         """Number of hits that a search of an index, or an alias of one, may return; see `IndexState.result_window`."""
         windows = self._index_setting(name, "max_result_window")
-        return min(map(int, windows.values()), default=DEFAULT_RESULT_WINDOW)
+        with self._reading(f"GET /{name}"):
+            return min(map(int, windows.values()), default=DEFAULT_RESULT_WINDOW)
 
     def primary_terms(self, name: str) -> dict[int, int] | None:
         """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.
@@ -859,20 +916,29 @@ class Engine(ABC):
             answer = self._request("GET", f"/_cluster/state/metadata/{quote_index_name(name)}", params)
         except AccessDenied:
             return None
-        terms = answer.get("metadata", {}).get("indices", {}).get(name, {}).get("primary_terms")
-        return None if terms is None else {int(shard): int(term) for shard, term in terms.items()}
+        with self._reading("GET /_cluster/state"):
+            terms = answer.get("metadata", {}).get("indices", {}).get(name, {}).get("primary_terms")
+            return None if terms is None else {int(shard): int(term) for shard, term in terms.items()}
 
     def store_size(self, name: str) -> int:
         """Bytes of the primary shards on disk."""
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/store")
-        return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
+        with self._reading(f"GET /{name}/_stats/store"):
+            return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
 
 
-def _checked_search(answer: Json) -> Json:
-    """Return the response to a search; KeyError if it is not one. Without hits, `filter_path` leaves `hits` out."""
-    if "hits" not in answer:
-        answer["_shards"]
-    return answer
+def _only_index(name: str, found: Mapping[str, T]) -> T:
+    """Return what was found for the one index of a name.
+
+    Raises:
+        IndexMismatch: the name is an alias of several indices.
+    """
+    if len(found) > 1:
+        raise IndexMismatch(
+            f"{name!r} points to {len(found)} indices: {', '.join(list(found)[:5])}",
+            "Use one of them: a vector field belongs to one index.",
+        )
+    return next(iter(found.values()))
 
 
 def _started_copies(copies: Sequence[Json]) -> list[Json]:

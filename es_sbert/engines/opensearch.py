@@ -13,7 +13,6 @@ from opensearchpy.exceptions import SerializationError, TransportError
 from opensearchpy.serializer import JSONSerializer
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
-from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
@@ -59,7 +58,6 @@ class _WatchedConnection(Urllib3HttpConnection):
             raise ClientConnectionError("N/A", str(error), error) from error
 
 
-@checks_answers
 class OpenSearchEngine(Engine):
     """OpenSearch, accessed through the transport of a client."""
 
@@ -119,18 +117,22 @@ class OpenSearchEngine(Engine):
         # By default, a point in time leaves out shards without an active copy.
         params = point_in_time_params(shard, node) | {"allow_partial_pit_creation": "false"}
         answer = self._request("POST", f"/{quote_index_name(name)}/_search/point_in_time", params)
-        return str(answer["pit_id"])
+        with self._reading("POST /_search/point_in_time"):
+            return str(answer["pit_id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:
         self._request("DELETE", "/_search/point_in_time", body={"pit_id": [pit_id]}, missing_ok=True)
 
     def vector_size(self, name: str, field: str) -> int | None:
         state = self.get_index(name)
-        if state is None or _count_vector_fields(state.mappings) > 1:
+        with self._reading(f"GET /{name}"):
+            fields = 0 if state is None else _count_vector_fields(state.mappings)
+        if state is None or fields > 1:
             # For several vector fields, the statistics contain only the last file of each kind in a segment.
             return None
         params = {"include_segment_file_sizes": "true"}
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/segments", params)
-        files = answer["_all"]["primaries"]["segments"]["file_sizes"]
-        # Without index.knn, vectors are ordinary doc values, whose share of a file is unknown.
-        return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None
+        with self._reading("GET /_stats/segments"):
+            files = answer["_all"]["primaries"]["segments"]["file_sizes"]
+            # Without index.knn, vectors are ordinary doc values, whose share of a file is unknown.
+            return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None

@@ -13,9 +13,8 @@ from pydantic import ValidationError
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.complete_answer import checks_answers
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, RequestFailed, UsageError
+from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, UsageError
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, ModelSettings, SemanticSettings
 from es_sbert.search.hybrid_search import read_hybrid_params
@@ -65,24 +64,6 @@ def test_weights_out_of_range_are_named() -> None:
     search = cast(Any, SimpleNamespace(text="x", params=SimpleNamespace(k=10), options={"weights": (1.0, -1.0)}))
     with pytest.raises(UsageError, match="the lexical weight must be above 0 and finite, not -1"):
         read_hybrid_params(EngineType.ELASTICSEARCH, cast(Any, None), search)
-
-
-@checks_answers
-class _Client:
-    info = SimpleNamespace(url="http://engine", label="Elasticsearch 9")
-
-    def refuse(self) -> None:
-        raise UsageError("not with this engine", "Use another.")
-
-    def misread(self) -> None:
-        raise ValueError("not a number")
-
-
-def test_an_engine_refuses_bad_arguments_as_such() -> None:
-    with pytest.raises(UsageError, match="not with this engine"):
-        _Client().refuse()
-    with pytest.raises(RequestFailed, match="sent a response that is not in the format of Elasticsearch 9"):
-        _Client().misread()
 
 
 def test_the_gateway_takes_no_bad_request_for_a_bad_response() -> None:

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ from yarl import URL
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
-from es_sbert.engines.complete_answer import check_complete
+from es_sbert.engines.complete_answer import check_complete, reading_response
 from es_sbert.engines.detection import check_version, parse_root
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
-from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError, UsageError
+from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers
@@ -355,7 +355,8 @@ class Upstream:
         if reply.status != 200 or not isinstance(reply.body, dict):
             raise self.reply_error(reply, action)
         if not partial_ok:
-            check_complete(reply.body, "the engine", action)
+            with self.parsing(action):
+                check_complete(reply.body, "the engine", action)
         return reply.body
 
     def reply_error(self, reply: UpstreamReply, action: str) -> EsSbertError:
@@ -381,9 +382,8 @@ class Upstream:
         )
         return EngineUnreachable("the engine behind the gateway sent an unexpected response", _RETRY_SOON)
 
-    @contextmanager
-    def parsing(self, action: str) -> Iterator[None]:
-        """Turn errors in code that parses a response into `malformed_response`.
+    def parsing(self, action: str) -> AbstractContextManager[None]:
+        """Turn errors in code that parses a response into `malformed_response`; see `reading_response`.
 
         Args:
             action: The request, for messages, e.g. `GET /docs`.
@@ -391,12 +391,9 @@ class Upstream:
         Raises:
             EngineUnreachable: the response has an unexpected shape.
         """
-        try:
-            yield
-        except UsageError:  # a ValueError that is not about the response
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise self.malformed_response(f"the response to {action} has an unexpected form", error) from error
+        return reading_response(
+            lambda error: self.malformed_response(f"the response to {action} has an unexpected form", error)
+        )
 
     def detect_engine_type(self, reply: aiohttp.ClientResponse) -> None:
         """Set `engine_type` from a response: Elasticsearch identifies itself in each."""

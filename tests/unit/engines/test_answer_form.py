@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import socketserver
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
+from es_sbert.engines.elasticsearch import ElasticsearchEngine
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import RequestFailed
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.opensearch import OpenSearchEngine
+from es_sbert.errors import EsSbertError, RequestFailed
 from tests.local_server import LocalServer
 
 BANNERS = {
@@ -57,7 +63,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "get_index": lambda engine: engine.get_index("docs"),
     "count": lambda engine: engine.count("docs"),
     "bulk": lambda engine: engine.bulk("docs", b'{"index":{}}\n{}\n'),
-    "mget_sources": lambda engine: engine.mget_sources("docs", ["1"]),
+    "mget_sources": lambda engine: engine.mget_sources("docs", ["1"], source_includes=["text"]),
     "search": lambda engine: engine.search("docs", {}),
     "search_point_in_time": lambda engine: engine.search_point_in_time("id", {}),
     "multi_search": lambda engine: engine.multi_search("docs", [{}]),
@@ -68,6 +74,22 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "result_window": lambda engine: engine.result_window("docs"),
     "store_size": lambda engine: engine.store_size("docs"),
     "is_task_done": lambda engine: engine.is_task_done("node:1"),
+    "field_capabilities": lambda engine: engine.field_capabilities("docs"),
+    "refresh": lambda engine: engine.refresh("docs"),
+    "running_merges": lambda engine: engine.running_merges("docs"),
+    "segments": lambda engine: engine.segments("docs"),
+    "searched_shards": lambda engine: engine.searched_shards("docs"),
+    "start_force_merge": lambda engine: engine.start_force_merge("docs"),
+    "vector_size": lambda engine: engine.vector_size("docs", "v"),
+}
+# Methods that find nothing in the banner, but must read other forms of a response without another exception.
+OTHER_CALLS: dict[str, Callable[[Engine], object]] = {
+    "alias_filters": lambda engine: engine.alias_filters("docs,more", engine.get_indices("docs")),
+    "mget": lambda engine: engine.mget("docs", [("1", None)], source_includes=None),
+    "primary_terms": lambda engine: engine.primary_terms("docs"),
+    "read_changes": lambda engine: engine.read_changes("docs", 0, 0, 1, query={}, source_includes=[]),
+    "request_api": lambda engine: engine.request_api("/_nodes"),
+    "visible_names": lambda engine: engine.visible_names(),
 }
 
 
@@ -83,3 +105,64 @@ def test_answer_of_another_form_is_an_error_with_a_remedy(name: str, call: str) 
             engine.close()
     assert server.url in caught.value.message
     assert caught.value.remedy
+
+
+class _Client:
+    """Answers every request with the same body, and notes the paths."""
+
+    def __init__(self, name: str, body: Any) -> None:
+        self._is_opensearch, self._body = name == "OpenSearch", body
+        self.paths: list[str] = []
+
+    def perform_request(self, method: str, path: str, /, **options: Any) -> Any:
+        self.paths.append(path)
+        meta = SimpleNamespace(status=200, headers={})
+        return self._body if self._is_opensearch else SimpleNamespace(meta=meta, body=self._body)
+
+    def close(self) -> None:
+        pass
+
+
+def _engine(name: str, body: Any) -> tuple[Engine, _Client]:
+    client = _Client(name, body)
+    if name == "OpenSearch":
+        return OpenSearchEngine(EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://here:9200"), client, None), client
+    info = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://here:9200")
+    return ElasticsearchEngine(info, client, None), client
+
+
+_VALUES: tuple[Any, ...] = (None, 1, "x", [], [1], [None], {}, {"x": 1}, [{"x": 1}], [[]], {"docs": None}, {"0": [{}]})
+_MEMBERS = (
+    "_shards", "_all", "_nodes", "_clusters", "acknowledged", "aliases", "completed", "count", "docs", "error",
+    "fields", "hits", "id", "indices", "items", "metadata", "pit_id", "response", "responses", "shards", "task",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(BANNERS))
+@pytest.mark.parametrize("call", [*CALLS, *OTHER_CALLS])
+def test_no_form_of_an_answer_raises_another_error(name: str, call: str) -> None:
+    bodies: list[Any] = [[], 1, "x", *({member: value} for member in _MEMBERS for value in _VALUES)]
+    bodies += [{"docs": {part: value}} for part in ("aliases", "mappings", "settings", "shards") for value in _VALUES]
+    for body in bodies:
+        with suppress(EsSbertError):
+            (CALLS | OTHER_CALLS)[call](_engine(name, body)[0])
+
+
+@pytest.mark.parametrize("name", list(BANNERS))
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda engine: engine.count(None),
+        lambda engine: engine.get_index(7),
+        lambda engine: engine.mget("docs", [None], source_includes=None),
+        lambda engine: engine.search("docs", {}, hit_fields=1),
+        lambda engine: engine.bulk("docs", b"", timeout="1"),
+        lambda engine: engine.search_point_in_time("id", None),
+        lambda engine: engine.update_aliases(None),
+    ],
+)
+def test_a_mistake_in_the_program_is_not_reported_as_the_engines(name: str, call: Callable[[Engine], object]) -> None:
+    engine, client = _engine(name, {"count": 1})
+    with pytest.raises((TypeError, AttributeError, ValueError)):
+        call(engine)
+    assert not client.paths
