@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, checks_answers, missing_shards_error
-from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, Segment, ShardCopy, ShardState
 from es_sbert.engines.rest import (
@@ -292,8 +292,10 @@ class Engine(ABC):
         ]
 
     def count(self, name: str, query: Json | None = None) -> int:
-        answer = self._request("POST", f"/{quote_index_name(name)}/_count", body={"query": query or {"match_all": {}}})
-        return int(answer["count"])
+        """Count the documents that match a query."""
+        # Not `_count`: on OpenSearch, it cannot go around the index's search pipeline.
+        body = {"query": query or {"match_all": {}}, "size": 0, "track_total_hits": True}
+        return int(self.search(name, body)["hits"]["total"]["value"])
 
     def bulk(
         self, name: str, body: bytes, *, actions: int | None = None, timeout: float | None = None
@@ -405,6 +407,7 @@ class Engine(ABC):
         named_scores: bool = False,
         hit_fields: Sequence[str] = (),
         allow_partial: bool = False,
+        default_pipeline: bool = False,
     ) -> Json:
         """Send a search and return the engine's response.
 
@@ -414,12 +417,18 @@ class Engine(ABC):
             named_scores: Return the scores of the queries that have a `_name`, not only their names.
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the response.
             allow_partial: Also return a response that lacks shards.
+            default_pipeline: Apply the index's default search pipeline, as a search of the user expects; see
+                `without_search_pipeline`.
         """
         path = quote_index_names(name)
         if len(path) > _MAX_NAMES_IN_PATH:
             options = {} if preference is None else {"preference": preference}
-            [answer] = self._multi_search(name, [body], options, allow_partial, named_scores=named_scores)
+            [answer] = self._multi_search(
+                name, [body], options, allow_partial, default_pipeline, named_scores=named_scores
+            )
             return answer
+        if not default_pipeline:
+            body = without_search_pipeline(self.info.engine_type, body)
         params = {} if preference is None else {"preference": preference}
         if allow_partial:
             # A cluster can disallow partial results by default (`search.default_allow_partial_results`).
@@ -431,10 +440,15 @@ class Engine(ABC):
         return _checked_search(self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial))
 
     def multi_search(
-        self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
+        self,
+        name: str | Sequence[str],
+        bodies: Sequence[Json],
+        *,
+        allow_partial: bool = False,
+        default_pipeline: bool = False,
     ) -> list[Json]:
         """Send several searches in one request (`_msearch`) and return the responses, each as `search` returns it."""
-        return self._multi_search(name, bodies, {}, allow_partial)
+        return self._multi_search(name, bodies, {}, allow_partial, default_pipeline)
 
     def _multi_search(
         self,
@@ -442,6 +456,7 @@ class Engine(ABC):
         bodies: Sequence[Json],
         options: Json,
         allow_partial: bool,
+        default_pipeline: bool,
         *,
         named_scores: bool = False,
     ) -> list[Json]:
@@ -449,6 +464,7 @@ class Engine(ABC):
 
         Args:
             options: Parameters of each search.
+            default_pipeline: See `search`.
             named_scores: See `search`.
 
         Raises:
@@ -466,6 +482,8 @@ class Engine(ABC):
                 "Search fewer indices at a time, use a single vector field, or use the fusion rrf.",
             )
         params = {_NAMED_SCORES: "true"} if named_scores else None
+        if not default_pipeline:
+            bodies = [without_search_pipeline(self.info.engine_type, body) for body in bodies]
         header = encode_json(options)
         lines = b"".join(header + b"\n" + encode_json(body) + b"\n" for body in bodies)
         answers: list[Json] = self._request("POST", path, params, lines)["responses"]
@@ -484,8 +502,9 @@ class Engine(ABC):
         Raises:
             PointInTimeLost: the point in time has expired, or its node is gone.
         """
-        pit = {"id": pit_id, "keep_alive": KEEP_ALIVE}
-        return _checked_search(self._request("POST", "/_search", body=body | {"pit": pit}))
+        body = body | {"pit": {"id": pit_id, "keep_alive": KEEP_ALIVE}}
+        body = without_search_pipeline(self.info.engine_type, body)
+        return _checked_search(self._request("POST", "/_search", body=body))
 
     def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         """The `_source` parameter of a search that returns these fields; False if there are none.
