@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error, reading_response
-from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.index_state import (
     DEFAULT_RESULT_WINDOW,
@@ -324,10 +324,12 @@ class Engine(ABC):
             ]
 
     def count(self, name: str, query: Json | None = None) -> int:
-        path = f"/{quote_index_name(name)}/_count"
-        answer = self._request("POST", path, body={"query": query or {"match_all": {}}})
-        with self._reading(f"POST {path}"):
-            return int(answer["count"])
+        """Count the documents that match a query."""
+        # Not `_count`: on OpenSearch, it cannot go around the index's search pipeline.
+        body = {"query": query or {"match_all": {}}, "size": 0, "track_total_hits": True}
+        answer = self.search(name, body)
+        with self._reading(f"POST /{name}/_search"):
+            return int(answer["hits"]["total"]["value"])
 
     def lucene_document_count(self, name: str) -> int:
         """Count the documents on disk, and each of the nested objects in them as one more.
@@ -462,6 +464,7 @@ class Engine(ABC):
         named_scores: bool = False,
         hit_fields: Sequence[str] = (),
         allow_partial: bool = False,
+        default_pipeline: bool = False,
     ) -> Json:
         """Send a search and return the engine's response.
 
@@ -471,12 +474,18 @@ class Engine(ABC):
             named_scores: Return the scores of the queries that have a `_name`, not only their names.
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the response.
             allow_partial: Also return a response that lacks shards.
+            default_pipeline: Apply the index's default search pipeline, as a search of the user expects; see
+                `without_search_pipeline`.
         """
         path = quote_index_names(name)
         if len(path) > _MAX_NAMES_IN_PATH:
             options = {} if preference is None else {"preference": preference}
-            [answer] = self._multi_search(name, [body], options, allow_partial, named_scores=named_scores)
+            [answer] = self._multi_search(
+                name, [body], options, allow_partial, default_pipeline, named_scores=named_scores
+            )
             return answer
+        if not default_pipeline:
+            body = without_search_pipeline(self.info.engine_type, body)
         params = {} if preference is None else {"preference": preference}
         if allow_partial:
             # A cluster can disallow partial results by default (`search.default_allow_partial_results`).
@@ -489,10 +498,15 @@ class Engine(ABC):
         return self._check_search(answer, f"POST /{path}/_search")
 
     def multi_search(
-        self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
+        self,
+        name: str | Sequence[str],
+        bodies: Sequence[Json],
+        *,
+        allow_partial: bool = False,
+        default_pipeline: bool = False,
     ) -> list[Json]:
         """Send several searches in one request (`_msearch`) and return the responses, each as `search` returns it."""
-        return self._multi_search(name, bodies, {}, allow_partial)
+        return self._multi_search(name, bodies, {}, allow_partial, default_pipeline)
 
     def _multi_search(
         self,
@@ -500,6 +514,7 @@ class Engine(ABC):
         bodies: Sequence[Json],
         options: Json,
         allow_partial: bool,
+        default_pipeline: bool,
         *,
         named_scores: bool = False,
     ) -> list[Json]:
@@ -507,6 +522,7 @@ class Engine(ABC):
 
         Args:
             options: Parameters of each search.
+            default_pipeline: See `search`.
             named_scores: See `search`.
 
         Raises:
@@ -524,6 +540,8 @@ class Engine(ABC):
                 "Search fewer indices at a time, use a single vector field, or use the fusion rrf.",
             )
         params = {_NAMED_SCORES: "true"} if named_scores else None
+        if not default_pipeline:
+            bodies = [without_search_pipeline(self.info.engine_type, body) for body in bodies]
         header = encode_json(options)
         lines = b"".join(header + b"\n" + encode_json(body) + b"\n" for body in bodies)
         response = self._request("POST", path, params, lines)
@@ -544,8 +562,9 @@ class Engine(ABC):
         Raises:
             PointInTimeLost: the point in time has expired, or its node is gone.
         """
-        pit = {"id": pit_id, "keep_alive": KEEP_ALIVE}
-        return self._check_search(self._request("POST", "/_search", body=body | {"pit": pit}), "POST /_search")
+        body = body | {"pit": {"id": pit_id, "keep_alive": KEEP_ALIVE}}
+        body = without_search_pipeline(self.info.engine_type, body)
+        return self._check_search(self._request("POST", "/_search", body=body), "POST /_search")
 
     def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         """The `_source` parameter of a search that returns these fields; False if there are none.

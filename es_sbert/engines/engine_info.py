@@ -20,6 +20,15 @@ class EngineType(StrEnum):
     OPENSEARCH = "opensearch"
 
 
+def without_search_pipeline(engine_type: EngineType, body: Json) -> Json:
+    """Make a search return the documents as they are in the index.
+
+    OpenSearch applies an index's default search pipeline (`index.search.default_pipeline`) to every search and count
+    that does not say otherwise. It may drop, rename, collapse or replace hits. A search that names a pipeline keeps it.
+    """
+    return body if engine_type is EngineType.ELASTICSEARCH else {"search_pipeline": "_none"} | body
+
+
 @dataclass(frozen=True)
 class EngineInfo:
     """The engine at an address, and its version.

@@ -28,7 +28,8 @@ from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.messages import pluralize
-from es_sbert.search.search_scope import ModelOptions
+from es_sbert.search.search_request import SearchParams, search_request
+from es_sbert.search.search_scope import ModelOptions, read_search_scope
 from es_sbert.search.semantic_index import SemanticIndex
 
 Settings = Mapping[str, str | int | float | None]
@@ -95,7 +96,7 @@ def evaluate_index(
             )
         progress(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
         with SemanticIndex(index, opened, encoder=model.encoder, vector_field=vector_field) as semantic:
-            ranked = _search_queries(semantic, data)
+            ranked = _search_queries(semantic, index, data, vector_field)
             kind = semantic.field.meta.index_type
         row = retrieval_row(data, ranked, f"{opened.info.label}, {kind}")
     return EvaluationReport(EvaluationTask.RETRIEVAL, model.name, (row,), dict(settings or {}))
@@ -153,7 +154,7 @@ def evaluate_judgements(
     with SemanticIndex(index, engine, vector_field=vector_field, **model) as semantic:
         report_unknown_documents(semantic.engine, index, data, report)
         report(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
-        run = _search_queries(semantic, data)
+        run = _search_queries(semantic, index, data, vector_field)
         part = f"{index}: {semantic.engine.info.label}, {semantic.field.meta.index_type}"
         name = OnnxEmbedder(semantic.encoder).name
     row = retrieval_row(data, run, part)
@@ -194,12 +195,18 @@ def _count_documents(engine: Engine, index: str, ids: Iterable[str]) -> int:
     return sum(min(len(some), engine.count(index, {"ids": {"values": list(some)}})) for some in batches)
 
 
-def _search_queries(semantic: SemanticIndex, data: RetrievalCollection) -> Run:
-    """Search each query with one extra hit, because a query may find itself."""
-    vectors = semantic.encoder.encode(list(data.queries.values()), "query")  # (queries, dimensions)
+def _search_queries(semantic: SemanticIndex, index: str, data: RetrievalCollection, vector_field: str) -> Run:
+    """Search each query with one extra hit, because a query may find itself.
+
+    Not by a method of `SemanticIndex`: the model is measured, without the index's search pipeline.
+    """
+    engine, vectors = semantic.engine, semantic.encoder.encode(list(data.queries.values()), "query")
+    scope = read_search_scope(engine, [index], [vector_field])
+    params = SearchParams(k=DEPTH + 1, source=False)
     ranked: dict[str, list[str]] = {}
     for query, vector in zip(data.queries, vectors, strict=True):
         own = data.own(query)
-        hits = semantic.search_vector(vector, DEPTH + 1, source=False)
+        request = search_request(engine.info.engine_type, scope, {vector_field: vector}, params)
+        hits = request.read([engine.search(request.indices, request.bodies[0])])
         ranked[query] = list(dict.fromkeys(hit.id for hit in hits if hit.id != own))[:DEPTH]
     return ranked_run(ranked)

@@ -130,7 +130,7 @@ class CallerPermissions:
 
     async def _may_search(self, part: str, options: Mapping[str, str], headers: Headers) -> bool:
         target = f"/{part}/_search?{urlencode(options)}"
-        return (await self._upstream.request("POST", target, credential_headers(headers), _MATCH_NONE)).status == 200
+        return (await self._upstream.search(target, credential_headers(headers), _MATCH_NONE)).status == 200
 
     async def _has_write_privilege(self, name: str, headers: Headers) -> bool:
         body: Json = {"index": [{"names": [name], "privileges": list(_WRITE_PRIVILEGES)}]}

@@ -215,7 +215,7 @@ class RemoteLookup:
             aggregations[f"models-{number}"] = {"terms": {"field": each.fingerprint_field, "size": 2}}
             aggregations[f"unmarked-{number}"] = {"filter": {"bool": unmarked}}
         body = {"size": 0, "track_total_hits": False, "aggs": aggregations}
-        reply = await self._upstream.request("POST", target, credentials, body)
+        reply = await self._upstream.search(target, credentials, body)
         if reply.status != 200:
             return _refusal_of_status(shown, reply.status, reply.body)
         with self._upstream.parsing("POST /_search"):
@@ -247,7 +247,7 @@ class RemoteLookup:
         if self._upstream.engine_type_or_default is not EngineType.OPENSEARCH:
             return True
         body = {"size": 0, "query": {"knn": {_UNMAPPED: {"vector": [1.0], "k": 1, "ignore_unmapped": True}}}}
-        reply = await self._upstream.request("POST", target, credentials, body)
+        reply = await self._upstream.search(target, credentials, body)
         with self._upstream.parsing("POST /_search"):
             return reply.status == 200 and not is_incomplete(reply.body)
 
@@ -261,7 +261,7 @@ class RemoteLookup:
             {"size": 0, "query": each.vectors_query(_short_knn(each.name), _short_knn(f"{each.name}.{CHUNK_VECTOR}"))}
             for each in fields
         ]
-        replies = await gather_or_cancel(self._upstream.request("POST", target, credentials, body) for body in bodies)
+        replies = await gather_or_cancel(self._upstream.search(target, credentials, body) for body in bodies)
         with self._upstream.parsing("POST /_search"):
             return frozenset(chain.from_iterable(_with_dimension_error(reply.body) for reply in replies))
 

@@ -448,9 +448,18 @@ class SemanticIndex:
     def _answers(self, request: SearchRequest[Any]) -> list[Json]:
         partial = request.allow_partial
         if len(request.bodies) > 1:
-            return self._engine.multi_search(request.indices, request.bodies, allow_partial=partial)
+            return self._engine.multi_search(
+                request.indices, request.bodies, allow_partial=partial, default_pipeline=True
+            )
         [body] = request.bodies
-        return [self._engine.search(request.indices, body, named_scores=request.named_scores, allow_partial=partial)]
+        answer = self._engine.search(
+            request.indices,
+            body,
+            named_scores=request.named_scores,
+            allow_partial=partial,
+            default_pipeline=True,
+        )
+        return [answer]
 
     def close(self) -> None:
         """Close what this object opened itself."""

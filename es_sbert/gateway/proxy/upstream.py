@@ -21,7 +21,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.engines.complete_answer import check_complete, reading_response
 from es_sbert.engines.detection import check_version, parse_root
-from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
 from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
 from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
@@ -279,6 +279,19 @@ class Upstream:
             body = body if isinstance(body, bytes) else orjson.dumps(body)
         reply, raw = await self.fetch(method, target.encode(), headers, body)
         return await offload_if_large(len(raw), _parse_reply, reply.status, raw)
+
+    async def search(self, target: str, headers: Headers, body: Json) -> UpstreamReply:
+        """Send a search whose answer the gateway itself needs, around the index's search pipeline.
+
+        Args:
+            target, headers: See `request`.
+
+        Raises:
+            EngineUnreachable: the engine did not respond.
+        """
+        if self.engine_type is None:
+            await self.request("GET", "/", headers)
+        return await self.request("POST", target, headers, without_search_pipeline(self.engine_type_or_default, body))
 
     async def request_as_gateway(self, method: str, target: str, body: bytes, content_type: str) -> tuple[int, Any]:
         """Send a request with the gateway's own credentials; return status and parsed body.

@@ -301,7 +301,7 @@ class PitResolver:
         if key not in self._cache:
             names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
             search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}
-            answer = await self._upstream.request("POST", "/_search", credential_headers(headers), search)
+            answer = await self._upstream.search("/_search", credential_headers(headers), search)
             if answer.status in CLIENT_ERROR_STATUSES:
                 return _NO_INDEX  # expired or not the caller's; the engine rejects the search
             # Remote clusters may be missing; see below.

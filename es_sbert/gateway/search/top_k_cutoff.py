@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlencode
 
 import orjson
 
-from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.engine_info import EngineType, without_search_pipeline
 from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
@@ -123,12 +123,13 @@ class TopKCutoff:
         options = {name: value for name, value in context.options.items() if name in _SHARD_PARAMETERS}
         credentials, expression = credential_headers(context.headers), context.expression or "_all"
         if "pit" in body:  # a point in time determines the indices
-            return await self._upstream.request("POST", "/_search", credentials, kth)
+            return await self._upstream.search("/_search", credentials, kth)
         if len(expression) <= MAX_EXPRESSION_LENGTH:
             target = f"/{expression}/_search?{urlencode(options)}"
-            return await self._upstream.request("POST", target, credentials, kth)
+            return await self._upstream.search(target, credentials, kth)
         # Names that do not fit into a URL go into the body of an `_msearch`.
         header = {"index": [unquote(name) for name in expression.split(",")], **options}
+        kth = without_search_pipeline(self._upstream.engine_type_or_default, kth)
         lines = orjson.dumps(header) + b"\n" + orjson.dumps(kth) + b"\n"
         reply = await self._upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
         if reply.status != 200:

@@ -159,28 +159,31 @@ class CallerClient:
         self.upstream = upstream
         self.headers = headers
 
-    async def request(self, method: str, target: str, body: Json | None = None) -> Json:
-        """Send a request and return the response.
+    async def read(self, target: str) -> Json:
+        """Send a GET request and return the response.
 
         Raises:
             EngineErrorReply: the response is an error in the engine's format, or requires authentication.
             EngineUnreachable: there is no response, or none that an engine sends.
             EsSbertError: the response is an error in another format.
         """
-        reply = await self.upstream.request(method, target, credential_headers(self.headers), body)
-        if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
-            raise EngineErrorReply(reply)
-        return self.upstream.require_object(reply, f"{method} {target}")
+        return self._answer(await self.upstream.request("GET", target, credential_headers(self.headers)), target)
 
     async def search(self, index: str, body: Json) -> Json:
-        """Search and return the response; raises as `request`."""
-        return await self.request("POST", f"/{quote_expression(index)}/_search", body)
+        """Search and return the response; raises as `read`."""
+        target = f"/{quote_expression(index)}/_search"
+        return self._answer(await self.upstream.search(target, credential_headers(self.headers), body), target)
+
+    def _answer(self, reply: UpstreamReply, target: str) -> Json:
+        if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
+            raise EngineErrorReply(reply)
+        return self.upstream.require_object(reply, target)
 
     async def require_search_permission(self, index: str) -> None:
         """Check that the caller may search an index before the gateway reveals anything of it.
 
         Raises:
-            EngineErrorReply, EngineUnreachable: see `request`.
+            EngineErrorReply, EngineUnreachable: see `read`.
         """
         await self.search(index, {"size": 0, "query": {"match_none": {}}})
 
@@ -194,7 +197,7 @@ class CallerClient:
             field: The vector field.
 
         Raises:
-            EngineErrorReply, EngineUnreachable: see `request`.
+            EngineErrorReply, EngineUnreachable: see `read`.
         """
         if not documents:
             return {}
@@ -260,7 +263,7 @@ class PageApi:
     async def list_indices(self, client: CallerClient, params: Mapping[str, str]) -> Json:
         """List the searchable indices, and defaults of the page."""
         semantic = self._settings.semantic
-        answer = await client.request("GET", f"/_all?{INDICES_FILTER_PATH}")
+        answer = await client.read(f"/_all?{INDICES_FILTER_PATH}")
         with client.upstream.parsing("GET /_all"):
             indices, problems = list_searchable_indices(answer, semantic.virtual_field)
         engine_type = client.upstream.engine_type_or_default
@@ -279,7 +282,7 @@ class PageApi:
         index = params.get("index", "")
         if not index:
             raise BadRequest("the parameter index is required", "Add it to the URL: ?index=docs.")
-        answer = await client.request("GET", f"/{quote_expression(index)}/_mapping")
+        answer = await client.read(f"/{quote_expression(index)}/_mapping")
         with client.upstream.parsing("GET _mapping"):
             resolved = resolve_mappings(answer, self._settings.semantic.virtual_field)
             hidden = {name for fields in resolved.fields.values() for name in hidden_fields(fields)}
