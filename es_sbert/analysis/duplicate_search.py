@@ -55,6 +55,7 @@ from es_sbert.index.mapping import (
     random_order_query,
 )
 from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
+from es_sbert.index.vector_reading import doc_value_request
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors
 
@@ -133,7 +134,7 @@ class DuplicateSearch:
 
     Raises:
         IndexMissing: the index does not exist.
-        IndexMismatch: the vector field does not exist.
+        IndexMismatch: the vector field does not exist, or its vectors cannot be read.
         EngineError: the engine failed. All methods may raise this.
     """
 
@@ -157,6 +158,7 @@ class DuplicateSearch:
         own = state.alias_filter(index)
         self._filter = settings.filter if own is None else and_query(own, settings.filter)
         self._vector = vector_field_from_state(engine, state, vector_field)
+        self._doc_values = doc_value_request(engine.info.engine_type, [self._vector])
         # A multi-get must have fewer ids than a search may return hits.
         self._page = max(1, min(_PAGE, self._state.result_window - 1))
         self._total = 0
@@ -293,8 +295,8 @@ class DuplicateSearch:
         while position < end:
             reader = TextCollectionBuilder(self._vector)
             read = partial(self._engine.read_changes, self._index, shard, position, end, page=self._page, vectors=True)
-            query = reader.query(self._query())
-            hits = self._retrying(partial(read, query=query, source_includes=reader.includes))
+            query, extra = reader.query(self._query()), self._doc_values
+            hits = self._retrying(partial(read, query=query, source_includes=reader.includes, extra=extra))
             if not hits:
                 # They were deleted, or this copy of the shard does not show them yet: `unread` counts these documents.
                 return
@@ -447,7 +449,7 @@ class DuplicateSearch:
         ids, query = [document_id for document_id, _ in keys], reader.query(self._query())
         source, window = self._engine.info.source_with_vectors(reader.includes), self._state.result_window
         find = partial(multi_get, self._engine, self._index, ids, query=query, source=source, result_window=window)
-        hits = self._retrying(find)
+        hits = self._retrying(partial(find, extra=self._doc_values))
         reader.add(hits[key] for key in keys if key in hits)
 
 

@@ -16,7 +16,7 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import SourceError
-from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors
+from es_sbert.index.document_vectors import raw_document_meta
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path
 from es_sbert.index.text_template import (
     MISSING,
@@ -27,6 +27,7 @@ from es_sbert.index.text_template import (
     find_field,
 )
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
+from es_sbert.index.vector_reading import doc_value_request, hit_vectors
 from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
@@ -305,15 +306,24 @@ def read_index(
 
     Raises:
         IndexMissing: the index does not exist.
-        IndexMismatch: the vector field does not exist, or the index was replaced while it was read.
+        IndexMismatch: the vector field does not exist, its vectors cannot be read, or the index was replaced while it
+            was read.
         EngineError: the engine failed.
     """
     state = retrying(lambda: require_index(engine, index))
-    reader = TextCollectionBuilder(vector_field_from_state(engine, state, vector_field), fields)
+    field = vector_field_from_state(engine, state, vector_field)
+    reader, extra = TextCollectionBuilder(field, fields), doc_value_request(engine.info.engine_type, [field])
     query, size = reader.query(filter), min(_PAGE, state.result_window)
     total, done = retrying(lambda: engine.count(index, query)), 0
     for _, hits, is_rewritten in scan_index(
-        engine, index, query=query, source_includes=reader.includes, page=size, vectors=True, retrying=retrying
+        engine,
+        index,
+        query=query,
+        source_includes=reader.includes,
+        page=size,
+        vectors=True,
+        extra=extra,
+        retrying=retrying,
     ):
         reader.add(reader.without_added(hits) if is_rewritten else hits)
         done += len(hits)
@@ -371,8 +381,7 @@ class TextCollectionBuilder:
             if meta is not None and meta.get("fingerprint") != self._vector.meta.fingerprint:
                 self.skipped.add(other_model_reason(self._vector), hit["_id"])
                 continue
-            stored = read_stored_vectors(find_field(source, self._vector.name), 0, self._vector.meta.element_type)
-            vectors = np.stack([vector for _, _, vector in stored])
+            vectors = np.stack([vector for _, _, vector in hit_vectors(hit, self._vector)])
             if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
                 self.skipped.add("its vector is zero or holds a value that is not finite", hit["_id"])
                 continue

@@ -28,7 +28,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.byte_vectors import to_element_type
-from es_sbert.index.document_vectors import bulk_vector_value, chunk_values, read_stored_vectors
+from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.index_type_change import ALLOWED_CHANGES
 from es_sbert.index.mapping import (
@@ -48,6 +48,7 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import VectorField, require_index
+from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
 from es_sbert.messages import pluralize, size_text
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
@@ -321,14 +322,16 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
 def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> Iterator[list[tuple[int, int, Vectors]]]:
     """Read documents' vectors, in the order of their ids. If an id has several routing values, one document counts."""
     source = engine.info.source_with_vectors([field.name, vector_path(field.name, field.meta)])
+    doc_values = doc_value_request(engine.info.engine_type, [field])
     for first in range(0, len(ids), _PAGE):
         page = ids[first : first + _PAGE]
         # Search by id: a multi-get would miss documents with a routing value.
-        body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, "_source": source}
-        hits = {hit["_id"]: hit["_source"] for hit in engine.search(field.index, body)["hits"]["hits"]}
+        body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, "_source": source, **doc_values}
+        hits = {hit["_id"]: hit for hit in engine.search(field.index, body)["hits"]["hits"]}
         for document_id in page:
-            if field.name in hits.get(document_id, {}):  # unless it has been deleted since
-                yield read_stored_vectors(hits[document_id][field.name], 0, field.meta.element_type)
+            hit = hits.get(document_id)
+            if hit is not None and stored_value(hit, field.name) is not None:  # unless it has been deleted since
+                yield hit_vectors(hit, field)
 
 
 def exact_cosines(sample: VectorSample, dimensions: int | None = None) -> Doubles:

@@ -34,11 +34,12 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_sample import random_hits
-from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors, text_hash
+from es_sbert.index.document_vectors import raw_document_meta, text_hash
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
-from es_sbert.index.text_template import TextTemplate, find_field, format_vector_field_option
+from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
+from es_sbert.index.vector_reading import doc_value_request, hit_vectors
 from es_sbert.io.tables import read_table
 from es_sbert.messages import pluralize
 from es_sbert.search.search_request import SearchParams, search_request
@@ -256,7 +257,7 @@ class IndexCalibrator:
         vector_field: The field.
 
     Raises:
-        IndexMissing, IndexMismatch: the index or the field does not exist.
+        IndexMissing, IndexMismatch: the index or the field does not exist, or its vectors cannot be read.
         EngineError: the engine failed.
     """
 
@@ -265,6 +266,7 @@ class IndexCalibrator:
         self._engine, self._name, self._state = engine, name, state
         self._filter = state.alias_filter(name)
         self.field = vector_field_from_state(engine, state, vector_field)
+        self._doc_values = doc_value_request(engine.info.engine_type, [self.field])
         self._has_vector = and_query(has_vector_query(vector_field, self.field.meta), self._filter)
         self._template = None if self.field.meta.text is None else TextTemplate.parse(self.field.meta.text)
 
@@ -355,7 +357,8 @@ class IndexCalibrator:
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
         """Read random documents; a seed selects the same ones as long as the index does not change."""
         most = min(count, self._state.result_window)
-        hits = random_hits(self._engine, self.field.index, self._has_vector, most, seed, source=self._source())
+        source, extra = self._source(), self._doc_values
+        hits = random_hits(self._engine, self.field.index, self._has_vector, most, seed, source=source, extra=extra)
         return list(self._read(hits, left_out))
 
     def _source(self) -> Json | bool:
@@ -373,7 +376,7 @@ class IndexCalibrator:
             if made_by != meta.fingerprint:
                 left_out["documents whose vector is of another model"] += 1
                 continue
-            stored = read_stored_vectors(find_field(found, name), 0, meta.element_type)
+            stored = hit_vectors(hit, self.field)
             vectors = np.stack([vector for _, _, vector in stored])
             if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
                 left_out["documents whose vector is zero or not finite"] += 1
@@ -443,6 +446,7 @@ class IndexCalibrator:
                 "query": and_query({"ids": {"values": part}}, self._has_vector),
                 "size": 2 * size,
                 "_source": self._source(),
+                **self._doc_values,
             }
             for part in batched(ids, size)
         )

@@ -13,10 +13,10 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import ModelError
 from es_sbert.index.document_sample import random_hits
-from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
-from es_sbert.index.text_template import TextTemplate, find_field
+from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField, read_vector_field
+from es_sbert.index.vector_reading import doc_value_request, hit_vectors
 from es_sbert.runtime.tokenizer import load_sentence_tokenizer
 
 # Hits per request: with vectors of 384 dimensions, they take 2 MB.
@@ -80,11 +80,11 @@ def _draw(engine: Engine, field: VectorField, index: str, query: Json, count: in
     fields = [field.name, vector_path(field.name, field.meta), *(() if template is None else template.fields)]
     source = engine.info.source_with_vectors(list(dict.fromkeys(fields)))
     ids, texts, vectors = [], [], []
-    for hit in random_hits(engine, index, matching, count, seed, source=source, page=_PAGE):
+    extra = doc_value_request(engine.info.engine_type, [field])
+    for hit in random_hits(engine, index, matching, count, seed, source=source, extra=extra, page=_PAGE):
         ids.append(hit["_id"])
         texts.append("" if template is None else template.readable_text(hit["_source"]))
-        stored = find_field(hit["_source"], field.name)
-        vectors.append(read_stored_vectors(stored, 0, field.meta.element_type)[0][2])
+        vectors.append(hit_vectors(hit, field)[0][2])
     found = np.array(vectors, dtype=np.float32).reshape(len(vectors), field.meta.dimensions)  # (documents, dimensions)
     lengths = np.linalg.norm(found, axis=1, keepdims=True)
     unit = np.divide(found, lengths, out=np.zeros_like(found), where=lengths > 0)

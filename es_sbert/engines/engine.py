@@ -587,6 +587,7 @@ class Engine(ABC):
         source_includes: Sequence[str],
         page: int = 500,
         vectors: bool = False,
+        extra: Json | None = None,
         node: str = "",
     ) -> list[Json]:
         """Read the hits of a query in one shard, in the order of their last writes.
@@ -596,9 +597,11 @@ class Engine(ABC):
 
         Args:
             vectors: Also return vectors on engines that leave them out of `_source`.
+            extra: Further members of the search body.
             node: Id of the node whose copy is read; empty for any copy.
         """
         body = seq_no_range_body(query, after, up_to, page, self.hit_source(source_includes, vectors=vectors))
+        body |= extra or {}
         answer = self.search_shard(name, shard, body, node)
         with self._reading(f"POST /{name}/_search"):
             hits: list[Json] = answer["hits"]["hits"]

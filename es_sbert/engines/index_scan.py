@@ -81,6 +81,7 @@ def scan_index(
     source_includes: Sequence[str],
     page: int = 500,
     vectors: bool = False,
+    extra: Json | None = None,
     slice: IndexSlice | None = None,
     retrying: Retrier = without_retries,
 ) -> Iterator[ScanPage]:
@@ -91,6 +92,7 @@ def scan_index(
         source_includes: Fields to read; if empty, no `_source` is read.
         page: Maximum number of documents in a page; fewer if `index.max_result_window` is smaller.
         vectors: Also return vectors on engines that leave them out of `_source`.
+        extra: Further members of the search body.
         slice: The part of the index to read; None for all of it.
         retrying: Retries each request; a lost point in time is replaced by a new one.
 
@@ -101,7 +103,7 @@ def scan_index(
     """
     uuids = retrying(lambda: engine.index_uuids(name))
     page = min(page, retrying(lambda: engine.result_window(name)))
-    request = _ScanRequest(query, page, engine.hit_source(source_includes, vectors=vectors))
+    request = _ScanRequest(query, page, engine.hit_source(source_includes, vectors=vectors), extra or {})
     if slice is None:
         shards = retrying(lambda: engine.searched_shards(name))
         readers = (_ShardReader(engine, name, uuids, shard, request, retrying) for shard in shards)
@@ -165,11 +167,12 @@ def latest_seq_no(response: Json) -> int:
 
 
 class _ScanRequest(NamedTuple):
-    """The query of a scan, the size of its pages, and the part of `_source` that it reads."""
+    """The query of a scan, the size of its pages, the part of `_source` that it reads, and further members."""
 
     query: Json
     page: int
     source: Json | bool
+    extra: Json
 
 
 class _ShardReader:
@@ -241,8 +244,8 @@ class _ShardReader:
 
     def _search(self, after: int, up_to: int) -> list[Json]:
         snapshot = self._current_snapshot()
-        query, page, source = self._request
-        body = seq_no_range_body(query, after, up_to, page, source)
+        query, page, source, extra = self._request
+        body = seq_no_range_body(query, after, up_to, page, source) | extra
         try:
             answer = self._engine.search_point_in_time(snapshot.point_in_time, body)
         except IndexMissing as error:

@@ -21,6 +21,7 @@ def multi_get(
     shards: bool = False,
     result_window: int | None = None,
     hit_fields: Sequence[str] = (),
+    extra: Json | None = None,
 ) -> dict[DocumentKey, Json]:
     """Read the documents with these ids as of the last refresh, by id and routing, with `_seq_no` and `_primary_term`.
 
@@ -32,6 +33,7 @@ def multi_get(
         shards: Return the `_shard` of each document.
         result_window: The index's `index.max_result_window`; None to read it from the index.
         hit_fields: Members of a hit to return in addition to `_id` and `_routing`; empty for all.
+        extra: Further members of the search body.
 
     Raises:
         EngineError: the engine failed.
@@ -47,6 +49,7 @@ def multi_get(
             "explain": shards,  # the only way to get the shard
             "size": min(len(wanted) + _MAX_SHARDS, window),
             "track_total_hits": False,
+            **(extra or {}),
         }
         # If there are no hits, `filter_path` leaves out `hits` as well.
         hits: list[Json] = engine.search(name, body, hit_fields=members).get("hits", {}).get("hits", [])

@@ -101,7 +101,15 @@ def read_documents(
 
 
 def random_hits(
-    engine: Engine, index: str, query: Json, count: int, seed: int, *, source: Json | bool, page: int = _PAGE
+    engine: Engine,
+    index: str,
+    query: Json,
+    count: int,
+    seed: int,
+    *,
+    source: Json | bool,
+    extra: Json | None = None,
+    page: int = _PAGE,
 ) -> Iterator[Json]:
     """Read hits of a query in random order, without duplicates.
 
@@ -110,12 +118,13 @@ def random_hits(
     Args:
         count: Maximum number of hits; no more than the index's `index.max_result_window`.
         source: `_source` of the search.
+        extra: Further members of its body.
         page: Number of hits per request.
 
     Raises:
         EngineError: the engine failed.
     """
-    body: Json = {"query": random_order_query(query, seed), "_source": source}
+    body: Json = {"query": random_order_query(query, seed), "_source": source, **(extra or {})}
     # While the index is being written to, a document may appear on two pages.
     seen: set[DocumentKey] = set()
     for begin in range(0, count, page):

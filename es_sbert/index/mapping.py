@@ -28,6 +28,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.source_mode import is_in_source
 from es_sbert.mappings import read_body
 from es_sbert.messages import setting_text
 
@@ -85,6 +86,8 @@ class VectorFieldMeta(BaseModel):
             model reads.
         min_cosine: Minimum cosine of hybrid searches and of semantic queries through the gateway, as measured by
             `es-sbert index calibrate --save` for this model and text; None for no minimum.
+        in_source: Whether `_source` of the index keeps the vectors, and with passages their offsets. Read from the
+            mapping, not part of the entry.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -98,6 +101,7 @@ class VectorFieldMeta(BaseModel):
     text: str | None = None
     passages: ChunkRules | None = None
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
+    in_source: bool = Field(default=True, exclude=True)
 
     def changed(self, **changes: Any) -> VectorFieldMeta:
         """Copy this entry with other values; the minimum cosine is dropped if the model or the text changes."""
@@ -449,11 +453,22 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
     """
     try:
         entries = mappings.get("_meta", {}).get(META_KEY, {}).get("fields", {})
-        return {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
+        metas = {name: VectorFieldMeta.model_validate(entry) for name, entry in entries.items()}
     except (ValidationError, AttributeError) as error:
         raise IndexMismatch(
             f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
         ) from error
+    state = IndexState(index, mappings, {})
+    return {
+        name: meta.model_copy(update={"in_source": all(is_in_source(each, state) for each in _leaves(name, meta))})
+        for name, meta in metas.items()
+    }
+
+
+def _leaves(field: str, meta: VectorFieldMeta) -> list[str]:
+    """The fields without fields of their own that make up a vector field."""
+    names = (CHUNK_VECTOR, CHUNK_START, CHUNK_END)
+    return [field] if meta.passages is None else [f"{field}.{name}" for name in names]
 
 
 def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> list[str]:

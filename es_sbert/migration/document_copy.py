@@ -33,11 +33,12 @@ from es_sbert.index.document_vectors import (
     action_metadata,
     if_unchanged,
     quantization_loss,
-    read_stored_vectors,
     row_cosines,
 )
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import VectorField
+from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.text_formats import dump_object
@@ -513,12 +514,14 @@ def verify_copy(context: MigrationContext, encoder: Encoder | None, fields: dict
         raise _mismatch_error(context, how)
     source = context.engine.info.source_with_vectors()
     size = min(SAMPLE_SIZE, context.retrying(context.engine.result_window, context.target))
-    body: Json = {"query": random_order_query(None, seed=0), "size": size, "_source": source}
+    filled = [VectorField(context.target, name, meta) for name, meta in fields.items()]
+    doc_values = doc_value_request(context.engine.info.engine_type, filled)
+    body: Json = {"query": random_order_query(None, seed=0), "size": size, "_source": source, **doc_values}
     sample: list[Json] = context.retrying(context.engine.search, context.target, body)["hits"]["hits"]
     _verify_documents(context, sample)
     if encoder is None:
         return 0
-    return sum(_verify_vectors(context, encoder, sample, name, meta) for name, meta in fields.items())
+    return sum(_verify_vectors(context, encoder, sample, field) for field in filled)
 
 
 def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> bool:
@@ -562,22 +565,20 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
             raise _mismatch_error(context, f"the document {hit['_id']!r} differs from that in {context.source}")
 
 
-def _verify_vectors(
-    context: MigrationContext, encoder: Encoder, sample: list[Json], name: str, meta: VectorFieldMeta
-) -> int:
+def _verify_vectors(context: MigrationContext, encoder: Encoder, sample: list[Json], field: VectorField) -> int:
     """Check that the vectors of one field are those that the encoder computes; returns the number compared."""
+    name, meta = field.name, field.meta
     if meta.text is None:
         return 0
     template = TextTemplate.parse(meta.text)
     ids, texts, vectors = [], [], []
     for hit in sample:
-        value = hit["_source"].get(name)
-        if value is None:
+        if stored_value(hit, name) is None:
             continue
         text = template.render(hit["_source"])
-        for start, end, vector in read_stored_vectors(value, len(text), meta.element_type):
+        for start, end, vector in hit_vectors(hit, field):
             ids.append(hit["_id"])
-            texts.append(text[start:end])
+            texts.append(text if meta.passages is None else text[start:end])
             vectors.append(vector)
     if not ids:
         return 0

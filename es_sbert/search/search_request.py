@@ -15,8 +15,9 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
-from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import vector_path
+from es_sbert.index.vector_field import VectorField
+from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
 from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
 from es_sbert.search.search_scope import SearchScope, SearchTarget
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body, vector_clause
@@ -391,6 +392,7 @@ def read_document_vectors(
 
     Raises:
         UsageError: the id is not a str or is empty, no document or several have it, or the document has no vector.
+        IndexMismatch: the vectors of an index cannot be read.
         EngineError: the engine failed.
     """
     if not isinstance(id, str) or not id:
@@ -401,28 +403,32 @@ def read_document_vectors(
     paths = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
     source = engine.info.source_with_vectors(list(dict.fromkeys(paths)))
     # Read it with a search: a lookup by id alone misses documents with a routing value.
-    query = {"query": {"ids": {"values": [id]}}, "_source": source}
+    query = {
+        "query": {"ids": {"values": [id]}},
+        "_source": source,
+        **doc_value_request(engine.info.engine_type, scope.fields),
+    }
     answer = engine.search(names, query, allow_partial=allow_partial)
     if allow_partial and not answer["hits"]["hits"]:
         answer = engine.search(names, query)  # raises an error if a missing shard may hold it
-    found = [(hit["_index"], hit.get("_source", {})) for hit in answer["hits"]["hits"]]
+    found = answer["hits"]["hits"]
     if not found:
         raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Use the id of an existing document.")
     if len(found) > 1:
         raise UsageError(
-            f"several documents have the id {id!r}, in {', '.join(sorted(place for place, _ in found))}",
+            f"several documents have the id {id!r}, in {', '.join(sorted(hit['_index'] for hit in found))}",
             "Set the index as well (index=…), or search a single index.",
         )
-    [(place, document)] = found
+    [hit] = found
+    place = hit["_index"]
     vectors = {}
     for name in scope.names:
-        if not document.get(name):
+        if not stored_value(hit, name):
             raise UsageError(
                 f"document {id!r} of {place} has no vector in {name}",
                 f"Embed it first: `es-sbert ingest --index {place}`.",
             )
-        element_type = scope.field_meta(name, place).element_type
-        stored = read_stored_vectors(document[name], 0, element_type)
+        stored = hit_vectors(hit, VectorField(place, name, scope.field_meta(name, place)))
         vectors[name] = mean_direction([vector for _, _, vector in stored])
     return place, vectors
 

@@ -42,6 +42,7 @@ from es_sbert.index.mapping import (
     vector_path,
 )
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_reading import doc_value_request, stored_value
 from es_sbert.search.search_request import HIGHLIGHT_LIMITS, exclude_document, mean_direction
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import VectorQuery
@@ -198,6 +199,7 @@ class CallerClient:
 
         Raises:
             EngineErrorReply, EngineUnreachable: see `read`.
+            IndexMismatch: the vectors cannot be read.
         """
         if not documents:
             return {}
@@ -207,7 +209,10 @@ class CallerClient:
         filters: list[Json] = [{"ids": {"values": ids}}, {"terms": {"_index": indices}}]
         size = min(10_000, len(set(documents)) * len(indices))
         body: Json = {"query": {"bool": {"filter": filters}}, "size": size}
-        if self.upstream.engine_type_or_default is EngineType.ELASTICSEARCH:
+        engine_type = self.upstream.engine_type_or_default
+        if doc_values := doc_value_request(engine_type, field.fields):
+            body |= {"_source": False, **doc_values}
+        elif engine_type is EngineType.ELASTICSEARCH:
             # Since 9.2 `_source` leaves vectors out unless told otherwise, which older versions do not understand.
             body |= {"_source": False, "fields": [path]}
         else:
@@ -218,7 +223,10 @@ class CallerClient:
         with self.upstream.parsing("a search for vectors"):
             for hit in answer["hits"]["hits"]:
                 document = DocumentRef(index=hit["_index"], id=hit["_id"])
-                value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
+                if doc_values:
+                    value = stored_value(hit, field.name)
+                else:
+                    value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
                 if document in documents and value:
                     vectors[document] = _read_vectors(value, field.field_meta(field.name, document.index).element_type)
         return vectors
