@@ -158,7 +158,8 @@ class FieldWriter:
     Raises:
         UsageError: the field belongs to es-sbert or to the text, or its name is not valid.
         IndexMissing: the index does not exist.
-        IndexMismatch: the vector field does not exist, or the field has another type.
+        IndexMismatch: the vector field does not exist, the field has another type, or an update would lose fields that
+            `_source` lacks.
         EngineError: the engine failed.
     """
 
@@ -176,7 +177,7 @@ class FieldWriter:
         self._retrying = make_retrier(policy, on_wait)
         self.name = name
         self._state = state = self._retrying(partial(require_index, engine, index))
-        self._updates = VersionedUpdates(engine, state, policy, on_wait)
+        self._updates = VersionedUpdates(engine, state, policy, on_wait, source=state)
         self._alias_filter = state.alias_filter(index)
         self._vector = vector_field_from_state(engine, state, vector_field)
         self._missing = is_field_missing(state, name, [self._vector])

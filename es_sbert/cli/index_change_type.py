@@ -49,11 +49,18 @@ def change_type(name: str, index_type: str, merge: bool, yes: bool, vector_field
       es-sbert index change-type docs --index-type bbq_hnsw --force-merge --yes
     """
     from es_sbert.index.earlier_segments import read_index_type_share
-    from es_sbert.index.index_type_change import change_index_type, check_index_type_change, store_in_index_type
+    from es_sbert.index.index_type_change import (
+        change_index_type,
+        check_force_merge,
+        check_index_type_change,
+        store_in_index_type,
+    )
     from es_sbert.index.vector_field import require_index
 
     with shared.open_engine(options) as engine:
         before = check_index_type_change(engine, name, vector_field, index_type)
+        if merge:
+            check_force_merge(engine, name)
         if before != index_type and not (yes or _confirm_change(name, vector_field, before, index_type)):
             print_message("nothing was changed")
             return

@@ -268,7 +268,7 @@ class MetadataWriter:
         self._report = report
         policy = RetryPolicy(settings.retry_seconds)
         self._retrying = make_retrier(policy, on_wait)
-        self._updates = VersionedUpdates(engine, adoptable.state, policy, on_wait)
+        self._updates = VersionedUpdates(engine, adoptable.state, policy, on_wait, source=adoptable.state)
         self._conflicts: list[_MetadataUpdate] = []
         self.counts = MetadataCounts()
 

@@ -26,7 +26,7 @@ from es_sbert.index.mapping import (
     supported_element_types,
     vector_fields,
 )
-from es_sbert.index.source_mode import fields_missing_from_source
+from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.text_template import DEFAULT_TEXT_FIELD, TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import (
     VectorField,
@@ -229,14 +229,7 @@ def _several_vectors_error(state: IndexState, vector_field: str) -> IndexMismatc
 def _check_takes_updates(state: IndexState) -> None:
     """Refuse an index whose documents cannot be updated or would lose fields in an update."""
     check_can_hold_vectors(state)
-    lost = fields_missing_from_source(state, ())
-    if lost is not None:
-        raise VectorIndexError(
-            f"the index {state.name} does not keep {lost}: its vectors cannot be read back, or documents would "
-            "lose fields when metadata is added",
-            "Load the documents from their source into an index that keeps all fields in `_source`: "
-            "`es-sbert ingest --index NEW FILE`.",
-        )
+    check_source_is_whole(state)
     block = next((name for name in _WRITE_BLOCKS if state.has_setting(name)), None)
     if block is not None:
         raise VectorIndexError(

@@ -23,6 +23,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     vector_property,
 )
+from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.vector_field import require_index, vector_field_from_state
 
 _HNSW = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.INT4_HNSW, IndexType.BBQ_HNSW)
@@ -131,6 +132,20 @@ def store_in_index_type(engine: Engine, index: str, vector_field: str) -> None:
         drop_earlier_segments(engine, state, vector_field, before)
 
 
+def check_force_merge(engine: Engine, index: str) -> list[int]:
+    """Check that every shard can be merged; return those of which `force_merge` rewrites a document.
+
+    Raises:
+        IndexMismatch: such a document would lose fields that `_source` lacks.
+        EngineError: the engine failed.
+    """
+    engine.refresh(index)
+    shards = [shard for shard, segments in engine.count_segments(index).items() if segments == 1]
+    if shards:
+        check_source_is_whole(require_index(engine, index))
+    return shards
+
+
 def force_merge(engine: Engine, index: str) -> None:
     """Merge every shard into one segment, written in the field's current type, and wait until the merge is done.
 
@@ -141,12 +156,11 @@ def force_merge(engine: Engine, index: str) -> None:
         index: Index or alias.
 
     Raises:
+        IndexMismatch: see `check_force_merge`.
         EngineError: the engine failed; the merge may continue in the background.
     """
-    engine.refresh(index)
-    for shard, segments in engine.count_segments(index).items():
-        if segments == 1:
-            _rewrite_one_document(engine, index, shard)
+    for shard in check_force_merge(engine, index):
+        _rewrite_one_document(engine, index, shard)
     engine.refresh(index)
     task = engine.start_force_merge(index)
     while not engine.is_task_done(task):

@@ -10,7 +10,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.source_mode import is_in_source
-from es_sbert.index.vector_field import embed_command, similar_fields
+from es_sbert.index.vector_field import check_passages_kept, embed_command, similar_fields
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,13 @@ def check_created_index(
         routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
-        UsageError, VectorIndexError: see `check_can_load_files` and `check_strict_mapping`.
+        UsageError, VectorIndexError: see `check_can_load_files`, `check_passages_kept` and `check_strict_mapping`.
         EngineError: the engine failed.
     """
     try:
         check_can_load_files(state, name, meta_fields, routing_field=routing_field)
+        for field in similar_fields([state]).values():
+            check_passages_kept(field)
         check_strict_mapping(state, documents)
     except (UsageError, VectorIndexError) as error:
         deleted = delete_unused_index(engine, state)

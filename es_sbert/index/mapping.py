@@ -458,17 +458,14 @@ def vector_fields(mappings: Json, index: str) -> dict[str, VectorFieldMeta]:
         raise IndexMismatch(
             f"_meta.{META_KEY} in the mapping of {index} cannot be read", "Load the documents into a new index."
         ) from error
-    state = IndexState(index, mappings, {})
-    return {
-        name: meta.model_copy(update={"in_source": all(is_in_source(each, state) for each in _leaves(name, meta))})
-        for name, meta in metas.items()
-    }
+    return {name: with_source(meta, name, IndexState(index, mappings, {})) for name, meta in metas.items()}
 
 
-def _leaves(field: str, meta: VectorFieldMeta) -> list[str]:
-    """The fields without fields of their own that make up a vector field."""
-    names = (CHUNK_VECTOR, CHUNK_START, CHUNK_END)
-    return [field] if meta.passages is None else [f"{field}.{name}" for name in names]
+def with_source(meta: VectorFieldMeta, vector_field: str, state: IndexState) -> VectorFieldMeta:
+    """Return the metadata of a field with `in_source` as the index has it."""
+    chunk = (CHUNK_VECTOR, CHUNK_START, CHUNK_END)
+    names = [vector_field] if meta.passages is None else [f"{vector_field}.{name}" for name in chunk]
+    return meta.model_copy(update={"in_source": all(is_in_source(name, state) for name in names)})
 
 
 def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> list[str]:

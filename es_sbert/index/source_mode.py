@@ -7,6 +7,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from es_sbert.engines.index_state import IndexState
+from es_sbert.errors import IndexMismatch
 
 
 class SourceMode(StrEnum):
@@ -68,3 +69,22 @@ def fields_missing_from_source(state: IndexState, made: Collection[str]) -> str 
         return f"fields other than {', '.join(source['includes'])} in its _source"
     missing = [name for name in source.get("excludes", []) if name not in made]
     return f"{', '.join(missing)} in its _source" if missing else None
+
+
+def check_source_is_whole(state: IndexState, made: Collection[str] = ()) -> None:
+    """Refuse an index whose documents would lose fields if they were written again from `_source`.
+
+    Args:
+        made: Top-level fields that every write sets or removes.
+
+    Raises:
+        IndexMismatch: `_source` lacks other fields.
+    """
+    lost = fields_missing_from_source(state, made)
+    if lost is not None:
+        raise IndexMismatch(
+            f"the index {state.name} does not keep {lost}, so documents that are written again from it would lose "
+            "fields",
+            "Load the documents from files into an index whose `_source` keeps all fields: "
+            "`es-sbert ingest --index NEW FILE`.",
+        )

@@ -38,6 +38,7 @@ from es_sbert.index.mapping import (
     parse_index_type,
     plain_vector_fields,
     vector_fields,
+    with_source,
 )
 from es_sbert.index.text_template import STRIP_HTML, TextTemplate, closest_name, format_text_options
 from es_sbert.messages import setting_text
@@ -243,11 +244,13 @@ def plan_field_change(
         IndexMismatch, UsageError: see `ensure_vector_field`.
         EngineError: the engine failed.
     """
-    new_meta = request.new_meta(engine)
+    new_meta = with_source(request.new_meta(engine), request.name, state)
     if request.name not in state.mappings.get("properties", {}):
+        check_passages_kept(VectorField(state.name, request.name, new_meta))
         _check_text_fields(state, request)
         return _add_field(engine, state, request, new_meta)
     field = _check_existing_field(engine, state, request)
+    check_passages_kept(field)
     stored, text = field.meta, request.text
     if text is None or text == stored.text:
         return field, None
@@ -257,6 +260,22 @@ def plan_field_change(
     meta = stored.changed(text=text)
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
     return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
+
+
+def check_passages_kept(field: VectorField) -> None:
+    """Refuse passages that `_source` lacks: searches could not show them, and their vectors could not be read.
+
+    Passages are other documents to the engine, so a search for documents does not return their doc values.
+
+    Raises:
+        IndexMismatch: the field holds such passages.
+    """
+    if field.meta.passages is not None and not field.meta.in_source:
+        raise IndexMismatch(
+            f"the index {field.index} does not keep {field.name} in its _source, so its passages cannot be read back",
+            f"Load the documents into an index whose `_source` keeps {field.name}, or omit `passages` there: a single "
+            "vector per document is read from doc values.",
+        )
 
 
 def _check_text_fields(state: IndexState, request: FieldRequest) -> None:

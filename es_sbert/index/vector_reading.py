@@ -10,7 +10,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.text_template import MISSING, find_field
-from es_sbert.index.vector_field import VectorField
+from es_sbert.index.vector_field import VectorField, check_passages_kept
 from es_sbert.vectors import Vectors
 
 # OpenSearch before 3.7 returns doc values of vectors only to scripts. These get the same array for all documents, so
@@ -25,23 +25,15 @@ def doc_value_request(engine_type: EngineType, fields: Iterable[VectorField]) ->
     """Build the members of a search body that request the vectors that `_source` lacks; none if it has all of them.
 
     Raises:
-        IndexMismatch: `_source` lacks the passages of a field. They are other documents to the engine, so a search for
-            documents does not return their doc values.
+        IndexMismatch: see `check_passages_kept`.
     """
-    names = []
+    names: list[str] = []
     for field in fields:
-        if field.meta.in_source:
-            continue
-        if field.meta.passages is not None:
-            raise IndexMismatch(
-                f"the index {field.index} does not keep {field.name} in its _source, so the vectors of passages "
-                "cannot be read",
-                f"Load the documents into an index whose `_source` keeps {field.name}.",
-            )
-        names.append(field.name)
+        check_passages_kept(field)
+        if not field.meta.in_source and field.name not in names:
+            names.append(field.name)
     if not names:
         return {}
-    names = list(dict.fromkeys(names))
     if engine_type is EngineType.ELASTICSEARCH:
         return {"docvalue_fields": names}
     scripts = {name: {"script": {"source": _OPENSEARCH_SCRIPT, "params": {"field": name}}} for name in names}

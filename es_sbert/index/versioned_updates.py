@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import HasBody, group_actions
+from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.messages import pluralize
 
 BODY_BYTES = 5 << 20
@@ -40,6 +41,12 @@ class VersionedUpdates:
         policy: Backoff and time limit for transient failures.
         on_wait: Called with the reason of each retry.
         stop_retrying: Once set, failures are not retried; None if only Ctrl-C ends the retries.
+        source: The index whose `_source` the documents are written from again: for partial updates, the same index;
+            None if documents are only deleted.
+        made: Top-level fields that every update sets or removes.
+
+    Raises:
+        IndexMismatch: documents would lose fields that `_source` lacks.
     """
 
     def __init__(
@@ -49,7 +56,12 @@ class VersionedUpdates:
         policy: RetryPolicy,
         on_wait: Callable[[str], None],
         stop_retrying: threading.Event | None = None,
+        *,
+        source: IndexState | None,
+        made: Collection[str] = (),
     ) -> None:
+        if source is not None:
+            check_source_is_whole(source, made)
         self._engine = engine
         self._state = state
         self._policy = policy

@@ -20,7 +20,7 @@ import orjson
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
+from es_sbert.errors import DocumentsAltered, EngineError, IndexMismatch, IndexMissing
 from es_sbert.index.document_vectors import (
     DocumentMeta,
     EmbeddingTarget,
@@ -29,10 +29,11 @@ from es_sbert.index.document_vectors import (
     read_stored_vectors,
     row_cosines,
     stored_text,
+    targets_to_fill,
     vector_members,
 )
 from es_sbert.index.mapping import vector_path
-from es_sbert.index.source_mode import is_in_source
+from es_sbert.index.source_mode import check_source_is_whole, is_in_source
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
@@ -258,10 +259,13 @@ class ReadBackCheck:
                     head["routing"] = action.document.routing
                 partial_document = vector_members((), [field.field for field in action.fields])
                 lines += [orjson.dumps({"update": head}), orjson.dumps({"doc": partial_document})]
+        filled = [target.field for target in targets_to_fill(self._context.targets)]
         try:
             if lines:
+                # A load from files may write documents of which `_source` lacks other fields.
+                check_source_is_whole(self._context.index.state, filled if len(filled) == 1 else ())
                 self._context.engine.bulk(self._context.index.concrete, b"\n".join([*lines, b""]))
-        except EngineError as error:
+        except (EngineError, IndexMismatch) as error:
             log_event("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
 
 

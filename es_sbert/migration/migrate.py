@@ -187,7 +187,15 @@ def migrate(
         retrying = make_retrier(policy, control.engine_wait.begin, control.stop_retrying)
         prepared = _prepare(engine, request, encoder, retrying)
         store, target = prepared.state_store, prepared.target.name
-        updates = VersionedUpdates(engine, prepared.target, policy, control.engine_wait.begin, control.stop_retrying)
+        updates = VersionedUpdates(
+            engine,
+            prepared.target,
+            policy,
+            control.engine_wait.begin,
+            control.stop_retrying,
+            source=prepared.source,
+            made=store.state.not_copied,
+        )
         context = MigrationContext(engine, store.state.source, target, store, policy, control, updates, report)
         result = MigrationResult(
             alias=request.alias,

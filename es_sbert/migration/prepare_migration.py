@@ -28,7 +28,7 @@ from es_sbert.index.mapping import (
     vector_fields,
 )
 from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, require_privileges
-from es_sbert.index.source_mode import fields_missing_from_source
+from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.text_template import (
     MISSING,
     TextFieldError,
@@ -38,7 +38,7 @@ from es_sbert.index.text_template import (
     find_field,
     mapping_field_names,
 )
-from es_sbert.index.vector_field import read_vector_field, require_index
+from es_sbert.index.vector_field import VectorField, check_passages_kept, read_vector_field, require_index
 from es_sbert.messages import setting_text
 from es_sbert.migration.alias_swap import permit_name
 from es_sbert.migration.migration_state import (
@@ -247,11 +247,11 @@ def prepare_migration(
         begun, state = found
         text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun, state, wanted, model, text)
-        check_source_index(engine, index, wanted, vector_field_names(_new_vector_fields(engine, index, wanted, model)))
+        _check_copy(engine, index, wanted, model)
         retrying(lambda: set_target_pointer(plain, index, begun.name))
         return resume_migration(plain, begun, state, index, retrying)
     _check_change_requested(index, stored, wanted, model)
-    check_source_index(engine, index, wanted, vector_field_names(_new_vector_fields(engine, index, wanted, model)))
+    _check_copy(engine, index, wanted, model)
     check_new_index(engine, index.name, wanted.alias, name)
     if wanted.text is not None:
         check_template_fields(engine, index, wanted.text)
@@ -469,6 +469,20 @@ def _check_change_requested(
         )
 
 
+def _check_copy(engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo) -> None:
+    """Refuse an index whose documents cannot be copied, embedded again and compared.
+
+    Raises:
+        IndexMismatch, UsageError, EngineError: see `check_source_index`.
+    """
+    fields = _new_vector_fields(engine, source, wanted, model)
+    check_source_index(engine, source, wanted, vector_field_names(fields))
+    for name, meta in fields.items():
+        check_passages_kept(VectorField(source.name, name, meta))
+    if len(fields) > 1:
+        check_source_is_whole(source)  # an update that adds one vector would lose another
+
+
 def check_source_index(
     engine: Engine, source: IndexState, wanted: MigrationRequest, not_copied: Collection[str]
 ) -> None:
@@ -482,7 +496,7 @@ def check_source_index(
         UsageError: `replace_index` does not fit the name, which is an index or an alias.
         EngineError: the engine failed.
     """
-    check_copied_fields(source, not_copied)
+    check_source_is_whole(source, not_copied)
     check_no_load(source)
     if source.name == wanted.alias and not wanted.replace_index:
         aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
@@ -495,21 +509,6 @@ def check_source_index(
         )
     if source.name != wanted.alias and wanted.replace_index:
         raise UsageError(f"{wanted.alias} is an alias already", "Leave `replace_index` out.")
-
-
-def check_copied_fields(source: IndexState, not_copied: Collection[str]) -> None:
-    """Refuse an index whose documents cannot be copied.
-
-    Args:
-        not_copied: Top-level fields that copies do not have.
-
-    Raises:
-        IndexMismatch: `_source` lacks a field other than these.
-    """
-    lost = fields_missing_from_source(source, not_copied)
-    if lost is not None:
-        remedy = "Load the documents from files into a new index."
-        raise IndexMismatch(f"the index {source.name} does not keep {lost}, so its documents cannot be copied", remedy)
 
 
 def check_no_load(state: IndexState) -> None:

@@ -34,7 +34,7 @@ from es_sbert.index.mapping import (
     with_meta_entry,
 )
 from es_sbert.index.privileges import REMOVE, require_privileges
-from es_sbert.index.source_mode import fields_missing_from_source
+from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.migration.document_copy import copy_write
@@ -112,12 +112,7 @@ def require_own_entry(index: IndexState) -> None:
 
 def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
     require_own_entry(index)
-    lost = fields_missing_from_source(index, fields)
-    if lost is not None:
-        raise IndexMismatch(
-            f"the index {index.name} does not keep {lost}, so documents cannot be written from it",
-            "Copy the documents into a new index from their source.",
-        )
+    check_source_is_whole(index, fields)
     state, pointer = read_migration_state(index), read_target_pointer(index)
     kept = existing_indices(engine, kept_by(state))
     if kept or (pointer is not None and engine.get_index(pointer) is not None):
@@ -154,7 +149,7 @@ def _rewrite_documents(
 ) -> int:
     """Rewrite, without the fields, each document that has one of them; returns the number of documents written."""
     retrying = make_retrier(policy, report)
-    updates = VersionedUpdates(engine, index, policy, report)
+    updates = VersionedUpdates(engine, index, policy, report, source=index, made=fields)
     written = 0
     for _ in range(_MAX_ROUNDS):
         retrying(partial(engine.refresh, index.name))

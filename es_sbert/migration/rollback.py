@@ -21,6 +21,7 @@ from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import merge_field_meta, vector_fields
+from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.migration_state import (
     MigrationPhase,
@@ -38,7 +39,6 @@ from es_sbert.migration.migration_state import (
 from es_sbert.migration.prepare_migration import (
     MigrationRequest,
     PreparedMigration,
-    check_copied_fields,
     check_migration_privileges,
     check_no_load,
     resume_migration,
@@ -259,7 +259,7 @@ def _check_indices(engine: Engine, index: IndexState, found: RollbackTarget, pre
         )
     for state in (index, target):
         check_no_load(state)
-    check_copied_fields(index, vector_field_names(found.fields))
+    check_source_is_whole(index, vector_field_names(found.fields))
     gone = [name for name in found.fields if name not in vector_fields(target.mappings, target.name)]
     if gone:
         raise IndexMismatch(

@@ -1,0 +1,102 @@
+"""Fields that `_source` leaves out: whatever writes documents again refuses before the first write, so none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from es_sbert.analysis.field_writer import FieldWriter
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import VectorIndexError
+from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.document_vectors import vector_value
+from es_sbert.index.index_type_change import check_force_merge, force_merge
+from es_sbert.index.mapping import document_meta_field
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+from es_sbert.migration.migrate import migrate
+from es_sbert.migration.prepare_migration import MigrationRequest
+from es_sbert.migration.remove_vectors import remove_vectors
+from tests.engine.ingest_support import load, sentences
+
+Writer = Callable[[Engine, str, Encoder, Path], object]
+POLICY = RetryPolicy(30)
+
+
+def move(engine: Engine, index: str, encoder: Encoder | None, dead: Path, **wanted: bool | str) -> None:
+    request = MigrationRequest(index, "embedding", name=f"{index}-new", replace_index=True, **wanted)  # type: ignore[arg-type]
+    migrate(engine, encoder, request, LoadControl(), SilentMeter, dead_letters=dead, retry_seconds=30)
+
+
+def adopt(engine: Engine, index: str, encoder: Encoder) -> None:
+    adopt_vectors(
+        engine,
+        read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}")),
+        encoder,
+        AdoptionSettings(),
+    )
+
+
+WRITERS: dict[str, Writer] = {
+    "write a field": lambda engine, index, *_: FieldWriter(engine, index, "embedding", "group", policy=POLICY),
+    "embed in place": lambda engine, index, tiny, dead: load(engine.info.url, tiny, index, dead=dead),
+    "adopt": lambda engine, index, tiny, _: adopt(engine, index, tiny),
+    "remove": lambda engine, index, *_: remove_vectors(engine, index, policy=POLICY),
+    "remove by copy": lambda engine, index, _, dead: move(engine, index, None, dead, remove=True),
+    "migrate": lambda engine, index, tiny, dead: move(engine, index, tiny, dead, index_type="int8_hnsw"),
+    "check a merge": lambda engine, index, *_: check_force_merge(engine, index),
+    "merge": lambda engine, index, *_: force_merge(engine, index),
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"excludes": ["secret"]}, {"includes": ["text", "embedding*", "vector*"]}, {"enabled": False}],
+    ids=["excludes", "includes", "disabled"],
+)
+def test_every_writer_refuses_before_a_field_is_lost(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, source: Json
+) -> None:
+    knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
+    properties = {"secret": {"type": "keyword"}, "text": {"type": "text"}}
+    engine.create_index(index_name, {"settings": knn, "mappings": {"_source": source, "properties": properties}})
+    model = tiny.info
+    for name in ("embedding", "vector"):
+        request = FieldRequest(name, model.fingerprint, model.model, model.dimensions, text="{text}")
+        ensure_vector_field(engine, index_name, request)
+    lines = []
+    for document in sentences(6):
+        value = vector_value(engine.info, tiny.encode([document["text"]], "document")[0])
+        vectors = {"embedding": value, "vector": value, document_meta_field("embedding"): {"fingerprint": "x"}}
+        lines += [{"index": {"_id": document["id"]}}, {"text": document["text"], "secret": "s", **vectors}]
+    assert all(result.ok for result in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
+    engine.refresh(index_name)
+    state = engine.get_index(index_name)
+    assert state is not None
+    # The vectors of another program, which can be adopted.
+    entry = state.mappings["_meta"]["es_sbert"]["fields"]
+    engine.put_mapping(index_name, {"_meta": {"es_sbert": {"fields": {"embedding": entry["embedding"]}}}})
+    before = engine.get_index(index_name)
+    assert before is not None
+
+    for name, write in WRITERS.items():
+        with pytest.raises(VectorIndexError, match="does not keep") as told:
+            write(engine, index_name, tiny, tmp_path / "dead")
+        assert "Load the documents from files" in told.value.remedy, name
+        engine.refresh(index_name)
+        for field in ("secret", "embedding", "vector"):
+            assert engine.count(index_name, {"exists": {"field": field}}) == 6, (name, field)
+        after = engine.get_index(index_name)
+        assert after is not None
+        assert after.mappings == before.mappings, name
+        assert engine.get_index(f"{index_name}-new") is None
