@@ -153,7 +153,7 @@ class CallerPermissions:
 # Request parameters that change how the engine resolves an index expression; lookups use the request's values.
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 _FILTER_PATH = (
-    "*.mappings._meta.es_sbert", "*.settings.index.number_of_shards", "*.aliases.*.filter",
+    "*.mappings._meta.es_sbert", "*.mappings._source", "*.settings.index.number_of_shards", "*.aliases.*.filter",
     # Ordinary fields of the virtual field's name: with a type, with subfields, with a dot in the name, runtime fields.
     "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
     # Aliases and targets of copy_to, by which queries name the texts and vectors of other fields.

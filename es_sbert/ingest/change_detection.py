@@ -22,6 +22,8 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.mapping import named_vectors_query
 from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
+from es_sbert.index.vector_field import VectorField
+from es_sbert.index.vector_reading import doc_value_request, stored_value
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
@@ -247,16 +249,33 @@ class ChangeDetection:
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[DocumentKey, Json]:
         """Look up id and routing → vector fields, with their metadata, of the documents that keep a vector."""
         reused = {document.key: decision.reused for document, decision in writes if decision.reused}
-        targets = [
-            self._targets[number] for number in sorted({number for numbers in reused.values() for number in numbers})
-        ]
+        numbers = sorted({number for numbers in reused.values() for number in numbers})
+        targets = tuple(self._targets[number] for number in numbers)
         fields = [name for target in targets for name in (target.field, target.meta_field)]
+        single = [VectorField(self._index, each.field, each.meta) for each in targets if each.meta.passages is None]
+        doc_values = doc_value_request(self._engine.info.engine_type, single)
         vectors: dict[DocumentKey, Json] = {}
         for keys in batched(list(reused), _VECTOR_LOOKUP):
             self._context.control.check()
+            if doc_values:
+                vectors |= self._search_vectors(keys, targets, doc_values)
+                continue
             found = self._context.retrying(self._engine.mget, self._index, keys, source_includes=fields)
             vectors |= {key: hit.get("_source") or {} for key, hit in zip(keys, found, strict=True) if hit is not None}
         return vectors
+
+    def _search_vectors(
+        self, keys: Sequence[DocumentKey], targets: EmbeddingTargets, doc_values: Json
+    ) -> dict[DocumentKey, Json]:
+        """Look up vectors, some of which `_source` lacks, by a search."""
+        names = [name for target in targets for name in (target.field, target.meta_field)]
+        source, window = self._engine.info.source_with_vectors(names), self._context.index.state.result_window
+        find = partial(multi_get, source=source, extra=doc_values, result_window=window)
+        hits = self._context.retrying(find, self._engine, self._index, [document_id for document_id, _ in keys])
+        return {
+            key: (hit.get("_source") or {}) | {target.field: stored_value(hit, target.field) for target in targets}
+            for key, hit in hits.items()
+        }
 
     def _add_write(self, document: Document, decision: ChangeDecision, source: Json, plan: WindowPlan) -> None:
         """Plan the write of a document with the vectors that it keeps.

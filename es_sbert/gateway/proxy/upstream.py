@@ -113,6 +113,11 @@ class Upstream:
             return self.engine_type is EngineType.OPENSEARCH
         return self._info.knn_matches_candidates
 
+    @property
+    def updates_keep_vectors(self) -> bool:
+        """Whether an update keeps a vector that `_source` lacks; False if the version is not known."""
+        return self._info is not None and self._info.excludes_vectors_from_source
+
     def open(self) -> None:
         """Create the HTTP session, in a running event loop."""
         # Connections need no limit: the gateway's limit of concurrent requests also limits them.

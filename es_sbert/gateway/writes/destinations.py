@@ -111,6 +111,8 @@ class DestinationResolver:
             return destination
         try:
             destination = await self._look_up(name, headers)
+            if self._upstream.updates_keep_vectors:
+                destination = replace(destination, targets=tuple(map(_kept_by_updates, destination.targets)))
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
             destination = Destination(name, is_unreadable=True)
@@ -178,6 +180,10 @@ def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int)
     if meta.passages is None:
         return 1
     return 1 + listed_strings + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
+
+
+def _kept_by_updates(target: EmbeddingTarget) -> EmbeddingTarget:
+    return replace(target, meta=target.meta.model_copy(update={"in_source": True}))
 
 
 def _targets(fields: Mapping[str, VectorFieldMeta]) -> EmbeddingTargets:

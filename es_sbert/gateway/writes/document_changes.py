@@ -83,6 +83,8 @@ class WriteItem:
         whole = {} if upsert is None else {"upsert": upsert}
         creates = doc is not None and fields.get("doc_as_upsert") in _TRUE_VALUES
         unseen = NoVectorReason.SCRIPT if is_scripted and "script" in fields else None
+        if unseen is None and "script" in fields and not all(target.meta.in_source for target in targets):
+            unseen = NoVectorReason.NOT_IN_SOURCE
         return cls(item, targets, without_text, number, fields, whole, doc, creates, unseen)
 
     @property
@@ -271,6 +273,8 @@ def partial_document_change(
 ) -> DocumentChange:
     """Return the change of a partial document: vectors for the texts that it changes.
 
+    A vector that `_source` lacks is made again: the engine builds the new document from `_source`.
+
     Args:
         previous: The previous document.
         creates: Whether the partial document becomes the document if none exists (`doc_as_upsert`).
@@ -281,7 +285,7 @@ def partial_document_change(
     lacking: set[NoVectorReason] = set()
     for target in targets:
         sets = [_sets_field(doc, field) for field in target.template.fields]
-        if not any(sets):
+        if not any(sets) and not _loses_vector(doc, target):
             continue
         is_unknown = False
         if all(sets) or (previous is NoPreviousDocument.MISSING and creates):
@@ -290,7 +294,7 @@ def partial_document_change(
             text = stored_text(merge_partial_document(previous, doc), target)
             # Assume that there is a vector: only its metadata was read.
             stored = StoredVector(True, raw_document_meta(previous, target.meta_field))
-            if vector_change(target, text, stored) is VectorChange.KEEP:
+            if target.meta.in_source and vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
         elif previous is NoPreviousDocument.UNKNOWN:
             text, is_unknown = None, True
@@ -301,6 +305,11 @@ def partial_document_change(
         removed |= _replaced_members(doc, target, True)
         if text:
             to_embed.append((target, text))
+        elif not any(sets):
+            if is_unknown or (
+                isinstance(previous, dict) and read_document_meta(previous, target.meta_field) is not None
+            ):
+                lacking.add(NoVectorReason.NOT_IN_SOURCE)
         else:
             cleared.append(target.field)
             lacking.add(NoVectorReason.PREVIOUS_UNKNOWN if is_unknown else _no_text_reason(text))
@@ -308,11 +317,11 @@ def partial_document_change(
 
 
 def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
-    """Fields of the previous document that are part of the texts that a partial document changes."""
+    """Fields of the previous document that are part of the texts that are embedded for a partial document."""
     needed: dict[str, None] = {}
     for target in targets:
         sets = [_sets_field(doc, field) for field in target.template.fields]
-        if any(sets) and not all(sets):
+        if not all(sets) and (any(sets) or _loses_vector(doc, target)):
             needed |= dict.fromkeys((*target.template.fields, target.meta_field))
     return tuple(needed)
 
@@ -344,6 +353,11 @@ def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> 
     """Members to remove. A null is removed only if a new value replaces it."""
     names = (target.field, target.meta_field)
     return {name for name in names if name in fields and (replaced or fields[name] is not None)}
+
+
+def _loses_vector(doc: Json, target: EmbeddingTarget) -> bool:
+    """Whether a partial document that does not set the vector loses it."""
+    return not target.meta.in_source and target.field not in doc
 
 
 def _sets_field(doc: Json, field: str) -> bool:

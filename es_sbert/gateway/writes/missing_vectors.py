@@ -22,6 +22,7 @@ class NoVectorReason(StrEnum):
     TEXT_UNKNOWN = "text_unknown"
     NO_FIELD = "no_field"
     PREVIOUS_UNKNOWN = "previous_unknown"
+    NOT_IN_SOURCE = "not_in_source"
     SCRIPT = "script"
     UNREADABLE = "unreadable"
     MAPPING_UNREADABLE = "mapping_unreadable"
@@ -50,6 +51,8 @@ _EXPLANATIONS = {
     "rollover. `es-sbert doctor --index {index}` prints the commands that add it, to the index template too",
     NoVectorReason.PREVIOUS_UNKNOWN: "an update changes a part of the text, and the same request changes the rest in a "
     "way that the gateway cannot see. `es-sbert ingest --index {index}` embeds such documents",
+    NoVectorReason.NOT_IN_SOURCE: "an update loses a vector that `_source` does not keep, and the text to embed again "
+    "is not known. Send whole documents, or keep the vector field in `_source`",
     NoVectorReason.SCRIPT: "a script may create them (scripted_upsert). `es-sbert ingest --index {index}` embeds such "
     "documents",
     NoVectorReason.UNREADABLE: "they are nested too deeply or contain comments. Send plain JSON",

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from es_sbert.analysis import read_index
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
@@ -265,3 +267,44 @@ def test_documents_of_unreadable_mappings_are_counted(
             client.put(f"/{created}/_doc/1", json={"text": "a cat"}).raise_for_status()
             assert counters.documents() == {"mapping_unreadable": 1}
     assert any(created in record.message and "without vectors" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("excluded", [["embedding"], ["embedding", "text"]])
+def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
+    client: httpx.Client,
+    engine_url: str,
+    tiny_encoder: Encoder,
+    fresh_index: Callable[[str], str],
+    counters: Counters,
+    caplog: pytest.LogCaptureFixture,
+    excluded: list[str],
+) -> None:
+    name = fresh_index(engine_url)
+    with open_engine(engine_url) as engine:
+        info, knn = tiny_encoder.info, engine.info.engine_type is EngineType.OPENSEARCH
+        settings = {"index.knn": True} if knn else {}
+        engine.create_index(name, {"settings": settings, "mappings": {"_source": {"excludes": excluded}}})
+        request = FieldRequest("embedding", info.fingerprint, info.model, info.dimensions, text="{text}")
+        ensure_vector_field(engine, name, request)
+    for document in ("1", "2"):
+        client.put(f"/{name}/_doc/{document}", json={"text": "a cat", "n": 1}).raise_for_status()
+    assert counters.documents() == {}
+
+    client.post(f"/{name}/_update/1", json={"doc": {"n": 2}}).raise_for_status()
+    lines = bulk_lines([("update", {"_id": "2"}, {"doc": {"n": 3}}), ("update", {"_id": "2"}, {"doc": {"m": 3}})])
+    assert client.post(f"/{name}/_bulk", content=lines, headers=JSON).json()["errors"] is False
+    if "text" in excluded:
+        assert counters.documents() == {"not_in_source": 3}
+        assert told(caplog, name) == ["not_in_source"]
+        return
+    assert counters.documents() == {}
+    with open_engine(engine_url) as engine:
+        engine.refresh(name)
+        collection = read_index(engine, name, "embedding", fields=["n", "m"])
+    assert collection.values == [{"n": 2}, {"n": 3, "m": 3}]
+    expected = tiny_encoder.encode(["a cat"], "document")[0]
+    np.testing.assert_allclose(collection.vectors, [expected, expected], atol=1e-6)
+
+    scripted = {"script": {"source": "ctx._source.n = 4"}}
+    client.post(f"/{name}/_update/1", json=scripted)
+    assert counters.documents() == {"not_in_source": 1}
