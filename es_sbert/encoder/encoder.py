@@ -15,6 +15,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.arguments import as_texts, check_arguments, iterate_texts
 from es_sbert.bundle.bundle import EncoderBundle, route_bundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
@@ -28,7 +29,6 @@ from es_sbert.encoder.model_loading import (
     runtime_warnings,
     select_encoder_variant,
 )
-from es_sbert.errors import UsageError
 from es_sbert.option_signature import spell_out
 from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.device import Device
@@ -152,6 +152,7 @@ class Encoder:
         UsageError: the device, precision or runtime is invalid, or they cannot be combined.
     """
 
+    @check_arguments
     def __init__(
         self,
         model: str | Path | None = None,
@@ -225,6 +226,7 @@ class Encoder:
         self._lock = threading.Lock()  # while a route is opened
         self._closed = False
 
+    @check_arguments
     def open(self, kind: PromptKind | None = None) -> None:
         """Load the model or route that embeds texts of this kind, if it is not loaded yet.
 
@@ -234,6 +236,7 @@ class Encoder:
         """
         self._route(self._model.route_number(kind))
 
+    @check_arguments
     def is_open(self, kind: PromptKind | None = None) -> bool:
         """Whether the model or route that embeds texts of this kind is loaded.
 
@@ -314,6 +317,7 @@ class Encoder:
         self.close()
 
     @classmethod
+    @check_arguments
     @spell_out(LoadOptions, LOAD_DEFAULTS)
     def for_index(
         cls,
@@ -345,6 +349,7 @@ class Encoder:
         located = find_index_model(index, name, fingerprint)
         return cls(located.folder, kind=kind, called=located.name, **options)
 
+    @check_arguments
     def encode(self, texts: str | Iterable[str], kind: PromptKind | None = None) -> Vectors:
         """Embed texts.
 
@@ -356,23 +361,21 @@ class Encoder:
             *Shape:* ``(texts, dimensions)`` float32, in the order of the texts; ``(dimensions,)`` for one string.
 
         Raises:
-            UsageError: a text is not valid Unicode.
+            UsageError: `kind` is unknown, or a text is not a str or not valid Unicode.
         """
         if isinstance(texts, str):
             vector: Vectors = self.encode_details([texts], kind).vectors[0]
             return vector
         return self.encode_details(texts, kind).vectors
 
+    @check_arguments
     def encode_details(self, texts: Iterable[str], kind: PromptKind | None = None) -> EncodeResult:
         """Embed texts as `encode` does, and return token counts and truncation too.
 
         Raises:
-            UsageError: `texts` is a single string, or a text is not valid Unicode.
+            UsageError: `texts` is a single string, `kind` is unknown, or a text is not a str or not valid Unicode.
         """
-        if isinstance(texts, str):
-            # A string is an iterable of strings: each letter would be embedded.
-            raise UsageError("texts must be a sequence of texts, not one string", "Pass a list: [text].")
-        texts = list(texts)
+        texts = as_texts(texts)
         self.open(kind)
         if len(texts) <= self.window:
             return self._embed_details(self.tokenize(texts, kind))
@@ -388,14 +391,13 @@ class Encoder:
         vectors: list[list[float]] = self.encode_details(texts, "document").vectors.tolist()
         return vectors
 
+    @check_arguments
     def embed_query(self, text: str) -> list[float]:
         """Embed a search text with the model's query prompt, as `es-sbert search` does.
 
         Raises:
             UsageError: the text is not a string, or not valid Unicode.
         """
-        if not isinstance(text, str):
-            raise UsageError(f"the query must be a str, not {type(text).__name__}", "Pass one str to embed_query.")
         vector: list[float] = self.encode(text, "query").tolist()
         return vector
 
@@ -407,6 +409,7 @@ class Encoder:
         """Run `embed_query` in a thread."""
         return await asyncio.to_thread(self.embed_query, text)
 
+    @check_arguments
     def tokenize(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         """Tokenize texts: the first half of `encode`, for pipelines that overlap tokenization and inference.
 
@@ -414,7 +417,7 @@ class Encoder:
             UsageError: a text is not valid Unicode.
         """
         number = self._model.route_number(kind)
-        return replace(self._route(number).tokenizer(texts, kind), route=number)
+        return replace(self._route(number).tokenizer(as_texts(texts), kind), route=number)
 
     @property
     def batch_tokens(self) -> int:
@@ -427,14 +430,17 @@ class Encoder:
         """Number of batches that run concurrently."""
         return self._first_route.pool.count
 
+    @check_arguments
     def prompt(self, kind: PromptKind | None = None) -> str:
         """The model's prompt for texts of this kind; empty if it has none."""
         return self._model.prompt(kind)
 
+    @check_arguments
     def input_limit(self, kind: PromptKind | None = None) -> int:
         """Maximum tokens of a text of this kind, with special tokens and prompt; longer texts are truncated."""
         return self._model.input_limit(kind)
 
+    @check_arguments
     def make_chunker(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
         """Create a chunker for texts that are longer than the model's maximum.
 
@@ -481,6 +487,7 @@ class Encoder:
             return np.empty((0, self._model.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
         return self._route(tokenized.route).embed(tokenized, stop, progress)
 
+    @check_arguments
     def encode_stream(
         self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int | None = None
     ) -> Iterator[EncodeResult]:
@@ -488,9 +495,9 @@ class Encoder:
 
         While a window is embedded, the next one is read and tokenized.
         """
-        stream = iter(texts)
+        stream = iterate_texts(texts)
         self.open(kind)
-        windows = iter(lambda: list(islice(stream, window or self.window)), [])
+        windows = iter(lambda: as_texts(islice(stream, window or self.window)), [])
         for tokenized in self.tokenize_ahead(windows, kind):
             yield self._embed_details(tokenized)
 

@@ -11,6 +11,7 @@ from typing import Self, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.model_loading import SelectedVariant, open_variant, select_reranker_variant
@@ -103,6 +104,7 @@ class Reranker:
         UsageError: the device, precision or runtime is invalid, or they cannot be combined.
     """
 
+    @check_arguments
     def __init__(
         self,
         model: str | Path,
@@ -172,14 +174,17 @@ class Reranker:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @check_arguments
     def predict(self, query: str, texts: Sequence[str]) -> Scores:
         """Score texts for a query: *shape* ``(texts,)``; a higher score means a better match.
 
         Raises:
             UsageError, ModelError: as for `score`.
         """
+        texts = as_texts(texts)
         return self.score([query] * len(texts), texts)
 
+    @check_arguments
     def rank(self, query: str, texts: Sequence[str], top_k: int | None = None) -> list[RankedText]:
         """Sort texts by their score for a query, best first, as sentence-transformers' `CrossEncoder.rank` does.
 
@@ -223,10 +228,7 @@ class Reranker:
 
     def _outputs(self, first: Sequence[str], second: Sequence[str]) -> tuple[Scores, NDArray[np.bool_]]:
         """Compute the outputs, *shape* ``(pairs, labels)``, and a mask of truncated pairs, *shape* ``(pairs,)``."""
-        if isinstance(first, str) or isinstance(second, str):
-            raise UsageError(
-                "one of the two columns is a single string", "Pass two sequences of texts: score([a], [b])."
-            )
+        first, second = as_texts(first, "first"), as_texts(second, "second")
         check_pairs(first, second)
         scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
         truncated = np.zeros(len(first), dtype=np.bool_)  # (pairs,)

@@ -9,6 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
+from es_sbert.arguments import check_arguments
 from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.errors import UsageError
 from es_sbert.option_signature import spell_out
@@ -66,6 +67,7 @@ class AsyncSemanticIndex:
             with`, or on the first search.
     """
 
+    @check_arguments
     @spell_out(OpenOptions, OPEN_DEFAULTS)
     def __init__(
         self,
@@ -75,11 +77,6 @@ class AsyncSemanticIndex:
         concurrency: int = CONCURRENCY,
         **options: Unpack[OpenOptions],
     ) -> None:
-        if concurrency < 1:
-            raise UsageError(
-                f"concurrency must be at least 1, not {concurrency}",
-                "Set it to the maximum number of calls at the same time.",
-            )
         self._index = index
         self._engine = engine
         self._options = options
@@ -95,6 +92,7 @@ class AsyncSemanticIndex:
         return f"<AsyncSemanticIndex {names!r}, {'closed' if self._closed else 'not open yet'}>"
 
     @classmethod
+    @check_arguments
     @spell_out(CreateOptions, CREATE_DEFAULTS)
     async def create(
         cls,
@@ -116,6 +114,7 @@ class AsyncSemanticIndex:
             raise
         return index
 
+    @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
     async def add(
         self,
@@ -130,6 +129,7 @@ class AsyncSemanticIndex:
             documents = _in_thread(aiter(documents), asyncio.get_running_loop())
         return await self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
 
+    @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
     async def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
         """See `SemanticIndex.embed_missing`."""

@@ -222,7 +222,7 @@ class HybridOptions(SearchOptions, total=False):
     """
 
     fusion: str
-    weights: tuple[float, float] | None
+    weights: Sequence[float] | None
     lexical_fields: Sequence[str] | None
     lexical: Json | None
     depth: int | None
@@ -295,8 +295,6 @@ def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Jso
     query, fields = options.get("lexical"), options.get("lexical_fields")
     if query is not None and fields is not None:
         raise UsageError("lexical and lexical_fields cannot be combined", "Pass one of the two.")
-    if isinstance(fields, str):
-        raise UsageError("lexical_fields must be a list, not a str", f"Pass a list of fields: [{fields!r}].")
     if query is not None:
         check_query(query, "the lexical query")
         return query

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from es_sbert.arguments import wrong_argument
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
@@ -39,6 +40,8 @@ def search_depth(reranker: Reranker | None, k: int, window: int | None, options:
         if window is not None:
             raise UsageError("a rerank window needs a reranker", "Pass rerank=Reranker(…) as well.")
         return k
+    if not hasattr(reranker, "score_pairs"):
+        raise wrong_argument("rerank", reranker, "a Reranker")
     unpaged = {"offset": 0, "size": None, "sort": None}
     clash = sorted(name for name, default in unpaged.items() if options.get(name, default) != default)
     if clash:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
+from es_sbert.arguments import wrong_argument
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
@@ -126,13 +127,6 @@ class SearchParams:
                 f"offset and size must not be negative, but are {self.offset} and {self.size}",
                 "Set offset to the number of hits to skip, and size to the number to return.",
             )
-        for name in ("source", "highlight", "sort"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                raise UsageError(f"{name} must be a list, not a str", f"Pass a list of fields: [{value!r}].")
-            if isinstance(value, Mapping) and name != "highlight":
-                example = [value] if name == "sort" else ["title"]
-                raise UsageError(f"{name} must be a list, not an object", f"Pass a list: {example!r}.")
 
     def bounds(self) -> tuple[int, int]:
         """Offset and size of the page among the k hits.
@@ -198,14 +192,12 @@ SEARCH_DEFAULTS: dict[str, object] = {
 }
 
 
-def check_query_text(text: object) -> None:
+def check_query_text(text: str) -> None:
     """Check a query text.
 
     Raises:
-        UsageError: the text is not a str, is empty, or is longer than `MAX_QUERY_CHARACTERS`.
+        UsageError: the text is empty, or is longer than `MAX_QUERY_CHARACTERS`.
     """
-    if not isinstance(text, str):
-        raise UsageError(f"the query text must be a str, not {type(text).__name__}", "Pass a str.")
     if not text.strip():
         raise UsageError("the query text is empty", "Pass the words to search for.")
     if len(text) > MAX_QUERY_CHARACTERS:
@@ -339,8 +331,7 @@ def build_vector_queries(
     queries = []
     for name in scope.names:
         meta = scope.field_meta(name)
-        with np.errstate(over="ignore"):  # values that become infinite as float32 are refused below
-            vector = np.asarray(vectors[name], dtype=np.float32)
+        vector = _to_float32(vectors[name])
         if vector.shape != (meta.dimensions,):
             raise UsageError(
                 f"the query vector has the shape {vector.shape}, but the field's vectors have ({meta.dimensions},)",
@@ -362,6 +353,17 @@ def build_vector_queries(
             )
         )
     return queries
+
+
+def _to_float32(vector: Any) -> Vectors:
+    try:
+        numbers = np.asarray(vector)
+    except ValueError:  # lists of different lengths
+        numbers = np.array("")
+    if numbers.dtype.kind not in "fiu":
+        raise wrong_argument("vector", vector, "an array or a list of numbers")
+    with np.errstate(over="ignore"):  # values that become infinite as float32 are refused later
+        return numbers.astype(np.float32)
 
 
 def check_sort(method: SearchMethod, params: SearchParams) -> None:

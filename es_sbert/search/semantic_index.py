@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
+from es_sbert.arguments import as_texts, check_arguments
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import is_address, open_engine
@@ -125,6 +126,7 @@ class SemanticIndex:
         EngineError: the engine cannot be used.
     """
 
+    @check_arguments
     @spell_out(OpenOptions, OPEN_DEFAULTS)
     def __init__(
         self, index: str | Sequence[str], engine: EngineOrClient = None, **options: Unpack[OpenOptions]
@@ -141,6 +143,7 @@ class SemanticIndex:
             raise
 
     @classmethod
+    @check_arguments
     @spell_out(CreateOptions, CREATE_DEFAULTS)
     def create(cls, name: str, engine: EngineOrClient = None, **options: Unpack[CreateOptions]) -> SemanticIndex:
         """Create an index with a vector field and open it, as `es-sbert index create` does.
@@ -212,6 +215,7 @@ class SemanticIndex:
             raise UsageError("this SemanticIndex is closed", "Search before close, or open another: SemanticIndex(…).")
         return self._alias_resolver
 
+    @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search(
         self,
@@ -237,6 +241,7 @@ class SemanticIndex:
         depth = search_depth(rerank, k, window, options)
         return self._rerank(text, self._run(TextSearch.from_options(text, depth, options)), rerank, k, window)
 
+    @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """Like `search`, but with a query vector instead of a text.
@@ -253,6 +258,7 @@ class SemanticIndex:
         result = self._send(search_request(self._engine.info.engine_type, scope, vectors, params))
         return replace(result, indices_without_field=scope.indices_without_field)
 
+    @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_to(
         self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
@@ -268,6 +274,7 @@ class SemanticIndex:
         """
         return self._run(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options)))
 
+    @check_arguments
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid(
         self,
@@ -291,6 +298,7 @@ class SemanticIndex:
         depth = search_depth(rerank, k, window, options)
         return self._rerank(text, self._run(HybridSearch.from_options(text, depth, options)), rerank, k, window)
 
+    @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
     def add(
         self,
@@ -325,6 +333,7 @@ class SemanticIndex:
         """
         return self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
 
+    @check_arguments
     @spell_out(AddOptions, ADD_DEFAULTS)
     def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
         """Embed the documents of the index that lack an embedding or were changed since, as `es-sbert ingest` does.
@@ -338,6 +347,7 @@ class SemanticIndex:
         """
         return self._load(None, {}, options)
 
+    @check_arguments
     def delete(self, ids: str | Iterable[str], *, retry_seconds: float = 300.0) -> int:
         """Delete documents by id and refresh the index.
 
@@ -349,24 +359,29 @@ class SemanticIndex:
             Number of deleted documents.
 
         Raises:
-            UsageError: several names or a pattern are open.
+            UsageError: several names or a pattern are open, or an id is not a str or is empty.
             EngineError: the engine failed, or refused to delete a document.
         """
         from es_sbert.ingest.load_documents import delete_documents
 
-        ids = [ids] if isinstance(ids, str) else ids
+        ids = as_texts([ids] if isinstance(ids, str) else ids, "ids")
+        if "" in ids:
+            raise UsageError("`ids` contains an empty id", "Pass the ids of documents: hit.id.")
         return delete_documents(self._engine, self._single_name("deleted from"), ids, retry_seconds)
 
+    @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `search` would send to `POST /index/_search`, for use with any client."""
         return self._request(TextSearch.from_options(text, k, options)).bodies[0]
 
+    @check_arguments
     @spell_out(SearchOptions, SEARCH_DEFAULTS)
     def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
         """Return the request body that `similar_to` would send."""
         return self._request(SimilarSearch(self._engine, id, index, SearchParams.from_options(k, options))).bodies[0]
 
+    @check_arguments
     @spell_out(HybridOptions, HYBRID_DEFAULTS)
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """Return the request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""

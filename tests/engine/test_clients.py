@@ -130,7 +130,7 @@ def test_async_index_accepts_url_and_sync_client(site: SampleIndices) -> None:
 
 def test_open_errors_are_raised_on_open(site: SampleIndices) -> None:
     async def search() -> None:
-        with pytest.raises(UsageError, match="concurrency must be at least 1, not 0"):
+        with pytest.raises(UsageError, match="`concurrency` is 0"):
             AsyncSemanticIndex(site.one, concurrency=0)
         async with async_client_of(site) as client:
             with pytest.raises(IndexMismatch, match="holds vectors of the model"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.document_vectors import bulk_vector_value
-from es_sbert.search import SemanticIndex
+from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline, reciprocal_rank_fusion
 from es_sbert.search.vector_query import SearchMethod
 from tests.conftest import also_opensearch2
@@ -347,11 +348,106 @@ def test_custom_lexical_query(site: SampleIndices, one: SemanticIndex) -> None:
         assert (hit.lexical is not None) == ("cat" in text_of(number(hit)).split())
 
 
-@pytest.mark.parametrize("text", ["", " \n", "x" * 100_001, 7, None, b"bytes", ["a"]])
+@pytest.mark.parametrize("text", ["", " \n", "x" * 100_001])
 def test_invalid_query_texts_raise(one: SemanticIndex, text: Any) -> None:
     for search in (one.search, one.hybrid, one.body, one.hybrid_bodies):
         with pytest.raises(UsageError, match="the query text"):
             search(text)
+
+
+# Argument → values of a wrong type or out of range. The error names the argument.
+_WRONG: dict[str, list[Any]] = {
+    "text": [None, 7, b"bytes", ["a"]],
+    "k": [None, "3", 1.5, True, [1]],
+    "filter": ["x", [], 5, ["term"]],
+    "exact": ["yes", 1, None],
+    "num_candidates": ["5", 1.5, -1],
+    "oversample": ["2", [1]],
+    "min_cosine": ["0.3", [0.1]],
+    "boosts": [[1], {"v": "2"}, {1: 2}],
+    "size": ["1", 1.5, -1],
+    "offset": ["1", None, -1],
+    "source": ["text", 5, [1], {"a": 1}, np.array(["text"])],
+    "highlight": ["text", 5, [1]],
+    "aggregations": ["x", [], 5],
+    "sort": ["number", 5, [5], {"number": "asc"}],
+    "allow_partial": ["no", None],
+    "rerank": [5, "model"],
+    "window": ["5", 0, -1],
+}
+_WRONG_HYBRID: dict[str, list[Any]] = {
+    "fusion": [5, None],
+    "weights": [5, "ab", ("1", 2), (1,), {"a": 1}],
+    "lexical_fields": ["text", 5, [5]],
+    "lexical": ["x", 5, []],
+    "depth": ["5", 1.5],
+    "rank_constant": ["5", None, 1.5],
+    "pipeline": [5, {}],
+}
+
+
+def _refused(name: str, value: object, call: Callable[..., object]) -> None:
+    with pytest.raises(UsageError, match=rf"\b{name}\b"):
+        call(**{name: value})
+
+
+def test_wrong_arguments_of_a_search_are_named(one: SemanticIndex) -> None:
+    for name, values in (_WRONG | _WRONG_HYBRID).items():
+        for value in values:
+            for search in (one.search, one.hybrid)[name in _WRONG_HYBRID :]:
+                _refused(name, value, partial(search, TEXT) if name != "text" else search)
+    for value in ("abc", ["a"], {"a": 1}, [None] * 16, ["1"] * 16, [[1.0], [1.0, 2.0]]):
+        _refused("vector", value, one.search_vector)
+    for value in (None, 5, b"1", ["1"], ""):
+        _refused("id", value, one.similar_to)
+    _refused("index", 5, partial(one.similar_to, "1"))
+
+
+def test_wrong_arguments_of_a_write_are_named(one: SemanticIndex) -> None:
+    for value in (None, 5, [5], [None], b"x", {"a": 1}, [""], ""):
+        _refused("ids", value, one.delete)
+    for value in (None, 5, "abc", b"x", {"a": 1}):
+        _refused("documents", value, one.add)
+    wrong: dict[str, list[Any]] = {
+        "max_errors": [5, "x"],
+        "retry_seconds": ["5", None, -1, float("nan")],
+        "dead_letters": [5, b"x"],
+    }
+    for name, values in wrong.items():
+        for value in values:
+            _refused(name, value, one.embed_missing)
+    for name in ("id_field", "routing_field"):
+        _refused(name, 5, partial(one.add, [{"text": "a"}]))
+
+
+def test_wrong_arguments_of_opening_are_named(site: SampleIndices) -> None:
+    opening: dict[str, list[Any]] = {
+        "index": [None, 5, [5], b"x"],
+        "model": [5, b"x"],
+        "encoder": [5, "x"],
+        "vector_field": [5, [5], None],
+        "device": [5],
+        "threads": ["x", 0],
+    }
+    creating: dict[str, list[Any]] = {
+        "name": [None, 5, ["a"]],
+        "text_fields": ["text", 5, [5], None],
+        "text_template": [5],
+        "index_type": [5],
+        "passages": ["5", 0, 1.5],
+        "passage_overlap": ["1", -1],
+        "shards": ["1", 0],
+        "replicas": ["1", -1],
+    }
+    for name, values in opening.items():
+        for value in values:
+            for cls in (SemanticIndex, AsyncSemanticIndex):
+                _refused(name, value, partial(cls, index=site.one, engine=site.engine))
+    for value in (0, "2", 1.5, None):
+        _refused("concurrency", value, partial(AsyncSemanticIndex, site.one))
+    for name, values in creating.items():
+        for value in values:
+            _refused(name, value, partial(SemanticIndex.create, name="unused", engine=site.engine))
 
 
 @pytest.mark.parametrize(
@@ -359,14 +455,11 @@ def test_invalid_query_texts_raise(one: SemanticIndex, text: Any) -> None:
     [
         ({"k": 0}, "k is 0"),
         ({"k": 10_001}, "k is 10001"),
-        ({"filter": ["term"]}, "the filter must be a JSON object with one query"),
         ({"filter": {}}, "the filter must be a JSON object with one query"),
         ({"fliter": {"match_all": {}}}, "unknown option: fliter"),
         ({"min_cosine": 1.5}, "minimum cosine is 1.5"),
         ({"oversample": 2.0}, "oversample requires a quantized index type"),
         ({"offset": -1}, "offset and size must not be negative, but are -1"),
-        ({"source": "group"}, "source must be a list, not a str"),
-        ({"highlight": "text"}, "highlight must be a list, not a str"),
     ],
 )
 def test_invalid_search_options_raise(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
@@ -385,7 +478,6 @@ def test_invalid_search_options_raise(one: SemanticIndex, options: dict[str, Any
         ({"depth": 20_000}, "depth is 20000"),
         ({"rank_constant": 0}, "the rank constant must be at least 1, not 0"),
         ({"lexical_fields": []}, "a keyword query needs at least one field"),
-        ({"lexical_fields": "text"}, "lexical_fields must be a list, not a str"),
         ({"lexical_fields": ["text"], "lexical": {"match_all": {}}}, "lexical and lexical_fields cannot be combined"),
         ({"lexical": {}}, "the lexical query must be a JSON object"),
         ({"pipeline": "p"}, "a search pipeline requires the fusion normalized"),

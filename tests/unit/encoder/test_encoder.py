@@ -104,11 +104,6 @@ def test_any_iterable_of_texts_is_encoded(encoder: Encoder) -> None:
     np.testing.assert_array_equal(encoder.encode(text for text in TEXTS[:5]), encoder.encode(TEXTS[:5]))
 
 
-def test_encode_details_rejects_a_single_string(encoder: Encoder) -> None:
-    with pytest.raises(UsageError, match="not one string"):
-        encoder.encode_details("a man")
-
-
 def test_path_object_is_always_a_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Encoder(folder, device="cpu", precision="fp32", threads=1) as encoder:
         assert encoder.info.model == str(folder)

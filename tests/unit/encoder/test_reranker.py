@@ -32,6 +32,7 @@ from es_sbert.runtime.onnx_session import OnnxCpuModel
 from es_sbert.runtime.runtimes import compile_model
 from es_sbert.runtime.tokenizer import PairTokenizer
 from tests.unit.checkpoints import write_cross_encoder
+from tests.unit.encoder.test_arguments import WRONG_TEXTS, refused
 
 LONG = "The night train is late. " * 30
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", LONG, "Is it true that a nurse fixed the pump?"]
@@ -200,7 +201,6 @@ def test_no_pairs_have_no_scores(bert: Path) -> None:
     ("first", "second", "message"),
     [
         (["a"], [], "got 1 first texts and 0 second texts"),
-        ("a", ["b"], "is a single string"),
         (["a"], ["\ud800"], "be tokenized"),
     ],
 )
@@ -366,3 +366,24 @@ def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
         scored = reranker.score_pairs(FIRST, SECOND)
     np.testing.assert_array_equal(scored.truncated, lengths > open_reranker_bundle(exported).model.max_tokens)
     assert 0 < scored.truncated.sum() < len(FIRST)
+
+
+def test_wrong_arguments_are_named(bert: Path) -> None:
+    for name, value in (
+        ("model", 5),
+        ("device", None),
+        ("precision", 8),
+        ("runtime", 1),
+        ("threads", 0),
+        ("budget", "2"),
+    ):
+        refused(f"`{name}`", Reranker, **{"model": bert, name: value})
+    with Reranker(bert, device="cpu") as reranker:
+        for texts in [*WRONG_TEXTS, "one text"]:
+            refused("texts", reranker.predict, "a", texts)
+            refused("first", reranker.score, texts, ["a"])
+            refused("second", reranker.score, ["a"], texts)
+        for query in (None, 5, ["a"]):
+            refused("`query`", reranker.predict, query, ["a"])
+        for top_k in ("2", 0, -1, 1.5):
+            refused("`top_k`", reranker.rank, "a", ["a"], top_k)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def test_shown_defaults_are_those_of_a_call_without_options() -> None:
     given: Any = SEARCH_DEFAULTS
     assert SearchParams.from_options(7, given) == SearchParams.from_options(7, {})
     assert search_depth(None, 7, None, SEARCH_DEFAULTS) == 7
-    reranker: Any = object()
+    reranker: Any = SimpleNamespace(score_pairs=None)
     assert search_depth(reranker, 7, None, SEARCH_DEFAULTS) == search_depth(reranker, 7, None, {})
     hybrid: Any = HYBRID_DEFAULTS
     assert HybridSearch.from_options("cats", 7, hybrid).params == HybridSearch.from_options("cats", 7, {}).params

@@ -113,20 +113,6 @@ def test_alias_filters_are_combined_with_the_search_filter(
     assert searched.combine_filter(filter) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message", "remedy"),
-    [
-        ({"sort": "year"}, "sort must be a list, not a str", "Pass a list of fields: ['year']"),
-        ({"sort": {"year": "desc"}}, "sort must be a list, not an object", "Pass a list: [{'year': 'desc'}]"),
-        ({"source": {"includes": ["title"]}}, "source must be a list, not an object", "Pass a list: ['title']"),
-    ],
-)
-def test_result_options_must_be_lists(options: SearchOptions, message: str, remedy: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
-        SearchParams.from_options(10, options)
-    assert remedy in caught.value.remedy
-
-
 def test_empty_source_fields_return_no_source() -> None:
     for none in (False, [], ()):
         assert SearchParams(source=none).page(EngineType.OPENSEARCH, ["embedding"], None)["_source"] is False

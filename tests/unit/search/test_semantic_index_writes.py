@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.ingest.load_documents import IterableSource, load_documents
@@ -115,7 +116,7 @@ def test_unknown_and_conflicting_options_are_rejected() -> None:
         SemanticIndex("docs", **unknown)
     with pytest.raises(UsageError, match="unknown option: vector"):
         SemanticIndex.create("docs", **unknown)
-    both: Any = {"model": "all-MiniLM-L6-v2", "encoder": object()}
+    both: Any = {"model": "all-MiniLM-L6-v2", "encoder": Encoder.__new__(Encoder)}
     with pytest.raises(UsageError, match="a model and an encoder cannot be combined"):
         SemanticIndex.create("docs", **both)
     with pytest.raises(UsageError, match="`passage_overlap` requires `passages`"):

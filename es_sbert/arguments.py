@@ -1,0 +1,146 @@
+"""Check the arguments of the public Python API where they enter, by the annotations of its functions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from es_sbert.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Checked elsewhere: texts in any iterable (`as_texts`), and query vectors.
+_OTHERS = frozenset({"texts", "first", "second", "vector"})
+# The smallest value of arguments that are numbers.
+_LEAST = {
+    "budget": 1,
+    "concurrency": 1,
+    "overlap": 0,
+    "passage_overlap": 0,
+    "passages": 1,
+    "replicas": 0,
+    "retry_seconds": 0,
+    "shards": 1,
+    "threads": 1,
+    "top_k": 1,
+    "window": 1,
+}
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", NoneType: "None", Path: "a Path"}
+
+
+def check_arguments(function: F) -> F:
+    """Decorator: an argument that does not fit its annotation raises a `UsageError` that names it.
+
+    Annotations with names that are only imported for type checkers are not checked, nor are the elements of an
+    `Iterable`. Numbers of NumPy count as those of Python.
+    """
+
+    @functools.cache
+    def checks() -> tuple[list[str], dict[str, tuple[TypeAdapter[Any], Any]]]:
+        hints = _resolved_hints(function)
+        parameters = inspect.signature(function).parameters
+        for name, parameter in parameters.items():
+            if not isinstance(parameter.annotation, str) and parameter.annotation is not inspect.Parameter.empty:
+                hints[name] = parameter.annotation  # of an option, see `spell_out`
+        known = {name: (TypeAdapter(hint, config=_STRICT), hint) for name, hint in hints.items() if name in parameters}
+        return list(parameters), {name: check for name, check in known.items() if name not in _OTHERS}
+
+    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        positional, known = checks()
+        for name, value in chain(zip(positional, args, strict=False), kwargs.items()):
+            if name in known:
+                adapter, hint = known[name]
+                try:
+                    adapter.validate_python(value.item() if isinstance(value, np.generic) else value)
+                except ValidationError:
+                    raise wrong_argument(name, value, describe_hint(hint)) from None
+                if value is not None and name in _LEAST and not value >= _LEAST[name]:
+                    raise UsageError(f"`{name}` is {value}", f"Set it to at least {_LEAST[name]}.")
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check(args, kwargs)
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    async def checked_coroutine(*args: Any, **kwargs: Any) -> Any:
+        check(args, kwargs)
+        return await function(*args, **kwargs)
+
+    return cast("F", checked_coroutine if inspect.iscoroutinefunction(function) else checked)
+
+
+def wrong_argument(name: str, value: object, allowed: str) -> UsageError:
+    """Return the error for an argument.
+
+    Args:
+        allowed: The allowed values.
+    """
+    return UsageError(f"`{name}` is {repr(value)[:80]}, of type {type(value).__name__}", f"Pass {allowed}.")
+
+
+def iterate_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
+    """Return an iterator over texts, which it does not check.
+
+    Raises:
+        UsageError: it is a single str or not iterable.
+    """
+    # The letters of a str are texts too, and so are the names of a table's columns.
+    is_table = isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1
+    if isinstance(texts, str | bytes) or is_table or not isinstance(texts, Iterable):
+        raise wrong_argument(name, texts, "a list of str")
+    return iter(texts)
+
+
+def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
+    """Return texts as a list.
+
+    Args:
+        name: Name of the argument, for messages.
+
+    Raises:
+        UsageError: it is a single str or not iterable, or one of the texts is not a str.
+    """
+    listed = list(iterate_texts(texts, name))
+    # Tokenizers would read a tuple as a pair of texts.
+    if not set(map(type, listed)) <= {str}:
+        for number, text in enumerate(listed):
+            if not isinstance(text, str):
+                raise wrong_argument(f"{name}[{number}]", text, "a list of str")
+    return listed
+
+
+def describe_hint(hint: Any) -> str:
+    """Describe the values that a type hint allows, for the remedy of an error."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        *first, last = [describe_hint(each) for each in arguments]
+        return f"{', '.join(first)} or {last}"
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if isinstance(origin, type) and issubclass(origin, tuple):
+        return f"a tuple of {len(arguments)}: {', '.join(describe_hint(each) for each in arguments)}"
+    if isinstance(origin, type) and issubclass(origin, Iterable) and len(arguments) == 1:
+        return f"a list, each {describe_hint(arguments[0])}"
+    if origin is not None:
+        return "a function" if origin is Callable else "a dict"
+    return _NAMES.get(hint) or f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
+
+
+def _resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function; those that are only imported for type checkers become `Any`."""
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return get_type_hints(function, localns=unknown)
+        except NameError as error:
+            unknown[str(error.name)] = Any
