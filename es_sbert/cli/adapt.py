@@ -246,9 +246,8 @@ def _check_migration(engine: Engine, settings: AdaptSettings, retrying: Retrier,
     if replace_index and not yes:
         require_terminal(f"{settings.index} is an index, which --migrate replaces with an alias and deletes")
     try:
-        check_migratable(
-            engine, MigrationRequest(settings.index, settings.vector_field, replace_index=replace_index), retrying
-        )
+        request = MigrationRequest(settings.index, settings.vector_field, replace_index=replace_index)
+        check_migratable(engine, request, retrying=retrying)
     except (IndexMismatch, UsageError) as error:
         error.remedy = f"{error.remedy} Or leave --migrate out."
         raise

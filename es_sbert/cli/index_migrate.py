@@ -198,12 +198,15 @@ def _run_migration(
     Args:
         index: The index whose model is used unless the options name one: that of the alias, or the one to return to.
     """
+    from es_sbert.bundle.model_lookup import find_index_model
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.encoder.model_loading import find_encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.index.vector_field import read_vector_field
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.migration.alias_swap import remove_leftover_block
     from es_sbert.migration.migration_state import migration_lock
+    from es_sbert.migration.prepare_migration import check_migratable
 
     control, request = LoadControl(), _read_request(options)
     policy = RetryPolicy(options["retry_seconds"])
@@ -217,6 +220,15 @@ def _run_migration(
     meta = field.meta
     named = shared.encoder_arguments(options)
     named["model"] = shared.cut_index_model(named["model"], meta.model)
+    if not request.rollback:
+        # Before the model is exported, which can take long.
+        if named["model"] is None:
+            located = find_index_model(field.index, meta.model, meta.fingerprint)
+            model = find_encoder(located.folder, located.name).model
+        else:
+            model = find_encoder(named["model"]).model
+        with migration_lock(engine.info.url, request.alias):
+            check_migratable(engine, request, model, retrying)
     with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
         return run_and_print(engine, encoder, request, control, options, say, quiet=quiet)
 

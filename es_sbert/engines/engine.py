@@ -933,14 +933,26 @@ class Engine(ABC):
 
         None if this user may not read it.
         """
-        params = {"filter_path": "metadata.indices.*.primary_terms"}
+        terms = self._cluster_state(name, "primary_terms")
+        return None if terms is None else {int(shard): int(term) for shard, term in terms.items()}
+
+    def routing_shards(self, name: str) -> int | None:
+        """The index's `number_of_routing_shards`, from which follows the shard of a document.
+
+        None if this user may not read it. Elasticsearch does not return it with the other settings.
+        """
+        count = self._cluster_state(name, "routing_num_shards")
+        return None if count is None else int(count)
+
+    def _cluster_state(self, name: str, member: str) -> Any:
+        """A member of an index's entry in the cluster state; None if it has none, or if this user may not read it."""
+        params = {"filter_path": f"metadata.indices.*.{member}"}
         try:
             answer = self._request("GET", f"/_cluster/state/metadata/{quote_index_name(name)}", params)
         except AccessDenied:
             return None
         with self._reading("GET /_cluster/state"):
-            terms = answer.get("metadata", {}).get("indices", {}).get(name, {}).get("primary_terms")
-            return None if terms is None else {int(shard): int(term) for shard, term in terms.items()}
+            return answer.get("metadata", {}).get("indices", {}).get(name, {}).get(member)
 
     def store_size(self, name: str) -> int:
         """Bytes of the primary shards on disk."""

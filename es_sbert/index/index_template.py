@@ -6,14 +6,15 @@ Nothing is sent: the template may apply to other indices too, so its owner shoul
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch
+from es_sbert.engines.rest import Json, QueryParams
+from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
 from es_sbert.index.vector_field import index_not_found
 
@@ -22,6 +23,7 @@ _TEMPLATE_MEMBERS = (
     "index_patterns", "template", "composed_of", "priority", "version", "_meta", "data_stream", "allow_auto_create",
     "ignore_missing_component_templates",
 )  # fmt: skip
+_FLAT_SETTINGS = {"flat_settings": "true"}
 # The generation suffix in the name of a rollover index.
 _GENERATION = re.compile(r"-\d+$")
 
@@ -95,13 +97,56 @@ def vector_template(engine_type: EngineType, state: IndexState) -> Json:
     return {"mappings": mappings}
 
 
-def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
+class TemplatePart(NamedTuple):
+    """A template, or a component of one, that applies to an index.
+
+    Attributes:
+        label: Its kind and name, for messages.
+        template: Its `settings` (flat), `mappings` and `aliases`, as far as it has them.
+    """
+
+    label: str
+    template: Json
+
+
+def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
+    """Find the templates that apply to a new index of this name; None if this user may not read them.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    try:
+        template = _composable_template(engine, name, _FLAT_SETTINGS)
+        if template is not None:
+            own = TemplatePart(f"The index template {template[0]}", template[1].get("template") or {})
+            return [own, *_components(engine, template[1].get("composed_of") or ())]
+        answer = engine.request_api("/_template", _FLAT_SETTINGS) or {}
+    except AccessDenied:
+        return None
+    return [
+        TemplatePart(f"The template {legacy}", body)
+        for legacy, body in answer.items()
+        if _matches(name, body.get("index_patterns", []))
+    ]
+
+
+def _components(engine: Engine, names: Sequence[str]) -> list[TemplatePart]:
+    answer = (engine.request_api("/_component_template", _FLAT_SETTINGS) or {}) if names else {}
+    found = {entry["name"]: entry["component_template"] for entry in answer.get("component_templates", [])}
+    return [
+        TemplatePart(f"The component template {name}", found[name].get("template") or {})
+        for name in names
+        if name in found
+    ]
+
+
+def _composable_template(engine: Engine, name: str, params: QueryParams = None) -> tuple[str, Json] | None:
     """Find the name and body of the template that applies to a new index of this name; None if there is none."""
-    answer = engine.request_api("/_index_template") or {}
+    answer = engine.request_api("/_index_template", params) or {}
     found = [
         (int(entry["index_template"].get("priority", 0)), entry["name"], entry["index_template"])
         for entry in answer.get("index_templates", [])
-        if any(fnmatchcase(name, pattern) for pattern in entry["index_template"]["index_patterns"])
+        if _matches(name, entry["index_template"]["index_patterns"])
     ]
     if not found:
         return None
@@ -112,9 +157,9 @@ def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
 def _highest_legacy_order(engine: Engine, name: str) -> int | None:
     """Find the highest order of the legacy templates that match a name; None if no template does."""
     answer = engine.request_api("/_template") or {}
-    orders = [
-        int(body.get("order", 0))
-        for body in answer.values()
-        if any(fnmatchcase(name, pattern) for pattern in body.get("index_patterns", []))
-    ]
+    orders = [int(body.get("order", 0)) for body in answer.values() if _matches(name, body.get("index_patterns", []))]
     return max(orders, default=None)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -17,9 +17,10 @@ from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import read_meta_entry, with_meta_entry
 
 # Flat names, values as engines write them.
-BULK_LOAD_SETTINGS = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}
+REPLICAS = "index.number_of_replicas"
+AUTO_EXPAND_REPLICAS = "index.auto_expand_replicas"
+BULK_LOAD_SETTINGS = {"index.refresh_interval": "-1", REPLICAS: "0"}
 _META_ENTRY = "load"
-_AUTO_EXPAND_REPLICAS = "index.auto_expand_replicas"
 
 
 def unrestored_settings(index: IndexState) -> dict[str, str | None] | None:
@@ -54,8 +55,8 @@ def plan_load_note(index: IndexState, run: str, *, keep_replicas: bool = False) 
 def _load_settings(index: IndexState, keep_replicas: bool) -> dict[str, str]:
     wanted = dict(BULK_LOAD_SETTINGS)
     # With automatic replicas, the engine derives their number from the number of nodes.
-    if keep_replicas or index.setting(_AUTO_EXPAND_REPLICAS) not in (None, "false"):
-        del wanted["index.number_of_replicas"]
+    if keep_replicas or index.setting(AUTO_EXPAND_REPLICAS) not in (None, "false"):
+        del wanted[REPLICAS]
     return wanted
 
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, ShardState
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import is_transient
+from es_sbert.engines.retry import is_transient, without_retries
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.migration.document_copy import MigrationContext
+from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     existing_indices,
@@ -306,7 +307,8 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], boo
         The names of the deleted indices; empty if none was confirmed, or if they are gone already.
 
     Raises:
-        IndexMissing, IndexMismatch: the alias does not exist or has no finished migration, or an index is in use.
+        IndexMissing, IndexMismatch: the alias does not exist or has no finished migration, an index is in use, or it
+            holds documents that are hidden from this user, which a migration cannot have copied.
         EngineError: the engine failed.
     """
     target, state = find_migration(engine, alias)
@@ -323,7 +325,7 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], boo
         aliases = engine.get_aliases(index.name).get(index.name)
         if aliases:
             raise IndexMismatch(f"{index.name} still has the alias {min(aliases)}, so it is in use", "Remove it first.")
-        if not confirm(index.name, engine.count(index.name)):
+        if not confirm(index.name, count_all_documents(engine, index.name, without_retries)):
             return deleted
         engine.delete_index(index.name)
         deleted.append(index.name)

@@ -35,7 +35,7 @@ from es_sbert.index.document_vectors import (
     quantization_loss,
     row_cosines,
 )
-from es_sbert.index.mapping import VectorFieldMeta, random_order_query
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, random_order_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
@@ -43,6 +43,7 @@ from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.text_formats import dump_object
 from es_sbert.messages import pluralize
+from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import MigrationStateStore
 
 WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`
@@ -486,18 +487,23 @@ def _parse_counts(response: Json) -> list[int]:
 
 
 SAMPLE_SIZE = 50
-# Lower than 1, because batches differ in their padding and precisions in their rounding. Vectors of another model are
-# far below.
+# Lower than 1, because batches differ in their padding.
 _MIN_COSINE = 0.999
+# Two variants of a model, such as int8 and fp32. Each is exported only if the cosines of its vectors and those of the
+# original model are at least 0.9 (`PARITY_THRESHOLDS`); between the two, the angle is at most twice as large.
+_MIN_VARIANT_COSINE = 2 * 0.9**2 - 1
 
 
-def verify_copy(context: MigrationContext, encoder: Encoder | None, fields: dict[str, VectorFieldMeta]) -> int:
+def verify_copy(
+    context: MigrationContext, encoder: Encoder | None, fields: dict[str, VectorFieldMeta], *, other_variants: bool
+) -> int:
     """Compare counts, a random sample of documents, and their vectors, which are computed again.
 
     Documents that were written in the old index since they were copied may differ.
 
     Args:
         encoder: Computes the vectors of these fields; None if there are none.
+        other_variants: Whether another variant of the model, such as int8, may have computed some of the vectors.
 
     Returns:
         Number of vectors that were compared.
@@ -521,7 +527,8 @@ def verify_copy(context: MigrationContext, encoder: Encoder | None, fields: dict
     _verify_documents(context, sample)
     if encoder is None:
         return 0
-    return sum(_verify_vectors(context, encoder, sample, field) for field in filled)
+    least = _MIN_VARIANT_COSINE if other_variants else _MIN_COSINE
+    return sum(_verify_vectors(context, encoder, sample, field, least) for field in filled)
 
 
 def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> bool:
@@ -545,9 +552,8 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
 
 def _count_documents(context: MigrationContext) -> tuple[int, int]:
     """Count the documents in the old index and in the new one, after a refresh."""
-    context.refresh(context.source, context.target)
-    count = context.engine.count
-    return context.retrying(count, context.source), context.retrying(count, context.target)
+    engine, retrying = context.engine, context.retrying
+    return count_all_documents(engine, context.source, retrying), count_all_documents(engine, context.target, retrying)
 
 
 def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
@@ -565,7 +571,9 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
             raise _mismatch_error(context, f"the document {hit['_id']!r} differs from that in {context.source}")
 
 
-def _verify_vectors(context: MigrationContext, encoder: Encoder, sample: list[Json], field: VectorField) -> int:
+def _verify_vectors(
+    context: MigrationContext, encoder: Encoder, sample: list[Json], field: VectorField, least: float
+) -> int:
     """Check that the vectors of one field are those that the encoder computes; returns the number compared."""
     name, meta = field.name, field.meta
     if meta.text is None:
@@ -573,8 +581,12 @@ def _verify_vectors(context: MigrationContext, encoder: Encoder, sample: list[Js
     template = TextTemplate.parse(meta.text)
     ids, texts, vectors = [], [], []
     for hit in sample:
+        document_meta = hit["_source"].get(document_meta_field(name)) or {}
         if stored_value(hit, name) is None:
             continue
+        if document_meta.get("fingerprint", encoder.info.fingerprint) != encoder.info.fingerprint:
+            which = f"the vector of the document {hit['_id']!r} in {name}"
+            raise _mismatch_error(context, f"{which} is of the model {document_meta['fingerprint'][:12]}")
         text = template.render(hit["_source"])
         for start, end, vector in hit_vectors(hit, field):
             ids.append(hit["_id"])
@@ -585,7 +597,7 @@ def _verify_vectors(context: MigrationContext, encoder: Encoder, sample: list[Js
     expected = encoder.encode(texts, "document")  # (vectors, dimensions)
     cosines = row_cosines(np.stack(vectors), expected)  # (vectors,)
     for document_id, cosine, loss in zip(ids, cosines, quantization_loss(expected, meta.element_type), strict=True):
-        if cosine < _MIN_COSINE - 2 * loss:
+        if cosine < least - 2 * loss:
             which = f"the vector of the document {document_id!r} in {name}"
             how = f"{which} is not the one that {encoder.info.model} computes (cosine {cosine:.4f})"
             raise _mismatch_error(context, how)

@@ -16,7 +16,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Retrier, RetryPolicy, is_transient, make_retrier
-from es_sbert.errors import EngineError, EsSbertError
+from es_sbert.errors import EngineError, EsSbertError, RequestFailed
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import VersionedUpdates
@@ -38,6 +38,7 @@ from es_sbert.migration.alias_swap import (
     wait_until_idle,
     wait_until_replicated,
 )
+from es_sbert.migration.compare_indices import FINAL_PIPELINE, LIFECYCLE
 from es_sbert.migration.document_copy import (
     DeletionTracker,
     MigrationContext,
@@ -258,6 +259,7 @@ class _MigrationRun:
     def _catch_up(self) -> bool:
         """Copy and embed in rounds until few changes are left, then verify the copy."""
         previous = math.inf
+        self._set_final_pipeline(None)
         for number in range(MAX_ROUNDS):
             self.context.report("Catching up" if number else f"Copying {self.context.source} to {self.context.target}")
             count = self._copy_round()
@@ -274,7 +276,9 @@ class _MigrationRun:
         if self._is_stopped:
             return False
         self.context.report("Comparing counts, documents and vectors")
-        self.result.compared = verify_copy(self.context, self.encoder, self.prepared.fields)
+        other_variants = self.prepared.resumed or self.request.rollback
+        fields = self.prepared.fields
+        self.result.compared = verify_copy(self.context, self.encoder, fields, other_variants=other_variants)
         return not self._is_stopped
 
     def _copy_round(self, keys: set[DocumentKey] | None = None) -> int:
@@ -333,6 +337,7 @@ class _MigrationRun:
         shards = self.context.retrying(self.context.engine.shard_states, self.context.target)
         boundary = tuple(shard.max_seq_no for _, shard in sorted(shards.items()))
         self.context.state_store.write(phase=MigrationPhase.CLOSING, boundary=boundary)
+        self._set_final_pipeline(self.context.state_store.state.final_pipeline)
         self._swap()
         return self._finish_after_swap()
 
@@ -345,7 +350,9 @@ class _MigrationRun:
             EngineError: no attempt was short enough.
         """
         source, most = self.context.source, self.request.max_hold
-        for _ in range(MAX_HOLDS):
+        for number in range(MAX_HOLDS):
+            if number:
+                self._set_final_pipeline(None)
             if not self._shorten_rounds():
                 return False
             try:
@@ -393,6 +400,7 @@ class _MigrationRun:
                     return False
                 with suppress(EngineError):  # not retried while writes are refused
                     context.state_store.write(**self._position())
+                self._set_final_pipeline(context.state_store.state.final_pipeline)
                 self._swap(block)
         finally:
             self.result.holds += 1
@@ -454,6 +462,11 @@ class _MigrationRun:
                 return
         verify_counts(self.context)
 
+    def _set_final_pipeline(self, pipeline: str | None) -> None:
+        """Set the final pipeline of the new index, if it has one. Copies go around it: they went through it before."""
+        if self.context.state_store.state.final_pipeline is not None:
+            self.context.retrying(self.context.engine.put_settings, self.context.target, {FINAL_PIPELINE: pipeline})
+
     def _swap(self, block: WriteBlock | None = None) -> None:
         source, target = self.context.source, self.context.target
         aliases = self.context.retrying(self.context.engine.get_aliases, source).get(source, {})
@@ -513,14 +526,29 @@ class _MigrationRun:
     def _finish(self) -> bool:
         """Store that the migration is done; returns True."""
         source = self._read_source()
-        as_before = None if source is None else source.setting(_GC_DELETES)
-        self.context.retrying(self.context.engine.put_settings, self.context.target, {_GC_DELETES: as_before})
+        if source is not None:
+            as_before = {_GC_DELETES: source.setting(_GC_DELETES)}
+            self.context.retrying(self.context.engine.put_settings, self.context.target, as_before)
+        self._set_lifecycle()
         self.context.state_store.write(phase=MigrationPhase.DONE)
         if self.request.remove and source is None:
             # No old index is kept, so the new one does not need the state any more.
             target = self.context.retrying(require_index, self.context.engine, self.context.target)
             self.context.retrying(put_migration_state, self.context.engine, target, None)
         return True
+
+    def _set_lifecycle(self) -> None:
+        """Give the new index the lifecycle policy of the old one, and add a note about that."""
+        settings, target = self.context.state_store.state.lifecycle, self.context.target
+        if not settings:
+            return
+        policy = settings.get(f"{LIFECYCLE}name")
+        try:
+            self.context.retrying(self.context.engine.put_settings, target, settings)
+            note = f"The lifecycle policy {policy} applies to {target} now, and counts its age from its creation."
+        except RequestFailed as error:
+            note = f"Warning: the lifecycle policy {policy} could not be applied to {target}: {error.message}"
+        self.result.notes.append(note)
 
     @property
     def _is_stopped(self) -> bool:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from es_sbert.config import cache_folder, split_addresses
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier
 from es_sbert.errors import IndexMismatch, IndexMissing, OutputError, UsageError
@@ -41,6 +41,7 @@ _POINTER_ENTRY = "migrating_to"
 
 
 class MigrationPhase(StrEnum):
+    CREATING = "creating"  # the new index was not compared with the old one yet; another run creates it again
     COPYING = "copying"  # the alias points to the old index
     CLOSING = "closing"  # the alias may point to either index; check which
     DONE = "done"  # the alias points to the new index, which is complete; the old one may be dropped
@@ -67,6 +68,8 @@ class MigrationState(BaseModel, frozen=True):
         carried_histories: For each shard of the new index, UUID of the history to which `carried` belongs.
         is_rollback: Whether this is a rollback: the new index is then the old one of an earlier migration.
         kept: Name and UUID of further indices that earlier migrations of the alias have kept.
+        final_pipeline: `index.final_pipeline` that the new index gets right before the swap; None for none.
+        lifecycle: Settings of the index lifecycle management that the new index gets after the swap.
     """
 
     alias: str
@@ -86,6 +89,8 @@ class MigrationState(BaseModel, frozen=True):
     is_rollback: bool = False
     kept: tuple[tuple[str, str], ...] = ()
     removed: tuple[str, ...] = ()
+    final_pipeline: str | None = None
+    lifecycle: dict[str, SettingValue] = {}
 
     @property
     def not_copied(self) -> frozenset[str]:

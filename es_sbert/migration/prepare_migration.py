@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.index_state import IndexState, SettingValue
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
-from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
+from es_sbert.engines.retry import Retrier, RetryingEngine, is_transient, without_retries
+from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
@@ -39,8 +41,19 @@ from es_sbert.index.text_template import (
     mapping_field_names,
 )
 from es_sbert.index.vector_field import VectorField, check_passages_kept, read_vector_field, require_index
+from es_sbert.ingest.load_plan import ModelIdentity
 from es_sbert.messages import setting_text
 from es_sbert.migration.alias_swap import permit_name
+from es_sbert.migration.compare_indices import (
+    FINAL_PIPELINE,
+    ROUTING_SHARDS,
+    SET_AT_SWAP,
+    check_same_index,
+    check_template_aliases,
+    copied_settings,
+    lifecycle_settings,
+)
+from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,
@@ -54,13 +67,7 @@ from es_sbert.migration.migration_state import (
     vector_field_names,
     with_migration_state,
 )
-
-# Settings that an engine sets itself, or that apply only to the old index.
-_SETTINGS_NOT_COPIED = re.compile(
-    r"index\.(uuid|creation_date.*|provided_name|version\..*|history\.uuid|resize\..*|blocks\..*"
-    r"|routing\.allocation\.(initial_recovery|require|include|exclude)\._(id|name|ip|host)|shrink\..*|split\..*"
-    r"|verified_before_close|verified_read_only|frozen|store\.snapshot\..*|lifecycle\..*)"
-)
+from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 # Entries of `_meta.es_sbert` that are copied; the others are notes of loads and migrations about the old index.
 _META_COPIED = ("fields", "written_fields")
@@ -107,11 +114,6 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
             )
         settings["index.knn"] = "false" if are_flat == {True} else "true"
     return {"settings": settings, "mappings": mappings}
-
-
-def copied_settings(source: IndexState) -> dict[str, SettingValue]:
-    """Return the settings of an index to copy to its replacement."""
-    return {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
 
 
 _TEMPLATE_SAMPLE_SIZE = 200
@@ -232,58 +234,142 @@ def prepare_migration(
         IndexMissing, IndexMismatch, UsageError: the request is not possible; nothing was changed.
         EngineError: the engine failed.
     """
-    model, plain = encoder.info, engine
-    # This engine is for reads only. Changes are retried as a whole, on the engine itself.
-    engine = cast(Engine, RetryingEngine(plain, retrying))
-    index, state = find_migration(engine, wanted.alias)
-    if state is not None and state.phase is MigrationPhase.CLOSING:
-        _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
-        return resume_migration(plain, index, state, engine.get_index(state.source), retrying)
-    _check_not_data_stream(index, model.model)
-    stored = read_vector_field(engine, index.name, wanted.vector_field).meta
-    name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
-    found = find_unfinished(engine, index, name)
-    if found is not None:
-        begun, state = found
-        text = stored.text if wanted.text is None else wanted.text.template
-        _check_same_migration(begun, state, wanted, model, text)
-        _check_copy(engine, index, wanted, model)
-        retrying(lambda: set_target_pointer(plain, index, begun.name))
-        return resume_migration(plain, begun, state, index, retrying)
-    _check_change_requested(index, stored, wanted, model)
-    _check_copy(engine, index, wanted, model)
-    check_new_index(engine, index.name, wanted.alias, name)
-    if wanted.text is not None:
-        check_template_fields(engine, index, wanted.text)
-    return _begin_migration(plain, index, wanted, encoder, name, retrying)
+    model = ModelIdentity(encoder.info.model, encoder.info.fingerprint, encoder.info.dimensions)
+    begun = _find_begun(engine, wanted, model, retrying)
+    if begun is not None:
+        target, state, source = begun
+        return resume_migration(engine, target, state, source, retrying)
+    planned = _plan_new_index(engine, wanted, model, encoder.make_chunker, retrying)
+    target, store = create_target(engine, planned.source, planned.name, planned.body, planned.state, retrying)
+    return PreparedMigration(planned.source, target, planned.fields, store, resumed=False)
 
 
-def check_migratable(engine: Engine, wanted: MigrationRequest, retrying: Retrier = without_retries) -> None:
-    """Refuse a request that no model can fulfill, before a model is trained for it; nothing is changed.
+def check_migratable(
+    engine: Engine, wanted: MigrationRequest, model: SentenceModel | None = None, retrying: Retrier = without_retries
+) -> None:
+    """Refuse a request that cannot be fulfilled, before a model is trained or exported for it.
 
-    `prepare_migration` checks the rest: requirements on the model, and a migration that is under way.
+    A new index is created and deleted at once, because only the engine knows whether it accepts the settings, and what
+    its templates add. Nothing else is changed.
 
     Args:
+        model: The new model; None if it does not exist yet. The requirements on it are then not checked.
         retrying: Retries each request.
 
     Raises:
         IndexMissing, IndexMismatch, UsageError, AccessDenied: see `prepare_migration`.
+        RequestFailed: the engine refuses the new index.
+        EngineError: the engine failed.
+    """
+    if model is None:
+        index, state = retrying(lambda: find_migration(engine, wanted.alias))
+        if state is not None and state.phase is MigrationPhase.CLOSING:
+            return
+        _check_not_data_stream(index, "MODEL")
+        if retrying(lambda: find_unfinished(engine, index)) is not None:
+            return
+        stored = retrying(lambda: read_vector_field(engine, index.name, wanted.vector_field)).meta
+        identity, make_chunker = ModelIdentity(stored.model, _UNKNOWN_MODEL, stored.dimensions), None
+    else:
+        identity = ModelIdentity(model.name, model.fingerprint, model.dimensions)
+        if _find_begun(engine, wanted, identity, retrying) is not None:
+            return
+        make_chunker = SentenceTokenizer(model.route(model.route_number("document"))).make_chunker
+    planned = _plan_new_index(engine, wanted, identity, make_chunker, retrying)
+    _create_compared(engine, planned.source, planned.name, planned.body, planned.state, retrying)
+    retrying(lambda: engine.delete_index(planned.name))
+
+
+def _find_begun(
+    engine: Engine, wanted: MigrationRequest, model: ModelIdentity, retrying: Retrier
+) -> tuple[IndexState, MigrationState, IndexState | None] | None:
+    """Find the migration to resume: the new index, its state, and the old index if it still exists.
+
+    Raises:
+        IndexMissing, IndexMismatch, UsageError: it was begun with other options, or cannot be resumed.
+        EngineError: the engine failed.
+    """
+    plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
+    index, state = find_migration(engine, wanted.alias)
+    if state is not None and state.phase is MigrationPhase.CLOSING:
+        _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
+        return index, state, engine.get_index(state.source)
+    _check_not_data_stream(index, model.name)
+    stored = read_vector_field(engine, index.name, wanted.vector_field).meta
+    found = find_resumable(plain, index, _new_name(wanted, model, index), retrying)
+    if found is None:
+        return None
+    begun, state = found
+    text = stored.text if wanted.text is None else wanted.text.template
+    _check_same_migration(begun, state, wanted, model, text)
+    _check_copy(engine, index, wanted, model)
+    retrying(lambda: set_target_pointer(plain, index, begun.name))
+    return begun, state, index
+
+
+def find_resumable(
+    engine: Engine, index: IndexState, name: str, retrying: Retrier
+) -> tuple[IndexState, MigrationState] | None:
+    """Like `find_unfinished`, but a new index that no run has compared with the old one is deleted."""
+    found = retrying(lambda: find_unfinished(engine, index, name))
+    if found is None or found[1].phase is not MigrationPhase.CREATING:
+        return found
+    retrying(lambda: engine.delete_index(found[0].name))
+    return None
+
+
+def _new_name(wanted: MigrationRequest, model: ModelIdentity, index: IndexState) -> str:
+    return wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
+
+
+@dataclass(frozen=True)
+class _NewIndex:
+    """An index that a new migration creates.
+
+    Attributes:
+        source: The old index.
+        fields: The vector fields that the new model fills.
+        body: Settings and mapping.
+        state: The state of the migration.
+    """
+
+    source: IndexState
+    name: str
+    fields: dict[str, VectorFieldMeta]
+    body: Json
+    state: MigrationState
+
+
+def _plan_new_index(
+    engine: Engine,
+    wanted: MigrationRequest,
+    model: ModelIdentity,
+    make_chunker: Callable[[int, int, PromptKind], object] | None,
+    retrying: Retrier,
+) -> _NewIndex:
+    """Check a new migration, and plan its index.
+
+    Args:
+        make_chunker: Refuses passages that the new model cannot use; None if there is no model yet.
+
+    Raises:
+        IndexMissing, IndexMismatch, UsageError, AccessDenied: the request is not possible.
         EngineError: the engine failed.
     """
     engine = cast(Engine, RetryingEngine(engine, retrying))
-    index, state = find_migration(engine, wanted.alias)
-    if state is not None and state.phase is MigrationPhase.CLOSING:
-        return
-    _check_not_data_stream(index, "MODEL")
-    stored = read_vector_field(engine, index.name, wanted.vector_field).meta
-    own = [
-        name
-        for name, meta in vector_fields(index.mappings, index.name).items()
-        if meta.fingerprint == stored.fingerprint
-    ]
-    check_source_index(engine, index, wanted, vector_field_names(own))
-    name = wanted.name or new_index_name(wanted.alias, _UNKNOWN_MODEL, index.name)
-    check_migration_privileges(engine, index.name, wanted.alias, name)
+    source, _ = find_migration(engine, wanted.alias)
+    _check_change_requested(source, read_vector_field(engine, source.name, wanted.vector_field).meta, wanted, model)
+    fields = _new_vector_fields(engine, source, wanted, model)
+    _check_copy(engine, source, wanted, model)
+    name = _new_name(wanted, model, source)
+    check_new_index(engine, source.name, wanted.alias, name)
+    if wanted.text is not None:
+        check_template_fields(engine, source, wanted.text)
+    for meta in fields.values():
+        if meta.passages is not None and make_chunker is not None:
+            make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
+    state = initial_state(source, wanted.alias).model_copy(update={"fields": tuple(fields)})
+    return _NewIndex(source, name, fields, new_index_body(engine.info.engine_type, source, fields), state)
 
 
 def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
@@ -294,6 +380,7 @@ def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
         AccessDenied: the user lacks a privilege.
         EngineError: the engine failed.
     """
+    check_template_aliases(engine, name)
     there = engine.get_index(name)
     if there is not None:
         remedy = "Set `name` to another name, or delete that index if it is not needed."
@@ -313,7 +400,7 @@ def check_migration_privileges(engine: Engine, source: str, alias: str, target: 
 
 
 def _check_same_migration(
-    begun: IndexState, state: MigrationState, wanted: MigrationRequest, model: EncoderInfo, text: str | None
+    begun: IndexState, state: MigrationState, wanted: MigrationRequest, model: ModelIdentity, text: str | None
 ) -> None:
     """Refuse to continue a rollback, or a migration that was begun with other settings.
 
@@ -365,20 +452,6 @@ def check_no_rollback(begun: IndexState, state: MigrationState) -> None:
         raise IndexMismatch(f"a rollback of {state.alias} to {begun.name} is under way", remedy)
 
 
-def _begin_migration(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, encoder: Encoder, name: str, retrying: Retrier
-) -> PreparedMigration:
-    fields = _new_vector_fields(engine, source, wanted, encoder.info)
-    for meta in fields.values():
-        if meta.passages is not None:
-            # Refuse passages that the new model cannot use before an index is created for them.
-            encoder.make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
-    state = initial_state(source, wanted.alias).model_copy(update={"fields": tuple(fields)})
-    body = new_index_body(engine.info.engine_type, source, fields)
-    target, state_store = create_target(engine, source, name, body, state, retrying)
-    return PreparedMigration(source, target, fields, state_store, resumed=False)
-
-
 def initial_state(source: IndexState, alias: str) -> MigrationState:
     """Return the state of a new migration from this index, before it has copied anything."""
     return MigrationState(
@@ -387,35 +460,76 @@ def initial_state(source: IndexState, alias: str) -> MigrationState:
         source_uuid=source.uuid,
         fields=(),
         run=uuid.uuid4().hex,
+        phase=MigrationPhase.CREATING,
         copied=(-1,) * source.shards,
         kept=kept_by(read_migration_state(source)),
+        final_pipeline=source.setting(FINAL_PIPELINE),
+        lifecycle=lifecycle_settings(source),
     )
 
 
 def create_target(
     engine: Engine, source: IndexState, name: str, body: Json, state: MigrationState, retrying: Retrier
 ) -> tuple[IndexState, MigrationStateStore]:
-    """Create the new index with the state of its migration, and the pointer to it.
+    """Create the new index with the state of its migration, compare it with the old one, and set the pointer to it.
 
     Args:
         body: Settings and mapping.
         retrying: Retries each request.
 
     Raises:
-        IndexMismatch: another process has begun a migration.
+        IndexMismatch: the new index differs from the old one, or another process has begun a migration. No index stays.
+        RequestFailed: the engine refuses the new index.
         EngineError: the engine failed.
     """
-    mappings = body["mappings"]
-    mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), state)
     # Set the pointer first: an index without a pointer would block the next run.
     retrying(lambda: set_target_pointer(engine, source, name))
-    retrying(lambda: _create_target(engine, name, body, state.run))
-    target = retrying(lambda: require_index(engine, name))
+    try:
+        target = _create_compared(engine, source, name, body, state, retrying)
+    except EsSbertError:
+        retrying(lambda: set_target_pointer(engine, require_index(engine, source.name), None))
+        raise
     # Set the pointer again: another machine may have erased it since.
     retrying(lambda: set_target_pointer(engine, source, name))
     # Keep the replicas: the new index must survive the loss of a node as the old one does.
     retrying(lambda: apply_load_settings(engine, target, keep_replicas=True))
-    return target, MigrationStateStore(engine, target, state, retrying)
+    store = MigrationStateStore(engine, target, state, retrying)
+    store.write(phase=MigrationPhase.COPYING)
+    return target, store
+
+
+def _create_compared(
+    engine: Engine, source: IndexState, name: str, body: Json, state: MigrationState, retrying: Retrier
+) -> IndexState:
+    """Create the new index, and delete it if it differs from the old one in what the migration does not change."""
+    mappings, settings = body["mappings"], body["settings"]
+    mappings["_meta"] = with_migration_state(mappings.get("_meta", {}), state)
+    routing_shards = retrying(lambda: engine.routing_shards(source.name))
+    if routing_shards is not None:
+        # Documents of one id and two routings would otherwise end in one shard, which holds only one of them.
+        settings[ROUTING_SHARDS] = str(routing_shards)
+    try:
+        retrying(lambda: _create_target(engine, name, body, state.run))
+    except RequestFailed as error:
+        if is_transient(error):
+            raise
+        raise RequestFailed(
+            f"the new index {name} cannot be created as {source.name} is: {error.message}",
+            f"Change what the message names in {source.name} (`GET {source.name}/_settings`, `GET "
+            f"{source.name}/_mapping`); nothing was changed.",
+            error.status,
+        ) from error
+    try:
+        target = retrying(lambda: require_index(engine, name))
+        retrying(lambda: check_same_index(engine, source, target, body, state.not_copied))
+        of_templates = dict.fromkeys(filter(SET_AT_SWAP.fullmatch, target.settings))
+        if of_templates:
+            retrying(lambda: engine.put_settings(name, of_templates))
+    except EsSbertError:
+        with suppress(EngineError):  # if it cannot be deleted, the next run does so
+            engine.delete_index(name)
+        raise
+    return target
 
 
 def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
@@ -452,7 +566,7 @@ def _check_not_data_stream(source: IndexState, model_name: str) -> None:
 
 
 def _check_change_requested(
-    source: IndexState, stored: VectorFieldMeta, wanted: MigrationRequest, model: EncoderInfo
+    source: IndexState, stored: VectorFieldMeta, wanted: MigrationRequest, model: ModelIdentity
 ) -> None:
     if (
         stored.fingerprint == model.fingerprint
@@ -469,7 +583,7 @@ def _check_change_requested(
         )
 
 
-def _check_copy(engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo) -> None:
+def _check_copy(engine: Engine, source: IndexState, wanted: MigrationRequest, model: ModelIdentity) -> None:
     """Refuse an index whose documents cannot be copied, embedded again and compared.
 
     Raises:
@@ -492,12 +606,13 @@ def check_source_index(
         not_copied: Top-level fields that copies do not have.
 
     Raises:
-        IndexMismatch: documents cannot be copied, or a load is under way.
+        IndexMismatch: documents cannot be copied or are hidden from this user, or a load is under way.
         UsageError: `replace_index` does not fit the name, which is an index or an alias.
         EngineError: the engine failed.
     """
     check_source_is_whole(source, not_copied)
     check_no_load(source)
+    count_all_documents(engine, source.name, without_retries)
     if source.name == wanted.alias and not wanted.replace_index:
         aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
         raise UsageError(
@@ -523,7 +638,7 @@ def check_no_load(state: IndexState) -> None:
 
 
 def _new_vector_fields(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo
+    engine: Engine, source: IndexState, wanted: MigrationRequest, model: ModelIdentity
 ) -> dict[str, VectorFieldMeta]:
     """Return the vector fields of the old model, with the metadata that they get for the new one.
 
@@ -541,7 +656,7 @@ def _new_vector_fields(
             index_type = wanted.index_type or meta.index_type
             new[name] = meta.changed(
                 fingerprint=model.fingerprint,
-                model=model.model,
+                model=model.name,
                 dimensions=model.dimensions,
                 index_type=parse_index_type(index_type, info, model.dimensions, element_type),
                 element_type=element_type,

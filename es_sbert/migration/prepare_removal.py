@@ -17,11 +17,11 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import META_KEY
+from es_sbert.migration.compare_indices import copied_settings
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,
     find_migration,
-    find_unfinished,
     set_target_pointer,
 )
 from es_sbert.migration.prepare_migration import (
@@ -30,8 +30,8 @@ from es_sbert.migration.prepare_migration import (
     check_new_index,
     check_no_rollback,
     check_source_index,
-    copied_settings,
     create_target,
+    find_resumable,
     initial_state,
     new_index_name,
     resume_migration,
@@ -65,7 +65,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
         )
     name = wanted.name or new_index_name(wanted.alias, "plain", index.name)
     fields = removable_fields(index)
-    found = find_unfinished(engine, index, name)
+    found = find_resumable(plain, index, name, retrying)
     if found is not None:
         begun, state = found
         _check_same_removal(begun, state, wanted)

@@ -7,10 +7,8 @@ has written it since it was read. Run the same command again to resume a run tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -24,6 +22,7 @@ from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import if_unchanged
 from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.index_template import matching_templates
 from es_sbert.index.load_settings import restore_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
     META_KEY,
@@ -221,25 +220,6 @@ def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> l
 
 def own_templates(engine: Engine, name: str) -> Iterator[str]:
     """Find templates with our `_meta` that apply to the next index of this name."""
-    components = {
-        entry["name"]
-        for entry in (engine.request_api("/_component_template") or {}).get("component_templates", [])
-        if _is_ours(entry["component_template"].get("template", {}))
-    }
-    for entry in (engine.request_api("/_index_template") or {}).get("index_templates", []):
-        template = entry["index_template"]
-        if any(fnmatchcase(name, pattern) for pattern in template["index_patterns"]):
-            if _is_ours(template.get("template", {})):
-                yield f"The index template {entry['name']}"
-            yield from (
-                f"The component template {component}"
-                for component in template.get("composed_of", ())
-                if component in components
-            )
-    for legacy, body in (engine.request_api("/_template") or {}).items():
-        if _is_ours(body) and any(fnmatchcase(name, pattern) for pattern in body.get("index_patterns", [])):
-            yield f"The template {legacy}"
-
-
-def _is_ours(template: Mapping[str, Any]) -> bool:
-    return META_KEY in (template.get("mappings") or {}).get("_meta", {})
+    for part in matching_templates(engine, name) or ():
+        if META_KEY in (part.template.get("mappings") or {}).get("_meta", {}):
+            yield part.label

@@ -23,6 +23,8 @@ from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
+from es_sbert.migration.compare_indices import FINAL_PIPELINE, rollback_differences
+from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,
@@ -176,6 +178,7 @@ def prepare_rollback(
         return resume_migration(plain, target, state, source, retrying)
     assert previous is not None, "find_rollback has found the index by the state of the migration"
     _check_indices(engine, index, found, previous)
+    count_all_documents(engine, index.name, without_retries)
     check_migration_privileges(engine, index.name, wanted.alias, target.name)
     begun = _begun_state(index, found, previous, state, wanted.alias)
     # Set the pointer first: the next run finds the rollback by it.
@@ -191,6 +194,9 @@ def prepare_rollback(
         f"--vector-field {name}`"
         for name in found.other_fields
     )
+    differences = rollback_differences(index, target)
+    if differences:
+        notes += (f"Settings of {target.name} that differ from those of {index.name}: {'; '.join(differences)}",)
     return PreparedMigration(index, target, fields, store, resumed=False, notes=notes)
 
 
@@ -220,6 +226,7 @@ def _begun_state(
         histories=previous.carried_histories if known else (),
         deletions=True,
         is_rollback=True,
+        final_pipeline=target.setting(FINAL_PIPELINE),
         kept=tuple(each for each in kept if each[1] not in own),
     )
 

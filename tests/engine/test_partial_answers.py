@@ -64,7 +64,7 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
 }
 CLUSTER_STATE = {
     "alias_filters", "create_index", "get_aliases", "get_index", "get_indices", "index_uuids", "primary_terms",
-    "resolve_indices", "result_window", "visible_names",
+    "resolve_indices", "result_window", "routing_shards", "visible_names",
 }  # fmt: skip
 # They send nothing, or return nothing that could be partial.
 OTHERS = {"close", "send", "close_point_in_time", "hit_source", "start_force_merge", "is_task_done"}

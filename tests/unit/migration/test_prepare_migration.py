@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import VectorFieldMeta, mapping_addition
@@ -29,7 +29,7 @@ OLD = VectorFieldMeta(fingerprint="a" * 32, model="old", dimensions=384, index_t
 NEW = OLD.model_copy(update={"fingerprint": "b" * 32, "model": "new", "dimensions": 768, "index_type": "int8_hnsw"})
 
 
-def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: str) -> IndexState:
+def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: SettingValue) -> IndexState:
     first = mapping_addition(engine_type, "embedding", OLD, {"owner": "somebody"})
     second = mapping_addition(engine_type, "other", OLD.model_copy(update={"fingerprint": "c" * 32}), first["_meta"])
     second["_meta"]["es_sbert"] |= {"load": {"before": {}}, "migrating_to": "x", "migration": {"alias": "y"}}
@@ -52,31 +52,35 @@ def test_new_index_name_combines_alias_and_model(source: str, name: str) -> None
 
 
 def test_new_index_body_differs_only_in_the_vector_field() -> None:
-    old = state(
-        **{
-            "index.number_of_shards": "3",
-            "index.refresh_interval": "5s",
-            "index.analysis.analyzer.a.type": "simple",
-            "index.uuid": "u",
-            "index.creation_date": "1",
-            "index.creation_date_string": "x",
-            "index.provided_name": "p",
-            "index.version.created": "9",
-            "index.blocks.write": "true",
-            "index.verified_read_only": "true",
-            "index.history.uuid": "h",
-            "index.routing.allocation.initial_recovery._id": "n",
-            "index.routing.allocation.require._name": "n",
-            "index.routing.allocation.include._tier_preference": "data_content",
-            "index.lifecycle.name": "policy",
-        }
-    )
+    settings: dict[str, SettingValue] = {
+        "index.number_of_shards": "3",
+        "index.refresh_interval": "5s",
+        "index.analysis.analyzer.a.type": "simple",
+        "index.uuid": "u",
+        "index.creation_date": "1",
+        "index.creation_date_string": "x",
+        "index.provided_name": "p",
+        "index.version.created": "9",
+        "index.blocks.write": "true",
+        "index.verified_read_only": "true",
+        "index.history.uuid": "h",
+        "index.routing.allocation.initial_recovery._id": "n",
+        "index.routing.allocation.require._name": "n",
+        "index.routing.allocation.include._tier_preference": "data_content",
+        "index.lifecycle.name": "policy",
+        "index.final_pipeline": "stamp",
+        "archived.index.mapper.dynamic": "false",
+        "index.query.default_field": ["title", "text"],
+    }
+    old = state(**settings)
     body = new_index_body(EngineType.ELASTICSEARCH, old, {"embedding": NEW})
     assert body["settings"] == {
         "index.number_of_shards": "3",
         "index.refresh_interval": "5s",
         "index.analysis.analyzer.a.type": "simple",
+        "index.routing.allocation.require._name": "n",
         "index.routing.allocation.include._tier_preference": "data_content",
+        "index.query.default_field": ["title", "text"],
     }
     mappings = body["mappings"]
     assert (mappings["dynamic"], mappings["_meta"]["owner"]) == ("strict", "somebody")

@@ -1,0 +1,160 @@
+"""Compare a new index with the one that it replaces: index templates and the engine may have added something to it.
+
+Searches of the new index would then find something else, or writes to it would go through another pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import orjson
+
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState, SettingValue
+from es_sbert.engines.rest import Json
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.index_template import TemplatePart, matching_templates
+from es_sbert.index.load_settings import AUTO_EXPAND_REPLICAS, REPLICAS
+
+LIFECYCLE = "index.lifecycle."
+FINAL_PIPELINE = "index.final_pipeline"
+# A final pipeline has processed the documents already, and an index lifecycle policy may freeze or delete an index:
+# the new index gets both at the swap.
+SET_AT_SWAP = re.compile(rf"{re.escape(LIFECYCLE)}.*|{re.escape(FINAL_PIPELINE)}")
+# Settings that an engine sets itself, that it does not know any more, or that describe the state of the old index.
+_NOT_COPIED = re.compile(
+    r"archived\..*|index\.(uuid|creation_date.*|provided_name|version\..*|history\.uuid|resize\..*|blocks\..*"
+    r"|routing\.allocation\.initial_recovery\..*|shrink\..*|split\..*|verified_before_close|verified_read_only|frozen"
+    r"|store\.snapshot\..*)"
+)
+# Settings whose values follow from the vector fields.
+_OF_VECTORS = re.compile(r"index\.knn(\..*)?")
+ROUTING_SHARDS = "index.number_of_routing_shards"
+_MOST_DIFFERENCES = 10
+
+
+def copied_settings(source: IndexState) -> dict[str, SettingValue]:
+    """Return the settings with which the replacement of an index is created."""
+    return {
+        name: value
+        for name, value in source.settings.items()
+        if not (_NOT_COPIED.fullmatch(name) or SET_AT_SWAP.fullmatch(name))
+    }
+
+
+def lifecycle_settings(index: IndexState) -> dict[str, SettingValue]:
+    """The settings of an index for Elasticsearch's index lifecycle management."""
+    return {name: value for name, value in index.settings.items() if name.startswith(LIFECYCLE)}
+
+
+def check_template_aliases(engine: Engine, name: str) -> None:
+    """Refuse the name of a new index to which a template adds an alias: searches would find it before it is filled.
+
+    Raises:
+        IndexMismatch: a template does.
+        EngineError: the engine failed.
+    """
+    for part in matching_templates(engine, name) or ():
+        for alias in part.template.get("aliases") or {}:
+            raise IndexMismatch(
+                f"{part.label} gives the new index {name} the alias {alias} before it has any documents",
+                "Set `name` to a name that the template does not match, or take the alias out of the template; the "
+                "swap moves all aliases of the old index.",
+            )
+
+
+def check_same_index(
+    engine: Engine, source: IndexState, target: IndexState, body: Json, replaced: Collection[str]
+) -> None:
+    """Refuse a new index that differs from the old one in more than what the migration changes.
+
+    Args:
+        source: The old index.
+        target: The new index, as the engine has created it.
+        body: The settings and the mapping that it was created with.
+        replaced: Names of the top-level fields that the migration changes or leaves out.
+
+    Raises:
+        IndexMismatch: the indices differ.
+        EngineError: the engine failed.
+    """
+    templates = matching_templates(engine, target.name)
+    differences = [
+        *_different_settings(source, target, body["settings"], templates),
+        *_different_mappings(source.mappings, target.mappings, body["mappings"], replaced),
+        *(f"it has the alias {alias}" for alias in sorted(target.aliases)),
+    ]
+    if not differences:
+        return
+    more = len(differences) - _MOST_DIFFERENCES
+    listed = "; ".join(differences[:_MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+    labels = " and ".join(part.label for part in templates or ())
+    raise IndexMismatch(
+        f"the new index {target.name} would differ from {source.name}: {listed}"
+        + (f". {labels} applies to its name" if labels else ""),
+        f"Set `name` to a name that no index template matches, or give {source.name} the same values "
+        f"(`PUT {source.name}/_settings`, `PUT {source.name}/_mapping`).",
+    )
+
+
+def rollback_differences(source: IndexState, target: IndexState) -> list[str]:
+    """Describe settings in which the index that a rollback goes back to differs from the current one."""
+    return list(_different_settings(source, target, target.settings, ()))
+
+
+def _different_settings(
+    source: IndexState, target: IndexState, asked: dict[str, SettingValue], templates: Collection[TemplatePart] | None
+) -> Iterator[str]:
+    """Describe each setting that differs.
+
+    A setting of the new index alone that no template has is one that the engine sets itself.
+
+    Args:
+        asked: The settings that the new index was created with; those for vectors may differ from the old index.
+        templates: The templates that apply to the new index; None if they are unknown.
+    """
+    old, new = copied_settings(source), copied_settings(target)
+    of_templates = {name for part in templates or () for name in part.template.get("settings") or {}}
+    unequal = {ROUTING_SHARDS}  # not every engine returns it
+    if source.setting(AUTO_EXPAND_REPLICAS) not in (None, "false"):
+        unequal.add(REPLICAS)  # the engine derives their number
+    for name in sorted((old.keys() | new.keys()) - unequal):
+        wanted = asked.get(name) if _OF_VECTORS.fullmatch(name) else old.get(name)
+        if wanted is None and templates is not None and name not in of_templates:
+            continue
+        yield from _differences(name, wanted, new.get(name))
+
+
+def _different_mappings(old: Json, new: Json, asked: Json, replaced: Collection[str]) -> Iterator[str]:
+    for key in sorted((old.keys() | new.keys()) - {"properties", "_meta"}):
+        yield from _differences(key, old.get(key), new.get(key))
+    yield from _differences("_meta", asked.get("_meta"), new.get("_meta"))
+    before, after, wanted = (mapping.get("properties", {}) for mapping in (old, new, asked))
+    for name in sorted(before.keys() | after.keys()):
+        if name not in replaced:
+            yield from _differences(f"the field {name}", before.get(name), after.get(name))
+        elif not _contains(after.get(name), wanted.get(name)):
+            yield from _differences(f"the field {name}", wanted.get(name), after.get(name))
+
+
+def _contains(field: Any, asked: Any) -> bool:
+    """Whether a field has all the parameters that it was created with; the engine adds its defaults."""
+    if isinstance(asked, dict) and isinstance(field, dict):
+        return all(_contains(field.get(key), value) for key, value in asked.items())
+    return bool(field == asked)
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _differences(f"{path}.{key}", old.get(key), new.get(key))
+        return
+    yield f"{path} is {_shown(new)} instead of {_shown(old)}"
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else orjson.dumps(value).decode()
