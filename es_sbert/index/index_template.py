@@ -6,14 +6,14 @@ Nothing is sent: the template may apply to other indices too, so its owner shoul
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.rest import Json, QueryParams
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
 from es_sbert.index.vector_field import index_not_found
@@ -23,7 +23,6 @@ _TEMPLATE_MEMBERS = (
     "index_patterns", "template", "composed_of", "priority", "version", "_meta", "data_stream", "allow_auto_create",
     "ignore_missing_component_templates",
 )  # fmt: skip
-_FLAT_SETTINGS = {"flat_settings": "true"}
 # The generation suffix in the name of a rollover index.
 _GENERATION = re.compile(r"-\d+$")
 
@@ -102,11 +101,16 @@ class TemplatePart(NamedTuple):
 
     Attributes:
         label: Its kind and name, for messages.
-        template: Its `settings` (flat), `mappings` and `aliases`, as far as it has them.
+        template: Its `settings`, `mappings` and `aliases`, as far as it has them.
     """
 
     label: str
     template: Json
+
+    @property
+    def settings(self) -> set[str]:
+        """The flat names of its settings."""
+        return set(_flat_names(self.template.get("settings") or {}))
 
 
 def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
@@ -116,11 +120,11 @@ def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
         EngineError: the engine failed.
     """
     try:
-        template = _composable_template(engine, name, _FLAT_SETTINGS)
+        template = _composable_template(engine, name)
         if template is not None:
             own = TemplatePart(f"The index template {template[0]}", template[1].get("template") or {})
             return [own, *_components(engine, template[1].get("composed_of") or ())]
-        answer = engine.request_api("/_template", _FLAT_SETTINGS) or {}
+        answer = engine.request_api("/_template") or {}
     except AccessDenied:
         return None
     return [
@@ -131,7 +135,7 @@ def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
 
 
 def _components(engine: Engine, names: Sequence[str]) -> list[TemplatePart]:
-    answer = (engine.request_api("/_component_template", _FLAT_SETTINGS) or {}) if names else {}
+    answer = (engine.request_api("/_component_template") or {}) if names else {}
     found = {entry["name"]: entry["component_template"] for entry in answer.get("component_templates", [])}
     return [
         TemplatePart(f"The component template {name}", found[name].get("template") or {})
@@ -140,9 +144,9 @@ def _components(engine: Engine, names: Sequence[str]) -> list[TemplatePart]:
     ]
 
 
-def _composable_template(engine: Engine, name: str, params: QueryParams = None) -> tuple[str, Json] | None:
+def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
     """Find the name and body of the template that applies to a new index of this name; None if there is none."""
-    answer = engine.request_api("/_index_template", params) or {}
+    answer = engine.request_api("/_index_template") or {}
     found = [
         (int(entry["index_template"].get("priority", 0)), entry["name"], entry["index_template"])
         for entry in answer.get("index_templates", [])
@@ -159,6 +163,15 @@ def _highest_legacy_order(engine: Engine, name: str) -> int | None:
     answer = engine.request_api("/_template") or {}
     orders = [int(body.get("order", 0)) for body in answer.values() if _matches(name, body.get("index_patterns", []))]
     return max(orders, default=None)
+
+
+def _flat_names(settings: Json, prefix: str = "") -> Iterator[str]:
+    # OpenSearch has no `flat_settings` for templates.
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat_names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -116,7 +116,7 @@ def _different_settings(
         templates: The templates that apply to the new index; None if they are unknown.
     """
     old, new = copied_settings(source), copied_settings(target)
-    of_templates = {name for part in templates or () for name in part.template.get("settings") or {}}
+    of_templates = {name for part in templates or () for name in part.settings}
     unequal = {ROUTING_SHARDS}  # not every engine returns it
     if source.setting(AUTO_EXPAND_REPLICAS) not in (None, "false"):
         unequal.add(REPLICAS)  # the engine derives their number
