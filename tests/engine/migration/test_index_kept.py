@@ -16,7 +16,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch
+from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.migration.alias_swap import roll_back
 from es_sbert.migration.migration_state import read_target_pointer
@@ -250,3 +250,46 @@ def test_what_a_template_shares_with_the_old_index_is_no_difference(
         assert place.migrate(encoders[1]).finished
     finally:
         engine._request("DELETE", path)
+
+
+def test_refused_new_index_is_reported_with_the_reason_and_leaves_nothing(
+    engine: Engine, encoders: tuple[Encoder, Encoder], make_rich: Make
+) -> None:
+    place = make_rich(simple_body(encoders[0], engine))
+    path, body = f"/_index_template/{place.alias}", {"index_patterns": [f"{place.alias}-*"], "priority": 500}
+    settings = {"index.sort.field": "no_such_field", "index.sort.order": "asc"}
+    engine._request("PUT", path, body=body | {"template": {"settings": settings}})
+    try:
+        with pytest.raises(RequestFailed, match=f"cannot be created as {place.index} is: .*no_such_field"):
+            place.migrate(encoders[1])
+    finally:
+        engine._request("DELETE", path)
+    assert [state.name for state in engine.resolve_indices(f"{place.alias}-*")] == [place.index]
+
+
+def test_final_pipeline_does_not_see_the_copies_and_is_there_after_the_swap(
+    engine: Engine, encoders: tuple[Encoder, Encoder], make_rich: Make
+) -> None:
+    """A pipeline that counts how often it has seen a document."""
+    if not has_analysis(engine):
+        pytest.skip("the build has no processors")
+    place = make_rich(simple_body(encoders[0], engine))
+    write(place, [{"text": text_of(number)} for number in range(3)])
+    place.embed(encoders[0])
+    pipeline = f"/_ingest/pipeline/{place.alias}"
+    engine._request("PUT", pipeline, body={"processors": [{"append": {"field": "seen", "value": ["once"]}}]})
+    try:
+        engine.put_mapping(place.index, {"properties": {"seen": {"type": "keyword"}}})
+        engine.put_settings(place.index, {"index.final_pipeline": place.alias})
+        write(place, [{"text": text_of(number)} for number in range(3)])
+        place.embed(encoders[0])
+        before = {key: hit["seen"] for key, hit in place.contents().items()}
+        place.migrate(encoders[1])
+        state = engine.get_index(place.alias)
+        assert state is not None
+        assert state.setting("index.final_pipeline") == place.alias
+        assert {key: hit["seen"] for key, hit in place.contents().items()} == before
+    finally:
+        for name in engine.resolve_indices(f"{place.alias}-*"):
+            engine.put_settings(name.name, {"index.final_pipeline": None})
+        engine._request("DELETE", pipeline)

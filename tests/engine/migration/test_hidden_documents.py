@@ -1,0 +1,70 @@
+"""Documents that a user's searches do not show, as under document-level security, are noticed before they are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import without_retries
+from es_sbert.errors import IndexMismatch
+from es_sbert.migration.alias_swap import drop_old_index
+from es_sbert.migration.hidden_documents import count_all_documents
+from tests.engine.migration.support import COUNT, Overheard, Place
+
+
+class Filtered(Overheard):
+    """The engine as a user sees it whose role hides documents from all searches of some indices."""
+
+    hidden: tuple[str, ...] = ()
+
+    def count(self, name: str, query: Json | None = None) -> int:
+        return 1 if name in self.hidden else self._engine.count(name, query)
+
+
+@contextmanager
+def hidden_in(place: Place, *names: str) -> Iterator[None]:
+    engine, filtered = place.engine, Filtered(place.engine)
+    filtered.hidden = names
+    place.engine = filtered  # type: ignore[assignment]
+    yield
+    place.engine = engine
+
+
+def indices(place: Place) -> list[str]:
+    return [state.name for state in place.engine.resolve_indices(f"{place.alias}-*")]
+
+
+def test_migration_replacement_and_deletion_refuse_what_this_user_does_not_see(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    place = place9
+    message = f"{place.index} holds {COUNT} documents, but searches of this user find only 1"
+    with hidden_in(place, place.index):
+        with pytest.raises(IndexMismatch, match=message):
+            place.migrate(encoders[1])
+        with pytest.raises(IndexMismatch, match=message):
+            place.migrate(None, remove=True)
+    assert indices(place) == [place.index]
+    done = place.migrate(encoders[1])
+    with hidden_in(place, place.index), pytest.raises(IndexMismatch, match=message):
+        drop_old_index(place.engine, place.alias, lambda name, documents: True)
+    with hidden_in(place, done.target), pytest.raises(IndexMismatch, match=f"{done.target} holds {COUNT} documents"):
+        place.migrate(encoders[0], rollback=True)
+    assert len(indices(place)) == 2
+    assert drop_old_index(place.engine, place.alias, lambda name, documents: documents == COUNT) == [place.index]
+
+
+def test_nested_objects_are_counted_apart_from_their_documents(engine: Engine, index_name: str) -> None:
+    inner: Json = {"type": "nested", "properties": {"n": {"type": "integer"}}}
+    nested = {"type": "nested", "properties": {"inner": inner}}
+    engine.create_index(index_name, {"mappings": {"properties": {"a": nested, "o": {"properties": {"b": inner}}}}})
+    source = {"a": [{"inner": [{"n": 1}, {"n": 2}]}, {"inner": {"n": 3}}], "o": {"b": [{"n": 1}]}}
+    engine.bulk(index_name, b"".join(b'{"index":{}}\n%b\n' % orjson.dumps(source) for _ in range(3)))
+    assert count_all_documents(engine, index_name, without_retries) == 3
+    assert engine.lucene_document_count(index_name) == 3 * (1 + 2 + 3 + 1)
