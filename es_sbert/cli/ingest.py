@@ -47,8 +47,9 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     written. Documents that cannot be loaded go to the dead-letter file, with the reason; documents without text
     are skipped and counted. Run the same command again to resume a load that was stopped or killed.
 
-    Exit codes: 0 all documents loaded, 1 some are in the dead-letter file or missing from the index, 2 none
-    could be loaded, 130 interrupted.
+    Exit codes: 0 all documents loaded, 1 some are in the dead-letter file, missing from the index, or left for the
+    next run, 2 none could be loaded, 130 interrupted. A watch that is stopped ends with 0, or with 1 if a document
+    that it has seen lacks its vector.
 
     \b
     Examples:
@@ -213,7 +214,7 @@ def _serve_metrics(address: str) -> Iterator[LoadObserver]:
     """Serve metrics until the load ends.
 
     Raises:
-        UsageError: the extra `metrics` is not installed, or the address is in use or invalid.
+        UsageError: the extra `metrics` is not installed, or the address is invalid.
     """
     from es_sbert.errors import require_extra
     from es_sbert.messages import log_event
@@ -223,7 +224,8 @@ def _serve_metrics(address: str) -> Iterator[LoadObserver]:
 
     metrics = LoadMetrics()
     with serve_metrics(metrics, address) as url:
-        log_event("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
+        if url is not None:
+            log_event("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
         yield metrics
 
 

@@ -175,7 +175,8 @@ _output_options = option_group(
     click.option(
         "--metrics",
         metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics of the load at this port, on this machine only unless HOST is given.",
+        help="Serve Prometheus metrics of the load at this port, on this machine only unless HOST is given. If the "
+        "port is in use, the load goes on without metrics.",
     ),
     click.option(
         "--report-index", metavar="NAME", help="Also write the summary into this index, for `es-sbert dashboards`."

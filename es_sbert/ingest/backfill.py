@@ -211,7 +211,7 @@ class IndexReader:
         Documents that cannot be read, because the engine is unreachable or the user stopped the load, are left for the
         next run.
         """
-        left, source = len(conflicts), {"includes": self.includes}
+        left, source = dict.fromkeys(conflicts), {"includes": self.includes}
         try:
             if not self._control.stop_embedding.is_set():
                 self._context.retrying(self._engine.refresh, self._index)
@@ -220,8 +220,8 @@ class IndexReader:
                     break
                 ids, query = [document_id for document_id, _ in keys], scan_query(self._targets)
                 hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=query, source=source)
-                left -= len(keys)
                 for key in keys:
+                    del left[key]
                     hit = hits.get(key)
                     if hit is None:
                         self._outcomes.add(DocumentOutcome.DELETED)
@@ -235,7 +235,7 @@ class IndexReader:
         except EngineError as error:
             if not self._control.stop_embedding.is_set():
                 self._control.stop_sending(f"reading the index failed: {error.message}")
-        self._outcomes.add(DocumentOutcome.LEFT, left)
+        self._outcomes.leave(list(left))
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:
         """Whether this action wrote the version it conflicts with: its response was lost, so it was sent again."""

@@ -150,8 +150,12 @@ class BulkWriter:
         """Leave the group for the next run if nothing is sent any more; return whether it was left."""
         if not (self._control.engine_lost or self._given_up.is_set()):
             return False
-        self._outcomes.add(DocumentOutcome.LEFT, len(group))
+        self._leave(group)
         return True
+
+    def _leave(self, actions: Sequence[DocumentAction]) -> None:
+        """Leave the documents of these actions for the next run."""
+        self._outcomes.leave([action.document.key for action in actions])
 
     def _wait(self, attempt: _Attempt, backoff: Backoff) -> Sequence[list[DocumentAction]]:
         """Wait before a retry; return the groups to send then, none if the retries have ended."""
@@ -165,7 +169,7 @@ class BulkWriter:
             message = f"{pluralize(len(actions), 'document')} {be(len(actions))} sent again: {attempt.reason}"
             log_event("retry", message, documents=len(actions), reason=attempt.reason)
         elif self._control.stop_embedding.is_set():
-            self._outcomes.add(DocumentOutcome.LEFT, len(actions))
+            self._leave(actions)
             if not attempt.answered:
                 self._given_up.set()  # each further request might take as long to fail
             return ()
@@ -232,7 +236,7 @@ class BulkWriter:
         else:
             remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
             self._control.stop_sending(error.message + remedy)
-            self._outcomes.add(DocumentOutcome.LEFT, len(group))
+            self._leave(group)
         return _Attempt()
 
     def _record_outcomes(self, actions: Sequence[DocumentAction]) -> None:
@@ -255,7 +259,7 @@ class BulkWriter:
                 self._control.stop_sending(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
             elif reason.startswith(_CLOSED_REASON):
                 self._control.stop_sending(f"the index {self._index} is closed: open it")
-            self._outcomes.add(DocumentOutcome.LEFT)
+            self._leave([action])
         elif document.version is not None and result.status == 409:
             self._uncount_embedded(action)
             self._conflicts[document.key] = action

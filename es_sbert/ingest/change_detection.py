@@ -59,9 +59,9 @@ class WindowPlan:
     actions: list[DocumentAction] = field(default_factory=list)
 
     @property
-    def size(self) -> int:
-        """Number of documents."""
-        return len(self.embed) + len(self.actions)
+    def keys(self) -> list[DocumentKey]:
+        """The keys of its documents."""
+        return [task.document.key for task in self.embed] + [action.document.key for action in self.actions]
 
 
 class Decision(Enum):

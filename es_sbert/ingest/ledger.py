@@ -288,8 +288,10 @@ class OutcomeRecorder:
         dropped: Vector field → number of documents that lost their vector, because their text changed and this load
             does not fill the field.
         rerouted: Number of documents whose routing in the index differs from the source's.
-        lacking: Number of documents that a watch has seen and that lacked a vector at its end; None for other loads, or
-            if unknown.
+        left: Documents that are left for the next run.
+        lacking: Number of documents that a watch has seen and that lacked a current vector at its end, with those that
+            it has left; None for other loads, or if unknown.
+        unseen: Number of other documents that lacked a vector at the end of a watch: written after its last look.
     """
 
     def __init__(
@@ -308,7 +310,9 @@ class OutcomeRecorder:
         self.rejected_versions: set[tuple[str, int]] = set()
         self.dropped: Counter[str] = Counter()
         self.rerouted = 0
+        self.left: set[DocumentKey] = set()
         self.lacking: int | None = None
+        self.unseen = 0
 
     def record_read(self) -> None:
         self.ledger.add_read()
@@ -319,6 +323,11 @@ class OutcomeRecorder:
     def add(self, outcome: DocumentOutcome, count: int = 1) -> None:
         """Count documents with this outcome."""
         self.ledger.add_outcome(outcome, count)
+
+    def leave(self, keys: Sequence[DocumentKey]) -> None:
+        """Leave documents for the next run. At most those of a dozen windows are in progress when a load stops."""
+        self.left.update(keys)
+        self.ledger.add_outcome(DocumentOutcome.LEFT, len(keys))
 
     def check_errors(self, reasons: Iterable[str] = ()) -> None:
         """Stop the load if too many documents have failed.

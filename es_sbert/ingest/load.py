@@ -37,7 +37,7 @@ from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, report_concurre
 from es_sbert.ingest.temporary_settings import TemporarySettings
 from es_sbert.ingest.watch_index import watch_index
 from es_sbert.ingest.written_versions import WrittenVersions
-from es_sbert.messages import be, pluralize
+from es_sbert.messages import be, have, pluralize
 
 OpenCheckpoint = Callable[[Path, LoadIdentity], LoadCheckpoint]
 
@@ -202,12 +202,12 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
     """
     context, notes = load.context, load.notes
     control, plan, checkpoint = context.control, context.plan, context.checkpoint
-    missing, pruned, concurrent = 0, 0, ConcurrentChanges()
+    missing, pruned, concurrent = 0, 0, ConcurrentChanges(unseen=context.outcomes.unseen)
     # After an interrupt, this is left to the next run: a refresh may have to build a graph first.
     if not control.engine_lost and not _is_interrupted(context):
-        is_visible = context.refresh_index()
-        index = context.check_index_unchanged()
-        if is_visible:
+        # If the refresh fails, further requests would fail too, and the counts would be lost with the report.
+        if context.refresh_index():
+            index = context.check_index_unchanged()
             missing, concurrent, change_notes = report_concurrent_changes(
                 context, index, load.versions, load.began_at, load.write_state
             )
@@ -367,7 +367,7 @@ def _delete_unused_index(context: LoadContext) -> bool:
 
 
 def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
-    """Notes on documents that lost a vector, or that the index holds twice."""
+    """Notes on documents that lack a vector, or that the index holds twice."""
     name, outcomes = context.index.alias, context.outcomes
     notes = [
         f"{pluralize(count, 'document')} lost {'its' if count == 1 else 'their'} vector in {field}, since its text "
@@ -375,6 +375,13 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
         f"`es-sbert ingest --index {name} --vector-field {field}` embeds it again"
         for field, count in sorted(outcomes.dropped.items())
     ]
+    computed_next = f"which the next watch computes, or {context.in_place_command}"
+    if count := outcomes.lacking:
+        seen = f"{pluralize(count, 'document')} that {be(count, past=True)} seen {'lacks' if count == 1 else 'lack'}"
+        notes.append(f"{seen} a current vector, {computed_next}")
+    if count := outcomes.unseen:
+        written = f"{pluralize(count, 'document')} {be(count, past=True)} written after the last look of this watch"
+        notes.append(f"{written} and {have(count)} no vector, {computed_next}")
     if outcomes.rerouted and not pruned:
         notes.append(
             f"{pluralize(outcomes.rerouted, 'document')} {be(outcomes.rerouted)} also in {name} with a routing other "

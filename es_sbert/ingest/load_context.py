@@ -11,7 +11,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, Throttle, with_retries
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch
-from es_sbert.index.document_vectors import EmbeddingTargets
+from es_sbert.index.document_vectors import EmbeddingTargets, targets_to_fill
 from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_plan import LoadPlan
@@ -75,6 +75,12 @@ class LoadContext:
     def retry_policy(self) -> RetryPolicy:
         """The time limit for retries of a transient failure."""
         return RetryPolicy(self.plan.settings.retry_seconds)
+
+    @property
+    def in_place_command(self) -> str:
+        """The command that embeds the documents of the index that lack a vector of this load."""
+        fields = " ".join(f"--vector {target.field}" for target in targets_to_fill(self.targets))
+        return f"`es-sbert ingest --index {self.index.alias} {fields}`"
 
     def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function and return its result; transient failures are retried.

@@ -5,6 +5,8 @@ Counts that the load keeps anyway are read on scrape by a custom collector; only
 
 from __future__ import annotations
 
+import errno
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
 from es_sbert.ingest.ledger import Ledger
 from es_sbert.ingest.progress import LoadObserver, ProgressSnapshot
+from es_sbert.messages import log_event
 
 DEFAULT_HOST = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):)?(?P<port>\d{1,5})")
@@ -121,21 +124,31 @@ def read_metrics_address(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str]:
-    """Serve the metrics until the block ends, and yield their URL.
+def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str | None]:
+    """Serve the metrics until the block ends.
 
     Args:
         address: `[HOST:]PORT`.
 
+    Yields:
+        Their URL; None if another process listens there. That is only a warning: the load matters more, and which of
+        two watches starts first changes with every restart of the machine.
+
     Raises:
-        UsageError: the address is invalid, or already in use.
+        UsageError: the address is invalid, or does not belong to this machine or this user.
     """
     host, port = read_metrics_address(address)
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
-        remedy = "Set `metrics` to a different port: every load needs its own."
-        raise UsageError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}", remedy) from error
+        problem = f"metrics cannot be served at {host}:{port}: {error.strerror or error}"
+        if error.errno != errno.EADDRINUSE:
+            raise UsageError(problem, "Set `metrics` to a port and an address that this user may open.") from error
+        remedy = "Set `metrics` to another port: every load needs its own"
+        message = f"{problem}. The load goes on without metrics. {remedy}"
+        log_event("metrics_not_served", message, logging.WARNING, host=host, port=port)
+        yield None
+        return
     shown = f"[{host}]" if ":" in host else host
     try:
         yield f"http://{shown}:{server.server_port}/metrics"

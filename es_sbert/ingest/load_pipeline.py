@@ -160,19 +160,19 @@ class LoadPipeline:
 
     def _tokenize(self, windows: Iterable[list[Document]]) -> Iterator[_TokenizedWindow]:
         for window in windows:
-            unfinished = len(window)
+            unfinished = [document.key for document in window]
             try:
                 self._control.check()
                 plan = self._detect(window)
-                unfinished = plan.size
+                unfinished = plan.keys
                 tokenized = self._tokenize_window(plan)
             except EmbeddingStopped:
-                self._outcomes.add(DocumentOutcome.LEFT, unfinished)
+                self._outcomes.leave(unfinished)
             except EngineError as error:
                 if not self._control.stop_embedding.is_set():
                     # The lookup has been retried: the engine is unreachable.
                     self._control.stop_sending(error.message)
-                self._outcomes.add(DocumentOutcome.LEFT, unfinished)
+                self._outcomes.leave(unfinished)
             else:
                 yield tokenized
 
@@ -209,7 +209,7 @@ class LoadPipeline:
         ledger = self._outcomes.ledger
         for window in windows:
             if self._control.engine_lost:
-                self._outcomes.add(DocumentOutcome.LEFT, window.plan.size)
+                self._outcomes.leave(window.plan.keys)
                 continue
             documents = len(window.plan.embed)
             with self._context.observer.embed_window():
@@ -248,7 +248,7 @@ class LoadPipeline:
             for chunk in chunks:
                 next_row += chunk.vector_count
             if failed and not failed.isdisjoint(range(row, next_row)):
-                self._outcomes.add(DocumentOutcome.LEFT)
+                self._outcomes.leave([task.document.key])
                 continue
             document = task.document
             provenance = EmbeddingProvenance(document.document_hash, embedded_at)

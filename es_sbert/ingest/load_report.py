@@ -48,7 +48,7 @@ class ConcurrentChanges(BaseModel, frozen=True):
         changed: Documents that the load wrote or found unchanged and that have been written since then: they have no
             current vector or, in a load of files, content that differs from the source's.
         unseen: In a load of the index's own documents: other documents that were written during the load and have no
-            current vector.
+            current vector. In a watch: documents that were written after its last look and have no vector.
     """
 
     deleted: int = 0
@@ -90,8 +90,8 @@ class LoadReport(BaseModel, frozen=True):
         missing: Documents that the engine acknowledged but that are gone at the end, or present in an earlier version:
             the engine has lost writes. If a shard failed, another program may also have deleted them.
         concurrent: Changes by other programs. They do not affect the exit code.
-        lacking: For a watch, the documents with text that it has seen and that lacked a vector at its end. None for
-            other loads, or if the check failed.
+        lacking: For a watch, the documents with text that it has seen and that lacked a current vector at its end, with
+            those of `left`. None for other loads, or if the check failed.
     """
 
     index: str
@@ -177,11 +177,16 @@ class LoadReport(BaseModel, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """0: all documents are indexed; 1: some are not; 2: the load failed, and none is; 130: the user stopped it."""
+        """0: all documents are indexed; 1: some are not; 2: the load failed, and none is; 130: the user stopped it.
+
+        A watch that the user stopped has 0 or 1.
+        """
         if self.interrupted:
             return 130
-        if not (self.dead or self.missing or self.lacking or self.stopped is not None):
+        if not (self.dead or self.missing or self.left or self.lacking or self.stopped is not None):
             return 0
+        if self.lacking is not None:
+            return 1
         loaded = self.indexed or self.updated or self.unchanged or self.pruned or self.skipped.superseded
         return 2 if (self.dead or self.stopped is not None) and not loaded else 1
 
@@ -217,19 +222,11 @@ class LoadReport(BaseModel, frozen=True):
         )
         lines += [f"Warning: {warning}" for warning in self.warnings]
         lines += self.notes
-        if self.lacking is not None:
-            lines.append(_lacking_line(self.index, self.lacking))
+        if self.lacking == 0 and self.stopped is None:
+            lines.append("Checked at the end: every document that was seen has its vector")
         if self.stopped is not None:
             lines.append(f"Stopped before the end: {self.stopped}")
         return lines
-
-
-def _lacking_line(index: str, lacking: int) -> str:
-    if not lacking:
-        return "Checked at the end: every document that was seen has its vector"
-    lack, them = ("lacks", "it") if lacking == 1 else ("lack", "them")
-    problem = f"{pluralize(lacking, 'document')} that {be(lacking, past=True)} seen {lack} a vector"
-    return f"{problem}: `es-sbert ingest --index {index}` embeds {them}"
 
 
 def passages_suffix(count: int) -> str:

@@ -47,7 +47,7 @@ def report_concurrent_changes(
     """
     _restore_meta_entries(context, index)
     if context.control.stop_reading.is_set() or context.plan.settings.watch_seconds is not None:
-        return 0, ConcurrentChanges(), []
+        return 0, ConcurrentChanges(unseen=context.outcomes.unseen), []
     missing, changes = count_concurrent_changes(context, versions, began, start)
     notes = _new_field_notes(context, index)
     if missing:
@@ -102,7 +102,7 @@ def _missing_documents_note(context: LoadContext, missing: int) -> str:
     )
     if context.checkpoint is not None:
         return f"{message}. Run the same command again: it looks up every document and sends what is missing"
-    return f"{message}. {_in_place_command(context)} embeds those that are there"
+    return f"{message}. {context.in_place_command} embeds those that are there"
 
 
 def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]:
@@ -120,7 +120,7 @@ def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]
         was, has = ("was", "has") if changed == 1 else ("were", "have")
         notes.append(
             f"{pluralize(changed, 'document')} {was} written by others during this load and {has} no current vector: "
-            f"run {_in_place_command(context)} again, or use `watch_seconds`, which embeds documents as they are "
+            f"run {context.in_place_command} again, or use `watch_seconds`, which embeds documents as they are "
             "written"
         )
     elif changed:
@@ -130,11 +130,6 @@ def _change_notes(context: LoadContext, changes: ConcurrentChanges) -> list[str]
             "command again to load what the source has"
         )
     return notes
-
-
-def _in_place_command(context: LoadContext) -> str:
-    fields = " ".join(f"--vector {target.field}" for target in targets_to_fill(context.targets))
-    return f"`es-sbert ingest --index {context.index.alias} {fields}`"
 
 
 _SAMPLE = 5

@@ -8,18 +8,18 @@ not with the index. Periodically, and when it ends, it checks that every documen
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import ShardState
+from es_sbert.engines.rest import Json
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.load_checks import in_place_command
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, embed_in_place, embed_index, lacking_text_query, scan_query
-from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import record_watch, record_watch_check
 from es_sbert.ingest.read_documents import Document
@@ -38,7 +38,8 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
     # Create the watcher before the whole index is read, so that no write in between is missed.
     watcher = IndexWatcher(context, reader)
     embed_index(context, encoder, reader)
-    if not stop.is_set():
+    caught_up = not stop.is_set()
+    if caught_up:
         record_watch(context, seconds)
     idle = True
     tick = context.progress_callback(lambda: None, watching=lambda: idle)
@@ -51,7 +52,7 @@ def watch_index(context: LoadContext, encoder: Encoder, seconds: float) -> None:
         if not stop.is_set() and watcher.is_check_due():
             _embed_missed(context, encoder, reader, watcher, tick)
         tick()
-    _count_missed(context, watcher)
+    _count_lacking(context, watcher, caught_up=caught_up)
 
 
 def _embed_missed(
@@ -59,7 +60,7 @@ def _embed_missed(
 ) -> None:
     """Embed the documents that the watch has missed, if any."""
     try:
-        missed = watcher.missed_documents()
+        missed, _ = watcher.missed_documents()
     except EngineError as error:
         context.control.end_early(f"reading the index failed: {error.message}")
         return
@@ -69,17 +70,26 @@ def _embed_missed(
         embed_in_place(context, encoder, reader, missed, tick)
 
 
-def _count_missed(context: LoadContext, watcher: IndexWatcher) -> None:
-    """Count the documents that still lack a vector at the end of a watch, for the report."""
+def _count_lacking(context: LoadContext, watcher: IndexWatcher, *, caught_up: bool) -> None:
+    """Count the documents that still lack a current vector at the end of a watch, for the report.
+
+    Args:
+        caught_up: Whether the whole index was read once.
+    """
     if context.control.reason is not None:
         return  # the engine failed
     try:
-        missed = len(watcher.missed_documents())
+        unread = watcher.unread_documents()
+        missed, unseen = watcher.missed_documents()
     except EngineError as error:
         context.control.end_early(f"whether documents lack a vector could not be checked: {error.message}")
         return
-    # Documents that were read, and left when the user stopped the watch, are already counted.
-    context.outcomes.lacking = max(0, missed - context.outcomes.ledger.counts()[DocumentOutcome.LEFT])
+    # Documents that were left or not read may have the vector of an earlier text: they do not count as missed then.
+    keys = context.outcomes.left.union(document.key for document in [*missed, *(unread or ())])
+    context.outcomes.lacking = len(keys)
+    context.outcomes.unseen = sum(document.key not in keys for document in unseen)
+    if not caught_up or unread is None:
+        context.control.end_early("interrupted before every document was compared with its vector")
 
 
 class IndexWatcher:
@@ -130,8 +140,10 @@ class IndexWatcher:
         """
         try:
             self._latest = self._changes.make_visible()
-            for shard, state in self._latest.items():
-                yield from self._shard_documents(shard, state)
+            for hits in self._unseen_pages():
+                if self._context.control.stop_reading.is_set():
+                    return
+                yield from self._reader.stale_in(hits)
         except EngineError as error:
             self._end_watch(error)
 
@@ -143,8 +155,11 @@ class IndexWatcher:
             self._retries, self._checked = retries, time.monotonic()
         return due
 
-    def missed_documents(self) -> list[Document]:
-        """Find documents that lack a vector although their last write was seen, except rejected documents.
+    def missed_documents(self) -> tuple[list[Document], list[Document]]:
+        """Find documents that lack a vector, except rejected documents.
+
+        Returns:
+            Those whose last write was there when the watch last looked, and those that were written since.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
@@ -153,8 +168,8 @@ class IndexWatcher:
         context = self._context
         context.retrying(context.engine.refresh, self._index)
         query = lacking_text_query(context.targets, context.check_index_unchanged().mappings)
-        rejected = context.outcomes.rejected_versions
-        missed = []
+        missed: list[Document] = []
+        unseen: list[Document] = []
         for page in scan_index(
             context.engine,
             self._name,
@@ -163,12 +178,34 @@ class IndexWatcher:
             page=SCAN_PAGE,
             retrying=context.retrying,
         ):
-            seen = self._seen_of(page.shard)
-            for hit in page.hits:
-                if hit["_seq_no"] <= seen and (hit["_id"], hit["_seq_no"]) not in rejected:
-                    found = self._reader.stale_document(hit)
-                    missed += [found] if found is not None else []
-        return missed
+            known = self._latest[page.shard].global_checkpoint
+            missed += self._stale_in(hit for hit in page.hits if hit["_seq_no"] <= known)
+            unseen += self._stale_in(hit for hit in page.hits if hit["_seq_no"] > known)
+        return missed, unseen
+
+    def unread_documents(self) -> list[Document] | None:
+        """Find the documents without a current vector among the writes that were there when the watch last looked, and
+        that it has not read before it was stopped; None if there are too many writes to read.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        documents: list[Document] = []
+        self._changes.make_visible()
+        for number, hits in enumerate(self._unseen_pages()):
+            if number == _LAST_PAGES:
+                return None
+            documents += self._stale_in(hits)
+        return documents
+
+    def _stale_in(self, hits: Iterable[Json]) -> Iterator[Document]:
+        """Yield the documents that lack a current vector, except rejected documents."""
+        rejected = self._context.outcomes.rejected_versions
+        for hit in hits:
+            if (hit["_id"], hit["_seq_no"]) not in rejected:
+                document = self._reader.stale_document(hit)
+                if document is not None:
+                    yield document
 
     def _seen_of(self, shard: int) -> int:
         """Last sequence number of a shard that was seen; -1 if the history of the shard has changed."""
@@ -194,20 +231,24 @@ class IndexWatcher:
     def _end_watch(self, error: EngineError) -> None:
         self._context.control.end_early(f"reading the index failed: {error.message}")
 
-    def _shard_documents(self, shard: int, state: ShardState) -> Iterator[Document]:
-        context, seen, up_to = self._context, self._seen_of(shard), state.global_checkpoint
-        query, includes, alias = scan_query(context.targets), self._reader.includes, self._name
+    def _unseen_pages(self) -> Iterator[list[Json]]:
+        """Read the unseen writes of all shards; those of a page count as seen when the next one is requested."""
+        query, includes, alias = scan_query(self._context.targets), self._reader.includes, self._name
         page = self._changes.page_size(SCAN_PAGE)
         read = partial(self._changes.read, query=query, source_includes=includes, page=page, alias=alias)
-        while seen < up_to and not context.control.stop_reading.is_set():
-            hits = read(shard, seen, up_to)
-            yield from self._reader.stale_in(hits)
-            seen = hits[-1]["_seq_no"] if len(hits) == page else up_to
-            self._seen[shard] = _SeenWrites(state.history, seen)
+        for shard, state in self._latest.items():
+            seen, up_to = self._seen_of(shard), state.global_checkpoint
+            while seen < up_to:
+                hits = read(shard, seen, up_to)
+                yield hits
+                seen = hits[-1]["_seq_no"] if len(hits) == page else up_to
+                self._seen[shard] = _SeenWrites(state.history, seen)
 
 
 # Seconds between two searches of a watch for documents that it has missed.
 CHECK_SECONDS = 300.0
+# Pages of writes that are read after a watch was stopped, to count what it leaves: some seconds.
+_LAST_PAGES = 20
 
 
 class _SeenWrites(NamedTuple):

@@ -202,14 +202,26 @@ def test_running_load_exposes_metrics_and_logs_events(
 
 
 def test_error_is_logged_as_event(cli: Cli, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = cli("ingest", "--index", "docs", "--metrics", port, "--log-format", "json", "no-such-file.txt")
+    # An address of another machine.
+    done = cli("ingest", "--index", "docs", "--metrics", "192.0.2.1:9464", "--log-format", "json", "no-such-file.txt")
     [event] = [orjson.loads(line) for line in done.err.splitlines()]
     assert (done.code, event["event"], event["level"], event["error"]) == (2, "failed", "error", "UsageError")
-    assert f"127.0.0.1:{port}" in event["message"]
-    assert "a different port" in event["remedy"]
+    assert "192.0.2.1:9464" in event["message"]
+    assert "an address that this user may open" in event["remedy"]
     assert not os.listdir(tmp_path)
+
+
+def test_load_goes_on_without_metrics_if_their_port_is_in_use(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        logged = cli("ingest", "--index", "docs", "--metrics", port, "--log-format", "json", "no-such-file.txt")
+        shown = cli("ingest", "--index", "docs", "--metrics", port, "no-such-file.txt")
+    warning, failure = [orjson.loads(line) for line in logged.err.splitlines()]
+    assert (warning["event"], warning["level"], warning["port"]) == ("metrics_not_served", "warning", port)
+    assert (failure["event"], failure["error"]) == ("failed", "SourceError")
+    said = " ".join(shown.err.split())
+    assert f"metrics cannot be served at 127.0.0.1:{port}: " in said
+    assert "The load goes on without metrics. Set --metrics to another port" in said
 
 
 def test_invalid_option_value_is_logged_as_event(cli: Cli) -> None:

@@ -19,6 +19,7 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.watch_index import IndexWatcher, _SeenWrites
 from tests.engine.ingest_support import (
+    Interposed,
     Rounds,
     contents,
     letters,
@@ -29,7 +30,7 @@ from tests.engine.ingest_support import (
     vector_of,
     write_jsonl,
 )
-from tests.faulty_proxy import Exchange, FaultyProxy
+from tests.faulty_proxy import Exchange, FaultyProxy, answer, cut_before
 
 PATIENCE = 180.0  # seconds
 
@@ -235,7 +236,10 @@ def test_watch_reports_documents_that_lack_a_vector_at_its_end(
     [summary] = done
     assert isinstance(summary, LoadReport)
     assert (summary.lacking, summary.exit_code) == (2, 1)
-    assert f"2 documents that were seen lack a vector: `es-sbert ingest --index {index}` embeds them" in summary.lines()
+    assert (
+        "2 documents that were seen lack a current vector, which the next watch computes, or "
+        f"`es-sbert ingest --index {index} --vector embedding`"
+    ) in summary.lines()
 
 
 def test_rejected_documents_of_a_watch_are_not_embedded_again(
@@ -282,6 +286,160 @@ def test_document_that_others_keep_changing_is_embedded_later_and_no_dead_letter
     assert isinstance(summary, LoadReport)
     assert len(changes) == 2
     assert (summary.dead, summary.skipped.superseded, summary.indexed, summary.exit_code) == (0, 2, 1, 0)
+
+
+def run_watch(
+    url: str,
+    encoder: Any,
+    index: str,
+    dead: Path,
+    control: LoadControl,
+    on_round: Callable[[int], None] = lambda number: None,
+    **options: Any,
+) -> LoadReport:
+    """A watch until it is stopped through its control.
+
+    Args:
+        on_round: Called with the number of each round before it begins, from 1.
+    """
+
+    class ActingRounds(Rounds):
+        def wait(self, timeout: float | None = None) -> bool:
+            on_round(self.begun + 1)
+            return super().wait(timeout)
+
+    control.stop_reading = ActingRounds()
+    return load(url, encoder, index, dead=dead, control=control, watch_seconds=0.05, **options)
+
+
+def stop_at_window(
+    url: str,
+    encoder: Encoder,
+    index: str,
+    dead: Path,
+    window: int,
+    on_round: Callable[[int], None] = lambda number: None,
+) -> LoadReport:
+    """A watch that is stopped while it embeds its window of this number, from 0."""
+    control = LoadControl()
+    stopping = Interposed(encoder, lambda number: control.interrupt() if number == window else None)
+    return run_watch(url, stopping, index, dead, control, on_round, batch_window=8)
+
+
+def assert_counts_are_open(report: LoadReport, lacking: int) -> None:
+    assert (report.lacking, report.exit_code) == (lacking, 1), report
+    assert report.left
+    assert not any("every document" in line and "has its vector" in line for line in report.lines())
+    assert any(f"{lacking} documents that were seen lack a current vector" in note for note in report.notes)
+
+
+def test_watch_counts_what_it_leaves_when_it_is_stopped(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its first look at everything; among new documents; among those that have a vector of an earlier text."""
+    monkeypatch.setattr("es_sbert.ingest.watch_index.SCAN_PAGE", 16)
+    dead, keys = tmp_path / "dead", [f"d{number}" for number in range(240)]
+    engine.create_index(index_name, {})
+    put(engine, index_name, "a man", *keys[:40])
+
+    def lacking() -> int:
+        return sum(source.get("embedding") is None for source in contents(engine_url, index_name).values())
+
+    first = stop_at_window(engine_url, tiny, index_name, dead, 1)
+    assert_counts_are_open(first, lacking())
+    assert first.stopped is not None
+    assert first.stopped.startswith("interrupted before every document was compared with its vector")
+
+    def add(number: int) -> None:
+        if number == 1:
+            put(engine, index_name, "a cat", *keys[40:])
+
+    second = stop_at_window(engine_url, tiny, index_name, dead, -(-lacking() // 8) + 1, add)
+    assert_counts_are_open(second, lacking())
+    assert second.stopped is None
+
+    load(engine_url, tiny, index_name, dead=dead)
+
+    def change(text: str) -> Callable[[int], None]:
+        def act(number: int) -> None:
+            if number == 1:
+                lines = [line for key in keys for line in ({"update": {"_id": key}}, {"doc": {"text": text}})]
+                send(engine, index_name, *lines)
+
+        return act
+
+    third = stop_at_window(engine_url, tiny, index_name, dead, 1, change("a dog"))
+    assert lacking() == 0
+    assert third.left < (third.lacking or 0)
+    # What is open is what the next run embeds.
+    assert_counts_are_open(third, load(engine_url, tiny, index_name, dead=dead).indexed)
+    assert third.stopped is None
+
+    monkeypatch.setattr("es_sbert.ingest.watch_index._LAST_PAGES", 1)
+    fourth = stop_at_window(engine_url, tiny, index_name, dead, 1, change("a storm"))
+    assert (fourth.lacking, fourth.exit_code) == (fourth.left, 1)
+    assert fourth.stopped is not None  # there was more than could be counted
+
+
+def test_watch_that_is_stopped_in_a_retry_counts_its_documents_and_not_those_after_it(
+    es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
+) -> None:
+    """With two vector fields: while the engine is too busy, right after other writes, and while it is unreachable."""
+    index, dead = fresh_index(es9_url), tmp_path / "dead"
+    fields: dict[str, Any] = {"vectors": ("one={text}", "two=About {text}")}
+
+    def run(control: LoadControl, on_round: Callable[[int], None]) -> LoadReport:
+        return run_watch(proxy.url, tiny, index, dead, control, on_round, **fields)
+
+    with open_engine(es9_url) as engine, FaultyProxy(es9_url, paths="") as proxy:
+        engine.create_index(index, {"mappings": {"properties": {"text": {"type": "text"}}}})
+
+        def put_first(number: int) -> None:
+            if number == 1:
+                put(engine, index, "a man", "a", "b", "c")
+
+        busy = LoadControl()
+
+        def refuse_and_stop(exchange: Exchange) -> tuple[int, bytes]:
+            if "/_bulk" not in exchange.path:
+                return exchange.forward()
+            busy.interrupt()
+            return answer(429)(exchange)
+
+        proxy.always = refuse_and_stop
+        report = run(busy, put_first)
+        assert (report.read, report.left, report.lacking, report.dead, report.exit_code) == (3, 3, 3, 0, 1)
+        assert report.stopped is None
+        [note] = report.notes
+        assert f"`es-sbert ingest --index {index} --vector one --vector two`" in note
+
+        proxy.always, control = None, LoadControl()
+
+        def put_and_stop(number: int) -> None:
+            if number == 5:
+                control.interrupt()
+                put(engine, index, "a cat", "d", "e")
+
+        report = run(control, put_and_stop)
+        assert (report.indexed, report.left, report.lacking, report.exit_code) == (3, 0, 0, 0)
+        assert report.concurrent.unseen == 2
+        assert "2 documents were written after the last look of this watch and have no vector" in report.notes[-1]
+
+        gone = LoadControl()
+
+        def stop_and_cut(exchange: Exchange) -> tuple[int, bytes]:
+            gone.interrupt()
+            return cut_before(exchange)
+
+        def lose_the_engine(number: int) -> None:
+            if number == 3:
+                proxy.always = stop_and_cut
+
+        report = run(gone, lose_the_engine)
+        assert (report.indexed, report.lacking, report.exit_code) == (2, None, 1)
+        assert report.stopped is not None
+        assert report.stopped.startswith("reading the index failed: ")
+        assert not any("has its vector" in line for line in report.lines())
 
 
 def refuse_without_writing(exchange: Exchange, index: str) -> tuple[int, bytes]:

@@ -17,10 +17,12 @@ import pytest
 import yaml
 from prometheus_client.registry import CollectorRegistry
 
+from es_sbert.cli.interrupts import EXIT_INTERRUPTED
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.server import SHUTDOWN_SECONDS
 from es_sbert.gateway.settings import DEFAULT_PORT, SearchLogSettings
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
+from es_sbert.ingest.load_metrics import read_metrics_address
 from tests.docs import help_text
 from tests.unit.test_operations import exposed
 
@@ -130,6 +132,22 @@ def test_time_to_stop_is_longer_than_draining_and_requests_take() -> None:
     watch_unit = (DEPLOY / "systemd/es-sbert-watch@.service").read_text()
     assert watch["terminationGracePeriodSeconds"] > float(retry[1])
     assert float(re.findall(r"^TimeoutStopSec=(\d+)$", watch_unit, re.MULTILINE)[0]) > float(retry[1])
+
+
+def test_watch_that_leaves_documents_fails_its_unit_and_each_watch_has_a_port_of_its_own() -> None:
+    unit = (DEPLOY / "systemd/es-sbert-watch@.service").read_text()
+    [successes] = re.findall(r"^SuccessExitStatus=(.*)$", unit, re.MULTILINE)
+    assert successes.split() == [str(EXIT_INTERRUPTED)]
+    # It is started again in any case, and its next start embeds what was left.
+    assert re.findall(r"^(Restart|StartLimitIntervalSec)=(.*)$", unit, re.MULTILINE) == [
+        ("StartLimitIntervalSec", "0"),
+        ("Restart", "always"),
+    ]
+    words = dict(unit_commands())["es-sbert-watch@.service"]
+    assert words[words.index("--metrics") + 1] == "${METRICS}"
+    [default] = re.findall(r"^Environment=METRICS=(.*)$", unit, re.MULTILINE)
+    [other] = re.findall(r"Environment=METRICS=(\d+)", PAGE)
+    assert read_metrics_address(default) != read_metrics_address(other)
 
 
 def test_haproxy_accepts_its_configuration() -> None:

@@ -77,6 +77,10 @@ def summary(
         ({"left": 2, "stopped": "the engine is gone"}, 2),
         ({"indexed": 3, "left": 2, "stopped": "the engine is gone"}, 1),
         ({"lacking": 2}, 1),
+        ({"left": 2}, 1),
+        # A watch that the user stopped.
+        ({"left": 2, "dead": 1, "lacking": 2, "stopped": "interrupted before every document was compared"}, 1),
+        ({"indexed": 3, "lacking": 0}, 0),
         ({"indexed": 3, "stopped": "interrupted", "interrupted": True}, 130),
     ],
 )
