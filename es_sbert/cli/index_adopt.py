@@ -81,7 +81,7 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
     Documents that fail are listed and marked: `es-sbert ingest --index NAME` embeds them again. Documents outside the
     sample are adopted without a comparison, unless --all is given. Run the command again to resume after an
     interruption, or to adopt documents that were written since. No other program should write to the index at the same
-    time.
+    time: documents that it changes are not adopted, and the command exits with 1.
 
     \b
     Examples:

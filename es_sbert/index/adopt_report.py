@@ -69,8 +69,9 @@ class AdoptionReport:
 
     @property
     def exit_code(self) -> int:
-        """1 if the vectors are not the model's or the engine rejected updates; otherwise 0."""
-        return int(not self.check.is_accepted or bool(self.written and self.written.refused))
+        """1 if the vectors are not the model's, or documents were not adopted that could be; otherwise 0."""
+        written = self.written
+        return int(not self.check.is_accepted or bool(written and (written.refused or written.changed)))
 
     def as_json(self) -> Json:
         return {

@@ -539,6 +539,7 @@ def test_document_changed_during_adoption_is_not_adopted(
     report = run(racing, plain, tiny)
     assert report.written is not None
     assert (report.written.adopted, report.written.changed, report.written.deleted) == (COUNT - 2, ["d1"], 1)
+    assert report.exit_code == 1
     assert "vector_meta" not in contents(engine.info.url, plain)["d1"]
     assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 2}
 

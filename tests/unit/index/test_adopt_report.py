@@ -67,6 +67,8 @@ def test_report_matches_golden_file(name: str) -> None:
 @pytest.mark.parametrize("name", REPORTS)
 def test_exit_code_reflects_acceptance_and_failed_updates(name: str) -> None:
     assert REPORTS[name].exit_code == int(name.startswith("refused") or name == "adopted-with-failing")
+    changed = report(sample(0, 300), written=MetadataCounts(adopted=1099, changed=["c1"]))
+    assert changed.exit_code == 1
 
 
 def test_json_report_lists_every_failing_document() -> None:
