@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from es_sbert.analysis import read_index
 from es_sbert.analysis.duplicate_search import DuplicateSearch
 from es_sbert.analysis.duplicates import DuplicateSearchSettings, DuplicateSearchState
+from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.diagnostics.index_advice import AdviceRequest, read_sample
 from es_sbert.diagnostics.index_calibration import IndexCalibrator
 from es_sbert.diagnostics.index_drift import measure_drift
@@ -21,8 +23,13 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+from es_sbert.migration.migrate import migrate
+from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import load, sentences, write_jsonl
 
@@ -88,3 +95,44 @@ def test_diagnostics_measure_the_same_vectors(
     plain, without = map(measure, indices)
     for one, other in zip(without, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_documents_are_embedded_in_place_and_migrated(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    create(engine, index_name, {"excludes": ["embedding"]})
+    lines = [each for one in sentences(20) for each in ({"index": {"_id": one["id"]}}, one)]
+    engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    dead = tmp_path / "dead"
+    for _ in range(2):
+        load(engine_url, tiny, index_name, dead=dead)
+    before = read_index(engine, index_name, "embedding")
+    assert len(before) == 20
+    with pytest.raises(IndexMismatch, match="does not keep embedding in its _source"):
+        FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(30))
+
+    request = MigrationRequest(index_name, "embedding", f"{index_name}-new", "int8_hnsw", replace_index=True)
+    try:
+        moved = migrate(engine, tiny, request, LoadControl(), SilentMeter, dead_letters=dead, retry_seconds=30)
+        assert (moved.finished, moved.copied, moved.embedded, moved.compared) == (True, 20, 20, 20)
+        after = read_index(engine, index_name, "embedding")
+        np.testing.assert_allclose(after.vectors, before.vectors, atol=1e-6)
+    finally:
+        engine.delete_index(f"{index_name}-new")
+
+
+def test_passages_are_refused_before_anything_is_written(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
+    create(engine, index_name, {"excludes": ["embedding"]})
+    for files in ((path,), ()):
+        with pytest.raises(IndexMismatch, match="does not keep embedding in its _source"):
+            load(engine_url, tiny, index_name, *files, dead=dead, id_field="id" if files else None, passages=("8",))
+        if files:
+            engine.bulk(index_name, b'{"index":{"_id":"1"}}\n{"text":"a river"}\n')
+            engine.refresh(index_name)
+    state = engine.get_index(index_name)
+    assert state is not None
+    assert "_meta" not in state.mappings
+    assert engine.count(index_name) == 1

@@ -119,6 +119,19 @@ def test_damaged_meta_raises_index_mismatch(damaged: Any) -> None:
         vector_fields({"_meta": {"es_sbert": damaged}}, "docs")
 
 
+@pytest.mark.parametrize(
+    ("source", "whole", "chunked"),
+    [({}, True, True), ({"excludes": ["v"]}, False, False), ({"excludes": ["v.start"]}, True, False),
+     ({"excludes": ["v.*"]}, True, False), ({"includes": ["v"]}, True, True), ({"includes": ["text"]}, False, False),
+     ({"enabled": False}, False, False)],
+)  # fmt: skip
+def test_vector_field_knows_whether_source_keeps_it(source: dict[str, Any], whole: bool, chunked: bool) -> None:
+    for passages, kept in ((None, whole), (ChunkRules.from_tokens(8), chunked)):
+        stored = merge_field_meta({}, "v", meta().changed(passages=passages))
+        assert "in_source" not in stored["es_sbert"]["fields"]["v"]
+        assert vector_fields({"_source": source, "_meta": stored}, "docs")["v"].in_source is kept
+
+
 def test_mapping_without_meta_has_no_vector_fields() -> None:
     assert vector_fields({}, "docs") == {}
     assert vector_fields({"_meta": {"owner": "x"}}, "docs") == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from es_sbert.gateway.writes.document_changes import (
     previous_documents,
 )
 from es_sbert.gateway.writes.document_embedder import EmbeddedText
+from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.gateway.writes.prepare_items import PreparedItems, add_vectors, detect_vector_changes, parse_items
 from es_sbert.index.document_vectors import ChunkedText, DocumentMeta, EmbeddingTargets, document_hash, text_hash
 from tests.unit.gateway.writes.reading import read_bulk
@@ -312,6 +314,38 @@ def test_requests_only_needed_fields_of_previous_documents() -> None:
     assert needed(OpType.UPDATE, {"doc": {"text": "a"}, "script": "x"}) == ()
     assert needed(OpType.UPDATE, {"doc": {"text": "a"}}, id=None) == ()
     assert needed(OpType.INDEX, {"text": "a"}) == ()
+
+
+UNSOURCED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"in_source": False})),)
+
+
+@pytest.mark.parametrize(
+    ("doc", "previous", "text", "lacking"),
+    [
+        ({"n": 1}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, "a cat", False),
+        # The text does not change, but the update loses the vector.
+        ({"text": "a cat"}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, "a cat", False),
+        ({"n": 1}, {"embedding_meta": meta_of("a cat")}, None, True),
+        ({"n": 1}, NoPreviousDocument.UNKNOWN, None, True),
+        # There is no vector to lose.
+        ({"n": 1}, {}, None, False),
+        ({"n": 1}, MISSING, None, False),
+        # The client sets the vector.
+        ({"embedding": [0.0] * 4}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, None, False),
+        ({"embedding": None}, {"text": "a cat", "embedding_meta": meta_of("a cat")}, None, False),
+    ],
+)
+def test_update_makes_vector_again_that_source_lacks(
+    doc: dict[str, Any], previous: PreviousDocument, text: str | None, lacking: bool
+) -> None:
+    [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", UNSOURCED)})
+    if not isinstance(doc.get("text"), str):
+        assert item.needed == (() if "embedding" in doc else ("text", "embedding_meta"))
+    found = item.changes(previous)
+    change = found.get("doc")
+    assert [embedded for _, embedded in change.to_embed] == [text] if text else not (change and change.to_embed)
+    assert (change is not None and change.lacking == {NoVectorReason.NOT_IN_SOURCE}) is lacking
+    assert not (change and change.cleared)
 
 
 _FIELDS = st.dictionaries(
