@@ -31,6 +31,7 @@ from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.search import SemanticIndex
+from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import load, sentences, write_jsonl
 
 Indices = tuple[str, str]
@@ -55,6 +56,7 @@ def indices(
     return plain, without
 
 
+@also_opensearch2
 def test_analyses_read_the_same_vectors(engine: Engine, indices: Indices, tmp_path: Path) -> None:
     plain, without = (read_index(engine, index, "embedding") for index in indices)
     assert without.ids == plain.ids

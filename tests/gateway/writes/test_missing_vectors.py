@@ -282,6 +282,8 @@ def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
     name = fresh_index(engine_url)
     with open_engine(engine_url) as engine:
         info, knn = tiny_encoder.info, engine.info.engine_type is EngineType.OPENSEARCH
+        # Elasticsearch 9.2+ keeps the vectors; the gateway relies on it only where it can read the version.
+        is_kept = engine.info.excludes_vectors_from_source and client.get("/").status_code == 200
         settings = {"index.knn": True} if knn else {}
         engine.create_index(name, {"settings": settings, "mappings": {"_source": {"excludes": excluded}}})
         request = FieldRequest("embedding", info.fingerprint, info.model, info.dimensions, text="{text}")
@@ -293,7 +295,7 @@ def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
     client.post(f"/{name}/_update/1", json={"doc": {"n": 2}}).raise_for_status()
     lines = bulk_lines([("update", {"_id": "2"}, {"doc": {"n": 3}}), ("update", {"_id": "2"}, {"doc": {"m": 3}})])
     assert client.post(f"/{name}/_bulk", content=lines, headers=JSON).json()["errors"] is False
-    if "text" in excluded:
+    if "text" in excluded and not is_kept:
         assert counters.documents() == {"not_in_source": 3}
         assert told(caplog, name) == ["not_in_source"]
         return
@@ -307,4 +309,4 @@ def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
 
     scripted = {"script": {"source": "ctx._source.n = 4"}}
     client.post(f"/{name}/_update/1", json=scripted)
-    assert counters.documents() == {"not_in_source": 1}
+    assert counters.documents() == ({} if is_kept else {"not_in_source": 1})
