@@ -48,7 +48,7 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
 from es_sbert.index.vector_field import VectorField, require_index
-from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
+from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
 from es_sbert.messages import pluralize, size_text
 from es_sbert.search.search_scope import choose_method
 from es_sbert.search.vector_query import VectorQuery, search_body
@@ -321,12 +321,11 @@ def read_sample(engine: Engine, field: VectorField, request: AdviceRequest, quer
 
 def _stored_vectors(engine: Engine, field: VectorField, ids: Sequence[str]) -> Iterator[list[tuple[int, int, Vectors]]]:
     """Read documents' vectors, in the order of their ids. If an id has several routing values, one document counts."""
-    source = engine.info.source_with_vectors([field.name, vector_path(field.name, field.meta)])
-    doc_values = doc_value_request(engine.info.engine_type, [field])
+    requested = vector_request(engine.info, [field])
     for first in range(0, len(ids), _PAGE):
         page = ids[first : first + _PAGE]
         # Search by id: a multi-get would miss documents with a routing value.
-        body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, "_source": source, **doc_values}
+        body: Json = {"query": {"ids": {"values": page}}, "size": 2 * _PAGE, **requested}
         hits = {hit["_id"]: hit for hit in engine.search(field.index, body)["hits"]["hits"]}
         for document_id in page:
             hit = hits.get(document_id)

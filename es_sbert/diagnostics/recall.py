@@ -22,9 +22,9 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
-from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query
 from es_sbert.index.vector_field import VectorField, require_index
-from es_sbert.index.vector_reading import doc_value_request, hit_vectors
+from es_sbert.index.vector_reading import hit_vectors, vector_request
 from es_sbert.messages import pluralize
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, SearchMethod, VectorQuery, search_body
 from es_sbert.vectors import Vectors
@@ -257,13 +257,7 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
     """
     random = random_order_query(has_vector_query(field.name, field.meta), seed)
     # The vectors come with the hits, because a multi-get by id would miss documents with a routing value.
-    source = engine.info.source_with_vectors(_vector_paths(field))
-    body: Json = {
-        "query": random,
-        "size": count,
-        "_source": source,
-        **doc_value_request(engine.info.engine_type, [field]),
-    }
+    body: Json = {"query": random, "size": count, **vector_request(engine.info, [field])}
     hits = engine.search(field.index, body)["hits"]["hits"]
     # Use the first chunk of a document as the query.
     vectors = {hit["_id"]: hit_vectors(hit, field)[0][2] for hit in hits}
@@ -353,18 +347,11 @@ def _search_all(
     return found, seconds
 
 
-def _vector_paths(field: VectorField) -> list[str]:
-    """The parts of `_source` that hold the vectors."""
-    return [field.name, vector_path(field.name, field.meta)]
-
-
 def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
     """Read pages with the ids, first rows and vectors of all documents that have a vector."""
     query = has_vector_query(field.name, field.meta)
-    paths, extra = _vector_paths(field), doc_value_request(engine.info.engine_type, [field])
-    for _, page, _ in scan_index(
-        engine, field.index, query=query, source_includes=paths, page=_PAGE, vectors=True, extra=extra
-    ):
+    extra = vector_request(engine.info, [field])
+    for _, page, _ in scan_index(engine, field.index, query=query, source_includes=(), page=_PAGE, extra=extra):
         own = [[vector for _, _, vector in hit_vectors(hit, field)] for hit in page]
         rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
         yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])

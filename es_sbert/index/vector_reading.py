@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.document_vectors import read_stored_vectors
+from es_sbert.index.mapping import vector_path
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.index.vector_field import VectorField, check_passages_kept
 from es_sbert.vectors import Vectors
@@ -38,6 +39,18 @@ def doc_value_request(engine_type: EngineType, fields: Iterable[VectorField]) ->
         return {"docvalue_fields": names}
     scripts = {name: {"script": {"source": _OPENSEARCH_SCRIPT, "params": {"field": name}}} for name in names}
     return {"script_fields": scripts}
+
+
+def vector_request(info: EngineInfo, fields: Sequence[VectorField]) -> Json:
+    """Build the members of a search body that request the vectors of these fields and no other part of a document.
+
+    Raises:
+        IndexMismatch: see `check_passages_kept`.
+    """
+    if doc_values := doc_value_request(info.engine_type, fields):
+        return {"_source": False, **doc_values}
+    paths = [path for field in fields for path in (field.name, vector_path(field.name, field.meta))]
+    return {"_source": info.source_with_vectors(list(dict.fromkeys(paths)))}
 
 
 def stored_value(hit: Json, vector_field: str) -> Any:

@@ -16,9 +16,8 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import vector_path
 from es_sbert.index.vector_field import VectorField
-from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
+from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
 from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
 from es_sbert.search.search_scope import SearchScope, SearchTarget
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body, vector_clause
@@ -402,14 +401,8 @@ def read_document_vectors(
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
         raise UsageError(f"{index} is not one of the searched indices", f"Use one of {', '.join(scope.indices)}.")
-    paths = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
-    source = engine.info.source_with_vectors(list(dict.fromkeys(paths)))
     # Read it with a search: a lookup by id alone misses documents with a routing value.
-    query = {
-        "query": {"ids": {"values": [id]}},
-        "_source": source,
-        **doc_value_request(engine.info.engine_type, scope.fields),
-    }
+    query = {"query": {"ids": {"values": [id]}}, **vector_request(engine.info, scope.fields)}
     answer = engine.search(names, query, allow_partial=allow_partial)
     if allow_partial and not answer["hits"]["hits"]:
         answer = engine.search(names, query)  # raises an error if a missing shard may hold it
