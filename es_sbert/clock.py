@@ -19,6 +19,21 @@ def format_timestamp(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def parse_timestamp(value: object) -> str | None:
+    """Bring a time to the format of `format_timestamp`; None if it is not a time with a zone.
+
+    Args:
+        value: ISO 8601, or milliseconds since 1970: the formats of an engine's `date` field.
+    """
+    try:
+        if isinstance(value, str) and not value.isdecimal():
+            time = datetime.fromisoformat(value)
+            return None if time.tzinfo is None else format_timestamp(time)
+        return format_timestamp(datetime.fromtimestamp(int(value) / 1000, UTC))  # type: ignore[call-overload]
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+
+
 class Clock:
     """A wall clock that never returns an earlier time than it has returned or observed. Thread-safe.
 

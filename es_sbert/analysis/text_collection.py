@@ -16,7 +16,7 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import SourceError
-from es_sbert.index.document_vectors import raw_document_meta
+from es_sbert.index.document_vectors import read_document_meta
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path
 from es_sbert.index.text_template import (
     MISSING,
@@ -377,8 +377,8 @@ class TextCollectionBuilder:
             if not hit.get("matched_queries"):
                 self.skipped.add(no_vector_reason(self._vector), hit["_id"])
                 continue
-            meta = raw_document_meta(source, self._meta_field)
-            if meta is not None and meta.get("fingerprint") != self._vector.meta.fingerprint:
+            meta = read_document_meta(source, self._meta_field)
+            if meta is not None and meta.fingerprint != self._vector.meta.fingerprint:
                 self.skipped.add(other_model_reason(self._vector), hit["_id"])
                 continue
             vectors = np.stack([vector for _, _, vector in hit_vectors(hit, self._vector)])

@@ -34,7 +34,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_sample import random_hits
-from es_sbert.index.document_vectors import raw_document_meta, text_hash
+from es_sbert.index.document_vectors import read_document_meta, text_hash
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
@@ -372,8 +372,8 @@ class IndexCalibrator:
         name, meta = self.field.name, self.field.meta
         for hit in hits:
             found: Json = hit["_source"]
-            made_by = (raw_document_meta(found, document_meta_field(name)) or {}).get("fingerprint", meta.fingerprint)
-            if made_by != meta.fingerprint:
+            made = read_document_meta(found, document_meta_field(name))
+            if made is not None and made.fingerprint != meta.fingerprint:
                 left_out["documents whose vector is of another model"] += 1
                 continue
             stored = hit_vectors(hit, self.field)
@@ -432,8 +432,8 @@ class IndexCalibrator:
         assert self._template is not None
         if not document.text or document.text.isspace():
             return "documents without a text"
-        made_from = (raw_document_meta(document.source, document_meta_field(self.field.name)) or {}).get("text_hash")
-        if made_from is not None and made_from != text_hash(document.text):
+        made = read_document_meta(document.source, document_meta_field(self.field.name))
+        if made is not None and made.text_hash != text_hash(document.text):
             return "documents whose text changed after their vector was made"
         query = make_pseudo_query(self._template, document.source, document.text)
         return query or "documents whose text is too short for a query"

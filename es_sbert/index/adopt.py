@@ -41,7 +41,7 @@ from es_sbert.index.document_vectors import (
     action_metadata,
     if_unchanged,
     json_bytes,
-    raw_document_meta,
+    read_document_meta,
     text_hash,
 )
 from es_sbert.index.index_meta import update_mapping
@@ -384,9 +384,10 @@ class MetadataWriter:
             found |= hits
         for update in self._conflicts:
             hit = found.get(update.key)
+            meta = None if hit is None else read_document_meta(hit.get("_source") or {}, meta_field)
             if hit is None:
                 self.counts.deleted += 1
-            elif "fingerprint" in (raw_document_meta(hit.get("_source") or {}, meta_field) or {}):
+            elif meta is not None and meta.fingerprint is not None:
                 self.counts.adopted += update.is_adopted
             else:
                 self.counts.changed.append(update.key[0])

@@ -7,14 +7,14 @@ import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
+from es_sbert.clock import parse_timestamp
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
 from es_sbert.index.byte_vectors import StoredVectors, quantize_vectors, to_element_type
@@ -26,7 +26,7 @@ from es_sbert.index.mapping import (
     VectorFieldMeta,
     document_meta_field,
 )
-from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, has_value
+from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field, flatten, has_value
 from es_sbert.io.text_formats import dump_object
 from es_sbert.runtime.batching import slice_by_size
 from es_sbert.runtime.joined_text import value_breaks
@@ -40,6 +40,9 @@ UNKNOWN_FINGERPRINT = "unknown"
 class DocumentMeta(NamedTuple):
     """The metadata object next to each vector.
 
+    A member that was read and is missing, or has an unknown form, is None: a vector whose model or text is not known is
+    embedded again.
+
     Attributes:
         fingerprint: Fingerprint of the model that made the vector.
         text_hash: Hash of the text that was embedded, prompt left out.
@@ -52,12 +55,12 @@ class DocumentMeta(NamedTuple):
         passages: Number of passages that the text was split into; None if it has one vector.
     """
 
-    fingerprint: str
-    text_hash: str
+    fingerprint: str | None
+    text_hash: str | None
     document_hash: str | None
-    tokens: int
-    truncated: bool
-    embedded_at: str
+    tokens: int | None
+    truncated: bool | None
+    embedded_at: str | None
     passages: int | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -95,11 +98,11 @@ def document_hash(document: dict[str, Any]) -> str:
     return hashlib.sha256(dump_object(document, sort_keys=True)).hexdigest()[:32]
 
 
-def is_vector_current(meta: Mapping[str, Any] | None, text: str, fingerprint: str) -> bool:
+def is_vector_current(meta: DocumentMeta | None, text: str, fingerprint: str) -> bool:
     """Whether the stored vector is the one that the text would get now; an empty text does not get one."""
-    if not text or meta is None or meta.get("fingerprint") != fingerprint:
+    if not text or meta is None or meta.fingerprint != fingerprint:
         return False
-    return bool(meta.get("text_hash") == text_hash(text))
+    return meta.text_hash == text_hash(text)
 
 
 # Elasticsearch reads a base64 vector as big-endian numbers on all machines.
@@ -239,6 +242,17 @@ def read_vector(value: str | list[float], element_type: ElementType = ElementTyp
     return np.asarray(value, dtype=np.float32)
 
 
+def same_vectors(one: Any, two: Any, element_type: ElementType) -> bool:
+    """Whether the values of a vector field in two documents are the same vectors; False if one is not readable."""
+    try:
+        first, second = (
+            np.stack([vector for *_, vector in read_stored_vectors(value, 0, element_type)]) for value in (one, two)
+        )
+        return first.shape == second.shape and np.allclose(first, second, rtol=1e-5, atol=1e-7)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
 def json_bytes(value: Json) -> bytes:
     """Write JSON on one line; arrays of float32 get the fewest digits that give the same float32 again."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -312,26 +326,53 @@ def group_actions(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Bo
     return slice_by_size(actions, lambda action: len(action.body), max_bytes)
 
 
-def raw_document_meta(source: dict[str, Any], meta_field: str) -> dict[str, Any] | None:
-    """The metadata object next to a stored vector, from any writer; None if there is none."""
-    value = find_field(source, meta_field)
-    return value if isinstance(value, dict) else None
+def member_names(source: Mapping[str, Any], field: str) -> list[str]:
+    """Names of the members of a document that hold a field: its own name, and dotted names of its members."""
+    start = f"{field}."
+    return [name for name in source if name == field or name.startswith(start)]
 
 
-@cache
-def _meta_adapter() -> TypeAdapter[DocumentMeta]:
-    return TypeAdapter(DocumentMeta)
+def read_document_meta(source: Mapping[str, Any], meta_field: str) -> DocumentMeta | None:
+    """Read the metadata object next to a stored vector; None if there is none, or none of its members is ours.
 
-
-def read_document_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:
-    """The metadata object next to a stored vector; None if there is none or another program wrote it."""
-    value = raw_document_meta(source, meta_field)
-    if value is None:
+    Members may have any form that the engine indexes alike, because a client or the engine may have changed them: a
+    value in a list, numbers and booleans as strings, dates in another format, dotted names.
+    """
+    names = member_names(source, meta_field)
+    if not names:
         return None
+    members = source[names[0]]
+    if len(names) > 1 or not isinstance(members, dict):
+        found = {name: find_field(source, f"{meta_field}.{name}") for name in DocumentMeta._fields}
+        members = {name: value for name, value in found.items() if value is not MISSING}
+    if members.keys().isdisjoint(DocumentMeta._fields):
+        return None
+    fingerprint, text, document, tokens, truncated, at, passages = [
+        _only_value(members.get(name)) for name in DocumentMeta._fields
+    ]
+    return DocumentMeta(
+        fingerprint=fingerprint if isinstance(fingerprint, str) else None,
+        text_hash=text if isinstance(text, str) else None,
+        document_hash=document if isinstance(document, str) else None,
+        tokens=_whole_number(tokens),
+        truncated={"true": True, "false": False}.get(str(truncated).lower()),
+        embedded_at=None if at is None else parse_timestamp(at),
+        passages=_whole_number(passages),
+    )
+
+
+def _only_value(value: Any) -> Any:
+    """The value of a field that is not a list or has one entry; None if it has several."""
+    if not isinstance(value, list):
+        return value
+    values = [each for each in flatten(value) if each is not None]
+    return values[0] if len(values) == 1 else None
+
+
+def _whole_number(value: Any) -> int | None:
     try:
-        return _meta_adapter().validate_python({name: value[name] for name in DocumentMeta._fields if name in value})
-    except ValidationError:
-        # Another program wrote it, so the document counts as one without a vector.
+        return None if isinstance(value, bool) else int(value)
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

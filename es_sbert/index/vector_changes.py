@@ -5,12 +5,18 @@ Loads and the gateway's writes share this rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from es_sbert.engines.rest import Json
-from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, is_vector_current, raw_document_meta
+from es_sbert.index.document_vectors import (
+    DocumentMeta,
+    EmbeddingTarget,
+    EmbeddingTargets,
+    is_vector_current,
+    member_names,
+    read_document_meta,
+)
 
 
 class StoredVector(NamedTuple):
@@ -19,25 +25,27 @@ class StoredVector(NamedTuple):
     Attributes:
         exists: Whether there is a vector. The metadata does not prove it: on Elasticsearch 9.2 and later `_source`
             hides vectors, so an application that writes a document back drops them and keeps the metadata.
-        meta: The metadata object next to the vector, or a part of it; None if there is none.
+        meta: The metadata object next to the vector, or a part of it; None if there is none. A vector without it comes
+            from another writer. In `_source` that an engine rebuilds from fields, members that are null are missing.
         text_changed: Whether the text in the index is known to differ from the source's.
     """
 
     exists: bool = False
-    meta: Mapping[str, Any] | None = None
+    meta: DocumentMeta | None = None
     text_changed: bool = False
 
     @classmethod
     def from_fields(cls, fields: Json, target: EmbeddingTarget) -> StoredVector:
         """Read the state from the fields of a document that was read or sent with its vectors."""
-        return cls(fields.get(target.field) is not None, raw_document_meta(fields, target.meta_field))
+        exists = any(fields[name] is not None for name in member_names(fields, target.field))
+        return cls(exists, read_document_meta(fields, target.meta_field))
 
 
 def stored_vectors(hit: Json, targets: EmbeddingTargets) -> list[StoredVector]:
     """Read the state of a document's vectors from a hit of `named_vectors_query` with their metadata in `_source`."""
     source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
     return [
-        StoredVector(str(number) in names, raw_document_meta(source, target.meta_field))
+        StoredVector(str(number) in names, read_document_meta(source, target.meta_field))
         for number, target in enumerate(targets)
     ]
 

@@ -243,7 +243,8 @@ class IndexReader:
         stored = stored_vectors(hit, self._targets)
         return bool(embedded_at) and all(
             vector_change(target, text, one) is VectorChange.KEEP
-            and (one.meta or {}).get("embedded_at") == embedded_at[target.field]
+            and one.meta is not None
+            and one.meta.embedded_at == embedded_at[target.field]
             for target, text, one in zip(self._targets, action.document.texts, stored, strict=True)
             if target.field in embedded_at
         )

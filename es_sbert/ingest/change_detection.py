@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from es_sbert.batched import batched
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
+    DocumentMeta,
     EmbeddingTargets,
     VectorFieldValue,
     read_document_meta,
@@ -126,7 +127,7 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
             has_text = has_text or text != ""
             if earlier.meta is not None:
                 has_meta = True
-                same_document &= earlier.meta.get("document_hash") == document.document_hash
+                same_document &= earlier.meta.document_hash == document.document_hash
     if has_meta and same_document and not (text_changed or to_embed or loses_vector):
         return _UNCHANGED
     if superseded:
@@ -143,12 +144,11 @@ _UNCHANGED = ChangeDecision(Decision.UNCHANGED)
 _EMPTY = ChangeDecision(Decision.EMPTY)
 
 
-def is_superseded(document: Document, meta: Mapping[str, Any] | None) -> bool:
+def is_superseded(document: Document, meta: DocumentMeta | None) -> bool:
     """Whether the index holds a newer version of a dead letter that is retried."""
     if meta is None or document.written is None:
         return False
-    embedded_at = meta.get("embedded_at")
-    return isinstance(embedded_at, str) and embedded_at > document.written
+    return meta.embedded_at is not None and meta.embedded_at > document.written
 
 
 # Documents per lookup. The response holds their texts and the metadata of their vectors.

@@ -274,7 +274,7 @@ def _consistent_document(hit: Json, targets: EmbeddingTargets, began: str) -> tu
         return None
     metas = [read_document_meta(source, target.meta_field) for target, text in zip(targets, texts, strict=True) if text]
     stored_metas = [meta for meta in metas if meta is not None]
-    if any(meta.embedded_at >= began for meta in stored_metas) or not stored_metas:
+    if any(meta.embedded_at and meta.embedded_at >= began for meta in stored_metas) or not stored_metas:
         return document_key(hit), None
     contents = {meta.document_hash for meta in stored_metas}
     content = contents.pop()

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from es_sbert.clock import Clock
+from es_sbert.clock import Clock, parse_timestamp
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import append_lock, rename_lock, safe_file_name
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
@@ -337,7 +337,7 @@ def _retry_record(
         return RejectedRecord(origin, _PARTIAL_REASON, document=source, id=document_id, partial=True, routing=routing)
     time = letter.get("time")
     superseded = document_id is not None and last_lines.get(id_digest(document_id), 0) > origin.line
-    written_at = time if isinstance(time, str) else None
+    written_at = (parse_timestamp(time) or time) if isinstance(time, str) else None
     return Record(origin, document, source, document_id, written_at, superseded, routing)
 
 

@@ -21,8 +21,9 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     append_members,
     document_hash,
-    raw_document_meta,
+    member_names,
     read_document_meta,
+    same_vectors,
     stored_text,
     vector_members,
 )
@@ -113,13 +114,25 @@ class WriteItem:
         """Fields of the previous document that must be known."""
         return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Fields of the previous document that tell whether a vector without metadata was copied from it."""
+        if self.key is None or self.item.operation is OpType.CREATE:
+            return ()
+        documents = [document for document in (self.whole.get(""), self.doc) if document is not None]
+        copied = [target for target in self.targets if any(_lacks_meta(document, target) for document in documents)]
+        return tuple(dict.fromkeys(name for target in copied for name in (*target.template.fields, target.field)))
+
     def changes(self, previous: PreviousDocument) -> dict[str, DocumentChange]:
         """Detect changes and missing vectors by the member that is a document; "" is the item's whole object.
 
         Args:
-            previous: The previous document; used only if `needed` is not empty.
+            previous: The previous document; used only if `needed` or `compared` is not empty.
         """
-        found = {member: whole_document_change(document, self.targets) for member, document in self.whole.items()}
+        found = {
+            member: whole_document_change(document, self.targets, NoPreviousDocument.MISSING if member else previous)
+            for member, document in self.whole.items()
+        }
         if self.doc is not None:
             found["doc"] = partial_document_change(self.doc, previous, self.targets, creates=self.creates)
         return {member: change for member, change in found.items() if change or change.lacking}
@@ -244,18 +257,22 @@ class DocumentChange:
         return bool(self.to_embed or self.removed or self.cleared)
 
 
-def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> DocumentChange:
+def whole_document_change(
+    fields: Json, targets: Sequence[EmbeddingTarget], previous: PreviousDocument
+) -> DocumentChange:
     """Return the change of a complete document: a vector for each of its texts.
 
-    A vector from the client is kept, unless its metadata names another text or model: then it was copied from a
-    previous document.
+    A vector from the client is kept, unless it was copied from a previous document of another text or model.
+
+    Args:
+        previous: The previous document.
     """
     to_embed: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
     lacking: set[NoVectorReason] = set()
     for target in targets:
         text = stored_text(fields, target)
-        if _keeps_client_vector(fields, target, text):
+        if _keeps_client_vector(fields, target, text, previous):
             continue
         removed |= _replaced_members(fields, target, bool(text))
         if text:
@@ -293,14 +310,14 @@ def partial_document_change(
         elif isinstance(previous, dict):
             text = stored_text(merge_partial_document(previous, doc), target)
             # Assume that there is a vector: only its metadata was read.
-            stored = StoredVector(True, raw_document_meta(previous, target.meta_field))
+            stored = StoredVector(True, read_document_meta(previous, target.meta_field))
             if target.meta.in_source and vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
         elif previous is NoPreviousDocument.UNKNOWN:
             text, is_unknown = None, True
         else:
             continue  # the engine rejects the update
-        if _keeps_client_vector(doc, target, text):
+        if _keeps_client_vector(doc, target, text, previous):
             continue
         removed |= _replaced_members(doc, target, True)
         if text:
@@ -336,12 +353,24 @@ def merge_partial_document(previous: Mapping[str, Any], doc: Mapping[str, Any]) 
     return result
 
 
-def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None) -> bool:
-    """Whether the object has a vector that is kept."""
-    stored = StoredVector.from_fields(fields, target)
-    if stored.exists and read_document_meta(fields, target.meta_field) is None:
+def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None, previous: PreviousDocument) -> bool:
+    """Whether the object has a vector that is kept.
+
+    Metadata tells whose vector it is. Without metadata it is the client's, unless the previous document has the same
+    vector for another text: then the client has read that document without the metadata, and changed its text.
+    """
+    if not _lacks_meta(fields, target):
+        return vector_change(target, text, StoredVector.from_fields(fields, target)) is VectorChange.KEEP
+    if not isinstance(previous, dict) or stored_text(previous, target) == text:
         return True
-    return vector_change(target, text, stored) is VectorChange.KEEP
+    sent, before = find_field(fields, target.field), find_field(previous, target.field)
+    return not same_vectors(sent, before, target.meta.element_type)
+
+
+def _lacks_meta(fields: Json, target: EmbeddingTarget) -> bool:
+    """Whether the object has a vector without metadata."""
+    stored = StoredVector.from_fields(fields, target)
+    return stored.exists and stored.meta is None
 
 
 def _no_text_reason(text: str | None) -> NoVectorReason:
@@ -351,13 +380,13 @@ def _no_text_reason(text: str | None) -> NoVectorReason:
 
 def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> set[str]:
     """Members to remove. A null is removed only if a new value replaces it."""
-    names = (target.field, target.meta_field)
-    return {name for name in names if name in fields and (replaced or fields[name] is not None)}
+    names = (*member_names(fields, target.field), *member_names(fields, target.meta_field))
+    return {name for name in names if replaced or fields[name] is not None}
 
 
 def _loses_vector(doc: Json, target: EmbeddingTarget) -> bool:
     """Whether a partial document that does not set the vector loses it."""
-    return not target.meta.in_source and target.field not in doc
+    return not (target.meta.in_source or member_names(doc, target.field))
 
 
 def _sets_field(doc: Json, field: str) -> bool:

@@ -198,7 +198,7 @@ _MGET = "POST /_mget"
 async def read_previous_documents(
     upstream: Upstream, written: Iterable[WriteItem], indices: Mapping[str, str], headers: Headers
 ) -> tuple[dict[WriteKey, PreviousDocument], dict[WriteKey, EsSbertError]]:
-    """Read the documents that updates depend on, in one request with the caller's permissions.
+    """Read the documents that writes depend on, in one request with the caller's permissions.
 
     Args:
         indices: Index name of items → name by which a document can be read.
@@ -212,11 +212,12 @@ async def read_previous_documents(
     """
     requests: dict[WriteKey, Json] = {}
     for item in written:
-        if item.key is not None and item.needed:
+        read = (*item.needed, *item.compared)
+        if item.key is not None and read:
             location = {"_index": indices[item.item.index], "_id": item.item.id}
             routing = {} if item.item.routing is None else {"routing": item.item.routing}
             request = requests.setdefault(item.key, {**location, **routing, "_source": []})
-            request["_source"] = list(dict.fromkeys([*request["_source"], *item.needed]))
+            request["_source"] = list(dict.fromkeys([*request["_source"], *read]))
     if not requests:
         return {}, {}
     answer = await upstream.request("POST", "/_mget", credential_headers(headers), {"docs": list(requests.values())})

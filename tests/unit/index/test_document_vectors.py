@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from typing import Any
 
 import numpy as np
 import orjson
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.index.document_vectors import read_vector, to_float_list, vector_value
+from es_sbert.index.document_vectors import (
+    DocumentMeta,
+    read_document_meta,
+    read_vector,
+    same_vectors,
+    to_float_list,
+    vector_value,
+)
+from es_sbert.index.mapping import ElementType
 from es_sbert.vectors import Vectors
 
 ES95 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
@@ -53,3 +62,57 @@ def test_non_contiguous_vectors_are_encoded() -> None:
     matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert to_float_list(matrix[:, 1]) == [1.0, 3.0, 5.0]
     np.testing.assert_array_equal(read_vector(vector_value(ES95, matrix[:, 1])), [1.0, 3.0, 5.0])
+
+
+META = DocumentMeta("f" * 64, "t" * 32, "d" * 32, 3, False, "2026-01-31T12:00:00.000Z", 2)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"embedding_meta": META.as_json()},
+        {"embedding_meta": [META.as_json()]},
+        {"embedding_meta": {name: [value] for name, value in META.as_json().items()}},
+        {f"embedding_meta.{name}": value for name, value in META.as_json().items()},
+        {"embedding_meta": {"tokens": 3}} | {f"embedding_meta.{name}": value for name, value in META.as_json().items()
+                                             if name != "tokens"},
+        {"embedding_meta": META.as_json() | {"tokens": "3", "passages": 2.0, "truncated": "false"}},
+        {"embedding_meta": META.as_json() | {"embedded_at": "2026-01-31T12:00:00Z"}},
+        {"embedding_meta": META.as_json() | {"embedded_at": "2026-01-31T13:00:00.000000+01:00"}},
+        {"embedding_meta": META.as_json() | {"embedded_at": 1769860800000}},
+        {"embedding_meta": META.as_json() | {"embedded_at": "1769860800000", "other": 1}},
+    ],
+)  # fmt: skip
+def test_metadata_is_read_in_every_form_that_engines_index_alike(changed: dict[str, Any]) -> None:
+    assert read_document_meta(changed, "embedding_meta") == META
+
+
+@pytest.mark.parametrize("member", DocumentMeta._fields)
+@pytest.mark.parametrize("value", [None, [], [None], [1, 2], {}, {"a": 1}, "\0"])
+def test_unreadable_member_is_unknown(member: str, value: Any) -> None:
+    changed = META.as_json() | {member: value}
+    expected = META._replace(**{member: value if value == "\0" and type(getattr(META, member)) is str else None})
+    if member == "embedded_at":
+        expected = expected._replace(embedded_at=None)
+    assert read_document_meta({"embedding_meta": changed}, "embedding_meta") == expected
+    del changed[member]
+    assert read_document_meta({"embedding_meta": changed}, "embedding_meta") == META._replace(**{member: None})
+
+
+def test_metadata_of_another_program_is_none_of_ours() -> None:
+    for value in (None, [None], {}, [{}], "text", {"other": 1}):
+        assert read_document_meta({"embedding_meta": value}, "embedding_meta") is None
+    assert read_document_meta({"embedding_metadata": META.as_json()}, "embedding_meta") is None
+    for value in ({"tokens": None}, [META.as_json(), META._replace(text_hash="other").as_json()]):
+        found = read_document_meta({"embedding_meta": value}, "embedding_meta")
+        assert found is not None
+        assert found.text_hash is None
+
+
+def test_same_vectors_are_recognized_in_every_form() -> None:
+    vector = np.array([0.1, -0.7, 1 / 3], dtype=np.float32)
+    chunks = [{"start": 0, "end": 3, "vector": to_float_list(vector)}]
+    assert same_vectors(to_float_list(vector), vector_value(ES95, vector), ElementType.FLOAT)
+    assert same_vectors(chunks, chunks[0], ElementType.FLOAT)
+    for other in (to_float_list(-vector), [0.1], "abc", None, [], {}, chunks * 2, [{"start": 0}], ["x"]):
+        assert not same_vectors(to_float_list(vector), other, ElementType.FLOAT)

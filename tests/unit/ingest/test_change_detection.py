@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.document_vectors import DocumentMeta, read_document_meta, text_hash
+from es_sbert.index.document_vectors import DocumentMeta, text_hash
 from es_sbert.index.vector_changes import StoredVector
 from es_sbert.ingest.change_detection import ChangeDecision, Decision, detect_changes, is_superseded
 from es_sbert.ingest.read_documents import Document
@@ -16,19 +16,16 @@ from es_sbert.ingest.records import Origin
 from tests.unit.ingest.support import target
 
 DOCUMENT = Document(Origin("f", 1), "a", ("text",), b"{}", "dochash")
-META: dict[str, Any] = {
-    "fingerprint": "model", "text_hash": text_hash("text"), "document_hash": "dochash", "tokens": 3,
-    "truncated": False, "embedded_at": "now",
-}  # fmt: skip
+META = DocumentMeta("model", text_hash("text"), "dochash", 3, False, "2026-01-31T12:00:00.000Z")
 # A title of this load's model, a body of the same, a summary of another's.
 THREE = (target("title", "{title}"), target("body", "{body}"), target("other", "{summary}", filled=False, model="old"))
 
 
-def meta(**change: Any) -> dict[str, Any]:
-    return META | change
+def meta(**change: Any) -> DocumentMeta:
+    return META._replace(**change)
 
 
-def there(meta: dict[str, Any] | None, *, text_changed: bool = False) -> StoredVector:
+def there(meta: DocumentMeta | None, *, text_changed: bool = False) -> StoredVector:
     """A vector and its metadata, or neither."""
     return StoredVector(meta is not None, meta, text_changed)
 
@@ -41,6 +38,8 @@ def there(meta: dict[str, Any] | None, *, text_changed: bool = False) -> StoredV
         (there(meta(document_hash=None)), ChangeDecision(Decision.WRITE, (), (0,))),
         (there(meta(text_hash="other")), ChangeDecision(Decision.WRITE, (0,))),
         (there(meta(fingerprint="other")), ChangeDecision(Decision.WRITE, (0,))),
+        (there(meta(text_hash=None)), ChangeDecision(Decision.WRITE, (0,))),
+        (there(meta(fingerprint=None)), ChangeDecision(Decision.WRITE, (0,))),
         (StoredVector(), ChangeDecision(Decision.WRITE, (0,))),
         # The vector is gone, or its metadata, or another program has changed the text.
         (StoredVector(False, meta()), ChangeDecision(Decision.WRITE, (0,))),
@@ -58,7 +57,7 @@ def test_empty_text_clears_a_stored_vector() -> None:
     assert detect_changes(empty, [StoredVector()], (target(),)) == ChangeDecision(Decision.EMPTY)
     for left in (there(meta()), StoredVector(True, None), StoredVector(False, meta())):
         assert detect_changes(empty, [left], (target(),)) == ChangeDecision(Decision.CLEAR)
-    letter = empty._replace(written="earlier")
+    letter = empty._replace(written="2026-01-31T11:59:59.000Z")
     assert detect_changes(letter, [there(meta())], (target(),)) == ChangeDecision(Decision.SUPERSEDED)
 
 
@@ -112,18 +111,12 @@ def test_changes_leave_exactly_the_vectors_of_the_texts(
         assert after.get(2, "") in ("", texts[2])
 
 
-@pytest.mark.parametrize("value", [None, "text", {}, {**META, "tokens": "many"}, [META]])
-def test_foreign_meta_is_ignored(value: Any) -> None:
-    assert read_document_meta({"embedding_meta": value}, "embedding_meta") is None
-    assert read_document_meta({}, "embedding_meta") is None
-
-
-def test_document_meta_round_trip() -> None:
-    assert read_document_meta({"embedding_meta": META}, "embedding_meta") == DocumentMeta(**META)
-
-
-@pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])
+@pytest.mark.parametrize(
+    ("written", "later"),
+    [(None, False), ("2026-01-31T11:59:59.999Z", True), ("2026-01-31T12:00:00.000Z", False), ("of late", False)],
+)
 def test_dead_letter_is_superseded_by_a_later_version(written: str | None, later: bool) -> None:
     document = DOCUMENT._replace(written=written)
     assert is_superseded(document, META) is later
     assert not is_superseded(document, None)
+    assert not is_superseded(document, META._replace(embedded_at=None))

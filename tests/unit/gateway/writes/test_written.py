@@ -159,6 +159,56 @@ def test_copied_vector_and_meta_are_replaced(copied: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.parametrize("unknown", ["document_hash", "text_hash", "fingerprint", "tokens", "embedded_at"])
+def test_vector_whose_metadata_lacks_a_member_is_not_the_clients(unknown: str) -> None:
+    """A synthetic `_source` has no null."""
+    meta = {name: value for name, value in meta_of("a dog").items() if name != unknown}
+    ready = passed(index({"text": "a cat", "embedding": [1, 2, 3, 4], "embedding_meta": meta}))
+    assert written(ready)["embedding"] == vector_of("a cat")
+    assert written(ready)["embedding_meta"]["text_hash"] == text_hash("a cat")
+
+
+def test_metadata_with_dotted_names_is_replaced() -> None:
+    meta = {f"embedding_meta.{name}": value for name, value in meta_of("a dog").items()}
+    ready = passed(index({"text": "a cat", "embedding": [1, 2, 3, 4]} | meta))
+    assert set(written(ready)) == {"text", "embedding", "embedding_meta"}
+    assert written(ready)["embedding_meta"]["text_hash"] == text_hash("a cat")
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize(
+    ("before", "copied"),
+    [
+        ({"text": "a dog", "embedding": [1, 2, 3, 4]}, True),
+        ({"text": "a dog", "embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a dog")}, True),
+        ({"text": "a cat", "embedding": [1, 2, 3, 4]}, False),
+        ({"text": "a dog", "embedding": [1, 2, 3, 5]}, False),
+        ({"text": "a dog", "embedding": None}, False),
+        ({"text": "a dog"}, False),
+        (MISSING, False),
+        (NoPreviousDocument.UNKNOWN, False),
+    ],
+)
+def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: bool, partial: bool) -> None:
+    fields = {"text": "a cat", "embedding": [1, 2, 3, 4]}
+    body = update({"doc": fields}) if partial else index(fields)
+    [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
+    assert item.compared == ("text", "embedding")
+    ready = passed(body, PLAIN, {("docs", "1"): before})
+    assert (ready.embedded == 1) is copied
+    if copied:
+        document = written(ready)["doc"] if partial else written(ready)
+        assert document["embedding"] == vector_of("a cat")
+        assert document["embedding_meta"]["text_hash"] == text_hash("a cat")
+
+
+def test_previous_document_is_not_read_for_vectors_with_metadata() -> None:
+    create = b'{"create":{"_id":"1"}}\n{"text":"a cat","embedding":[1,2,3,4]}\n'
+    for body in (index({"text": "a cat"}), index({"embedding": [1], "embedding_meta": meta_of("a")}), create):
+        [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
+        assert item.compared == ()
+
+
 def test_vector_of_removed_text_is_removed() -> None:
     fields = {"n": 1, "embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a dog")}
     ready = passed(index(fields))
