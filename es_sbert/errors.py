@@ -164,11 +164,13 @@ class RequestFailed(EngineError):
 
     Args:
         status: HTTP status code, or 0 when a connection broke.
+        kind: Type of the engine's error, such as `cluster_block_exception`; empty if it is unknown.
     """
 
-    def __init__(self, message: str, remedy: str, status: int = 0) -> None:
+    def __init__(self, message: str, remedy: str, status: int = 0, *, kind: str = "") -> None:
         super().__init__(message, remedy)
         self.status = status
+        self.kind = kind
 
 
 class PointInTimeLost(RequestFailed):

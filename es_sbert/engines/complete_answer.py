@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from es_sbert.engines.error_class import PERMANENT_TYPES
 from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, root_cause
 from es_sbert.errors import EsSbertError, RequestFailed, UsageError
 
@@ -19,18 +20,6 @@ Json = dict[str, Any]
 
 _UNAVAILABLE = 503
 _BAD_REQUEST = 400
-# Errors that every copy of a shard would return. All others may come from a node that is gone or overloaded.
-_QUERY_FAULTS = frozenset(
-    {
-        "query_shard_exception",
-        "parsing_exception",
-        "illegal_argument_exception",
-        "script_exception",
-        "too_many_clauses",
-        "too_many_nested_clauses",
-        "number_format_exception",
-    }
-)
 HEALTH_REMEDY = "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active."
 
 
@@ -108,7 +97,7 @@ def _shards_failed(answer: Json, label: str, action: str) -> RequestFailed:
     kinds = {root_cause(failure.get("reason"))[0] for failure in failures}
     if SEARCH_CONTEXT_MISSING in kinds:
         return point_in_time_lost(label, shard_failures_text(answer))
-    is_query = bool(kinds) and kinds <= _QUERY_FAULTS
+    is_query = bool(kinds) and kinds <= PERMANENT_TYPES
     return RequestFailed(
         f"{label} answered {action} for only {shards.get('successful')} of {shards.get('total')} shards: "
         f"{shard_failures_text(answer)}",

@@ -31,7 +31,7 @@ from es_sbert.engines.engine import Engine, EngineClient
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, NodeWatch, WatchedTransportNode
-from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, point_in_time_params, quote_index_name
+from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, quote_index_name
 from es_sbert.messages import log_event
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
@@ -123,8 +123,8 @@ class ElasticsearchEngine(Engine):
                 self._warned.add(text)
                 log_event("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
 
-    def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
-        answer = self._request("POST", f"/{quote_index_name(name)}/_pit", point_in_time_params(shard, node))
+    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str:
+        answer = self._request("POST", f"/{path}/_pit", params)
         with self._reading("POST /_pit"):
             return str(answer["id"])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error, reading_response
 from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
+from es_sbert.engines.error_class import PERMANENT_TYPES, ErrorClass, classify_error
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.index_state import (
     DEFAULT_RESULT_WINDOW,
@@ -32,6 +33,7 @@ from es_sbert.engines.rest import (
     QueryParams,
     encode_json,
     is_index_expression,
+    keep_alive_limit,
     limit_engine_wait,
     quote_index_expression,
     quote_index_name,
@@ -48,6 +50,7 @@ from es_sbert.errors import (
     RequestFailed,
     UsageError,
 )
+from es_sbert.messages import log_event
 
 if TYPE_CHECKING:
     from es_sbert.engines.node_watch import NodeWatch
@@ -78,7 +81,7 @@ class BulkItemResult:
     """The result of one action of a bulk request.
 
     Attributes:
-        status: HTTP status of the item; 429 and 503 can be retried.
+        status: HTTP status of the item.
         id: The document's id; it differs from the one that was sent if an ingest pipeline has changed it.
         reason: Reason for the failure, in one line; empty on success.
         index: The index it was written to; it differs from the one in the request if an ingest pipeline has changed it.
@@ -97,6 +100,16 @@ class BulkItemResult:
     @property
     def ok(self) -> bool:
         return 200 <= self.status < 300
+
+    @property
+    def kind(self) -> str:
+        """Type of the engine's error; empty on success."""
+        return self.reason.partition(":")[0]
+
+    @property
+    def may_succeed_later(self) -> bool:
+        """Whether the same action may succeed later, also if the index is read-only now."""
+        return not self.ok and classify_error(self.status, self.kind, self.reason) is not ErrorClass.PERMANENT
 
 
 def seq_no_range_body(query: Json, after: int, up_to: int, page: int, source: Json | bool) -> Json:
@@ -150,6 +163,7 @@ class Engine(ABC):
         self._client = client
         self._timeout = timeout
         self._watch = watch
+        self._keep_alive = KEEP_ALIVE
 
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
@@ -172,14 +186,35 @@ class Engine(ABC):
         """Address of the node to which this thread sent its last request."""
         return self.info.url if self._watch is None else self._watch.last_url
 
-    @abstractmethod
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
-        """Open a point in time and return its id. It expires half an hour after the last page was read from it.
+        """Open a point in time and return its id.
+
+        It expires half an hour after the last page was read from it, or earlier if the cluster allows less.
 
         Args:
             shard: The only shard that it contains.
             node: Id of the node whose copy is read; empty for any copy.
         """
+        params = {"preference": shard_preference(shard, node)}
+        return self._keeping_alive(
+            lambda keep_alive: self._open_point_in_time(quote_index_name(name), params | {"keep_alive": keep_alive})
+        )
+
+    def _keeping_alive(self, send: Callable[[str], T]) -> T:
+        """Send a request with the lifetime of a point in time, again with the cluster's limit if that is shorter."""
+        try:
+            return send(self._keep_alive)
+        except RequestFailed as error:
+            limit = keep_alive_limit(error.message)
+            if limit is None:
+                raise
+            message = f"{self.info.label} keeps points in time for {limit} at most: {error.message}"
+            log_event("keep_alive_limited", message, keep_alive=limit)
+            self._keep_alive = limit
+            return send(limit)
+
+    @abstractmethod
+    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str: ...
 
     @abstractmethod
     def vector_size(self, name: str, field: str) -> int | None:
@@ -441,8 +476,8 @@ class Engine(ABC):
 
     def _lookup_error(self, document: Json, name: str) -> RequestFailed:
         kind, reason = root_cause(document)
-        # An alias of several indices is refused for each document; any other error is a shard that is not available.
-        status = 400 if kind == "illegal_argument_exception" else 503
+        # An alias of several indices is refused for each document; most other errors are a shard that is not available.
+        status = 400 if kind in PERMANENT_TYPES else 503
         return RequestFailed(
             f"{self.info.label} cannot look up {document['_id']!r} in {name}: {reason}",
             "Use one index, not an alias of several, and look at `GET _cluster/health`.",
@@ -557,14 +592,18 @@ class Engine(ABC):
         return answers
 
     def search_point_in_time(self, pit_id: str, body: Json) -> Json:
-        """Search a point in time, which stays open for another half an hour, and return the response.
+        """Search a point in time, which stays open as long as after `open_point_in_time`, and return the response.
 
         Raises:
             PointInTimeLost: the point in time has expired, or its node is gone.
         """
-        body = body | {"pit": {"id": pit_id, "keep_alive": KEEP_ALIVE}}
         body = without_search_pipeline(self.info.engine_type, body)
-        return self._check_search(self._request("POST", "/_search", body=body), "POST /_search")
+        answer: Json = self._keeping_alive(
+            lambda keep_alive: self._request(
+                "POST", "/_search", body=body | {"pit": {"id": pit_id, "keep_alive": keep_alive}}
+            )
+        )
+        return self._check_search(answer, "POST /_search")
 
     def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         """The `_source` parameter of a search that returns these fields; False if there are none.
@@ -691,7 +730,7 @@ class Engine(ABC):
             self._close_point_in_time(pit_id)
         except EngineError as error:
             # Only log the error: the point in time expires, and the error that ended the scan must not be hidden.
-            logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
+            logger.info("point in time left to expire after %s: %s", self._keep_alive, error.message)
 
     def create_index(self, name: str, body: Json) -> None:
         # Accept a partial response: the index exists, even if not all nodes know it or its shards have not started yet.

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from es_sbert.engines.error_class import BLOCK_TYPES
 from es_sbert.errors import (
     AccessDenied,
     EngineUnreachable,
@@ -112,8 +113,6 @@ _UNSUPPORTED_STATUSES = frozenset({400, 404, 405})
 # Type of the error about a point in time or a scroll that is gone.
 SEARCH_CONTEXT_MISSING = "search_context_missing_exception"
 
-# OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
-_BLOCK_EXCEPTIONS = frozenset({"cluster_block_exception", "index_create_block_exception"})
 _START_ENGINE_REMEDY = (
     "Check the address and the port (engines use 9200), or start an engine here: `es-sbert engine up`."
 )
@@ -222,12 +221,13 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     kind, reason = root_cause(body)
     if status == 401:
         return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
-    if kind in _BLOCK_EXCEPTIONS:
+    if kind in BLOCK_TYPES:
         return RequestFailed(
             f"{label} blocks {action}: {reason}",
             "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the "
             "block, set index.blocks.read_only_allow_delete to null, or remove the block that was set by hand.",
             status,
+            kind=kind,
         )
     if status == 403:
         return access_denied(label, action, reason)
@@ -245,12 +245,12 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         return IndexMissing(f"{reason} ({label})", "Check the name, or create the index: `es-sbert index create NAME`.")
     if kind == "index_closed_exception":
         return RequestFailed(
-            f"{label} cannot carry out {action}: the index is closed", "Open it: `POST /NAME/_open`.", status
+            f"{label} cannot carry out {action}: the index is closed", "Open it: `POST /NAME/_open`.", status, kind=kind
         )
     remedy = _STATUS_REMEDIES.get(status, "See the engine's log for details; the message above comes from the engine.")
     if "maxClauseCount" in reason:
         remedy = "The query has too many words or clauses: use fewer, or raise indices.query.bool.max_clause_count."
-    return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
+    return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status, kind=kind)
 
 
 def point_in_time_lost(label: str, reason: str) -> PointInTimeLost:

@@ -17,7 +17,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch
-from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, point_in_time_params, quote_index_name
+from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, quote_index_name
 
 # File extensions of Lucene's vectors, quantized vectors and graphs, and of their metadata.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
@@ -113,10 +113,10 @@ class OpenSearchEngine(Engine):
         # The client returns only the parsed body of a 2xx response, without headers; any 2xx means success here.
         return EngineResponse(200, {}, response)
 
-    def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
+    def _open_point_in_time(self, path: str, params: dict[str, str]) -> str:
         # By default, a point in time leaves out shards without an active copy.
-        params = point_in_time_params(shard, node) | {"allow_partial_pit_creation": "false"}
-        answer = self._request("POST", f"/{quote_index_name(name)}/_search/point_in_time", params)
+        params = params | {"allow_partial_pit_creation": "false"}
+        answer = self._request("POST", f"/{path}/_search/point_in_time", params)
         with self._reading("POST /_search/point_in_time"):
             return str(answer["pit_id"])
 

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from es_sbert.engines.error_class import ErrorClass, classify_error
 from es_sbert.errors import EngineError, EngineUnreachable, HostUnknown, RequestFailed, TlsFailed
 from es_sbert.messages import log_event
 
 T = TypeVar("T")
-
-_TOO_MANY_REQUESTS = 429
 
 
 @dataclass(frozen=True)
@@ -74,16 +73,16 @@ class Backoff:
         self._failures = 0
 
 
-def is_retryable(status: int) -> bool:
-    """Whether a status is transient: a broken connection (0), too many requests, or a server error."""
-    return status in (0, _TOO_MANY_REQUESTS) or status >= 500
-
-
 def is_transient(error: EngineError) -> bool:
     """Whether the same request may succeed later."""
+    return error_class(error) is ErrorClass.TRANSIENT
+
+
+def error_class(error: EngineError) -> ErrorClass:
+    """Classify the error of a request; see `classify_error`."""
     if isinstance(error, RequestFailed):
-        return is_retryable(error.status)
-    return isinstance(error, EngineUnreachable)
+        return classify_error(error.status, error.kind, error.message)
+    return ErrorClass.TRANSIENT if isinstance(error, EngineUnreachable) else ErrorClass.PERMANENT
 
 
 class Retrier(Protocol):

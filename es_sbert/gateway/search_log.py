@@ -22,9 +22,11 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from es_sbert.engines.error_class import ErrorClass, classify_error
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.rest import Json
-from es_sbert.errors import EngineUnreachable, EsSbertError, RequestFailed
+from es_sbert.engines.retry import is_transient
+from es_sbert.errors import EngineError, EngineUnreachable, EsSbertError
 from es_sbert.gateway.clicks import SEARCH_ID_HEADER, ClickRecord, click_document
 from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
@@ -152,7 +154,6 @@ def _index_of(record: LogRecord, name: str) -> str:
 EngineCall = Callable[[str, str, bytes, str], Awaitable[tuple[int, Any]]]
 
 _JSON, _NDJSON = "application/json", "application/x-ndjson"
-_RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 # If a monthly index is deleted, the next bulk request recreates it without its mapping, so it is checked regularly.
 _INDEX_CHECK_SECONDS = 60.0
 _REQUEST_TIMEOUT_SECONDS = 30.0
@@ -271,18 +272,19 @@ class SearchLog:
         try:
             results = await self._send_bulk(batch)
         except EsSbertError as error:
-            lost = not is_retryable_error(error)
+            lost = not (isinstance(error, EngineError) and is_transient(error))
             self.dropped += len(batch) if lost else 0
             self._warn(f"{error.message}. {error.remedy}", lost=lost)
             return [] if lost else batch
         retry, rejected = [], []
         for record, result in zip(batch, results, strict=True):
-            if result["status"] in _RETRYABLE_STATUSES:
+            kind, reason = root_cause({"error": result.get("error")})
+            if classify_error(result["status"], kind, reason) is ErrorClass.TRANSIENT:
                 retry.append(record)
             elif result["status"] < 300 or result["status"] == 409:  # 409: written before, and the response was lost
                 self.written += 1
             else:
-                rejected.append(root_cause({"error": result.get("error")})[1])
+                rejected.append(reason)
         if rejected:
             self.dropped += len(rejected)
             self._warn(rejected[-1])
@@ -348,13 +350,6 @@ class SearchLog:
         else:
             message = f"the search log cannot be written: {reason}"
             log_event("search_log_waits", message, logging.WARNING, dropped=dropped, waiting=waiting)
-
-
-def is_retryable_error(error: EsSbertError) -> bool:
-    """Whether the same request may succeed later."""
-    if isinstance(error, RequestFailed):
-        return error.status in _RETRYABLE_STATUSES or error.status >= 500
-    return isinstance(error, EngineUnreachable)
 
 
 def _report_failure(writer: asyncio.Task[None]) -> None:

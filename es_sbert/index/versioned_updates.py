@@ -8,8 +8,9 @@ from functools import partial
 from typing import TypeVar
 
 from es_sbert.engines.engine import BulkItemResult, Engine
+from es_sbert.engines.error_class import ErrorClass
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
+from es_sbert.engines.retry import Backoff, RetryPolicy, error_class, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import HasBody, group_actions
 from es_sbert.index.source_mode import check_source_is_whole
@@ -92,7 +93,7 @@ class VersionedUpdates:
                     for part in (waiting[:half], waiting[half:]):
                         yield from self._send_group(part)
                     return
-                if not is_transient(error):
+                if error_class(error) is ErrorClass.PERMANENT:
                     raise
                 self._on_wait(error.message)
                 if not backoff.wait():
@@ -100,7 +101,7 @@ class VersionedUpdates:
                 continue
             again, reason = [], ""
             for action, result in zip(waiting, results, strict=True):
-                if is_retryable(result.status):
+                if result.may_succeed_later:
                     again.append(action)
                     reason = reason or result.reason
                 else:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from es_sbert.engines.engine import BulkItemResult, DocumentKey
+from es_sbert.engines.error_class import ErrorClass, is_closed
 from es_sbert.engines.error_mapping import privilege_remedy
-from es_sbert.engines.retry import Backoff, is_retryable, is_transient
+from es_sbert.engines.retry import Backoff, error_class
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
 from es_sbert.ingest.bulk_actions import DocumentAction, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome
@@ -23,21 +24,10 @@ _SPLIT_STATUSES = frozenset({400, 413})
 _OVERLOAD_STATUSES = frozenset({429, 503})
 # HTTP 500 for one item may be transient: it is retried, but only within the budget.
 _INTERNAL_SERVER_ERROR = 500
-# Read-only, set by hand or because a disk is nearly full: transient, since the cause can be removed.
 _BLOCKED_REASON = "cluster_block_exception"
-_BLOCKED_STATUS = 403  # of a request; missing privileges raise AccessDenied
 # The following reasons are not about a document: every later one would be rejected too.
 _DENIED_REASON = "security_exception"
-_CLOSED_REASON = "index_closed_exception"
 _DELETED_REASON = "index_not_found_exception"  # the load ends with an error that says so
-# Permanent, although engines answer 500: the `fail` processor of an ingest pipeline rejected the document.
-_PIPELINE_REASON = "fail_processor_exception"
-
-
-def _is_retryable_item(result: BulkItemResult) -> bool:
-    if result.reason.startswith(_PIPELINE_REASON):
-        return False
-    return is_retryable(result.status) or result.reason.startswith(_BLOCKED_REASON)
 
 
 def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> str | None:
@@ -210,7 +200,7 @@ class BulkWriter:
         self._record_outcomes([action for action, _ in acknowledged])
         attempt = _Attempt(answered=True, server_errors=True)
         for action, result in others:
-            if _is_retryable_item(result):
+            if result.may_succeed_later:
                 attempt.retryable.append(action)
                 attempt.reason = result.reason
                 attempt.overloaded |= result.status in _OVERLOAD_STATUSES
@@ -223,7 +213,7 @@ class BulkWriter:
     def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:
         """Decide how to continue after a request that failed as a whole."""
         status = error.status if isinstance(error, RequestFailed) else 0
-        if is_transient(error) or status == _BLOCKED_STATUS:
+        if error_class(error) is not ErrorClass.PERMANENT:
             disconnected = status == 0
             overloaded = status in _OVERLOAD_STATUSES or disconnected
             return _Attempt(group, error.message, overloaded=overloaded, disconnected=disconnected)
@@ -254,10 +244,10 @@ class BulkWriter:
         misrouted = misrouted_reason(document, result, self._index) if result.ok else None
         if misrouted is not None:
             self._record_failure(action, misrouted)
-        elif reason.startswith((_DENIED_REASON, _CLOSED_REASON, _DELETED_REASON)):
+        elif is_closed(result.kind, reason) or reason.startswith((_DENIED_REASON, _DELETED_REASON)):
             if reason.startswith(_DENIED_REASON):
                 self._control.stop_sending(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
-            elif reason.startswith(_CLOSED_REASON):
+            elif is_closed(result.kind, reason):
                 self._control.stop_sending(f"the index {self._index} is closed: open it")
             self._leave([action])
         elif document.version is not None and result.status == 409:

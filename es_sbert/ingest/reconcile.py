@@ -15,7 +15,7 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
-from es_sbert.engines.retry import Backoff, Retrier, RetryPolicy, is_retryable, make_retrier, without_retries
+from es_sbert.engines.retry import Backoff, Retrier, RetryPolicy, make_retrier, without_retries
 from es_sbert.errors import RequestFailed
 from es_sbert.index.document_vectors import action_metadata, if_unchanged, targets_to_fill
 from es_sbert.index.index_meta import update_mapping
@@ -265,7 +265,7 @@ def delete_hits(
         for hit, result in zip(hits, results, strict=True):
             if result.ok or (result.status == _NOT_FOUND and not result.reason):
                 removed += 1
-            elif is_retryable(result.status):
+            elif result.may_succeed_later:
                 again.append(hit)
             elif result.status == _CONFLICT:
                 conflicts.append(hit)

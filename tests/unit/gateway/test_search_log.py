@@ -48,8 +48,10 @@ def _items(*statuses: int) -> Callable[[int], tuple[int, Any]]:
 
     def answer(count: int) -> tuple[int, Any]:
         all_of = [*statuses, *[statuses[-1]] * count][:count]
-        error = {"type": "document_parsing_exception", "reason": "cannot be read"}
-        return 200, {"items": [{"create": {"status": s} | ({"error": error} if s >= 400 else {})} for s in all_of]}
+        types = {429: "es_rejected_execution_exception", 409: "version_conflict_engine_exception"}
+        errors = [{"type": types.get(s, "document_parsing_exception"), "reason": "cannot be read"} for s in all_of]
+        items = zip(all_of, errors, strict=True)
+        return 200, {"items": [{"create": {"status": s} | ({"error": e} if s >= 400 else {})} for s, e in items]}
 
     return answer
 
