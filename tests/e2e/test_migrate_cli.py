@@ -20,6 +20,7 @@ from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import Place, document, make_place, models
 from tests.faulty_proxy import holding
+from tests.tiny import write_tiny_bert
 
 COUNT = 500
 
@@ -166,6 +167,29 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
     assert f"{place.alias} points to {place.index} now" in back.err
     assert place.behind() == place.index
     assert place.contents()["since"]["embedding_meta"]["fingerprint"] != second.info.fingerprint
+
+
+def test_new_index_is_refused_before_the_model_is_exported(place: Place, run: Run, tmp_path: Path) -> None:
+    engine = place.engine
+    model = write_tiny_bert(tmp_path / "third", seed=1000 + is_es9(engine))  # exported by no other test
+    path, patterns = f"/_index_template/{place.alias}", [f"{place.alias}-*"]
+    for settings, said in (
+        ({"index.max_result_window": "77"}, 'index.max_result_window is "77" instead of not set'),
+        ({"index.sort.field": "no_such_field"}, "no_such_field"),  # the engine answers 400
+    ):
+        body = {"index_patterns": patterns, "priority": 500, "template": {"settings": settings}}
+        engine._request("PUT", path, body=body)
+        try:
+            done = run("--model", model)
+        finally:
+            engine._request("DELETE", path)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+        assert "Exporting" not in done.err
+        assert [state.name for state in engine.resolve_indices(f"{place.alias}-*")] == [place.index]
+    done = run("--model", model, "--precision", "fp32")
+    assert done.code == 0, done.err
+    assert "Exporting" in done.err
 
 
 def test_removal_by_copy_and_the_way_back(cli: Cli, place: Place, run: Run, two_models: tuple[Path, Path]) -> None:

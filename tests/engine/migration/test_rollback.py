@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
@@ -13,8 +15,9 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, drop_old_index, roll_back
 from es_sbert.migration.rollback import find_rollback, list_kept
+from es_sbert.vectors import Vectors
 from tests.conftest import also_opensearch2
-from tests.engine.migration.support import COUNT, Place, document, everything, killed_before
+from tests.engine.migration.support import COUNT, Place, document, everything, killed_before, text_of
 from tests.random_writer import RandomWriters, differences, shared_documents
 
 Encoders = tuple[Encoder, Encoder]
@@ -194,3 +197,29 @@ def test_rollback_is_refused(place9: Place, encoders: Encoders) -> None:
     engine.update_aliases([{"add": {"index": place.index, "alias": f"{place.alias}-used"}}])
     with pytest.raises(IndexMismatch, match="so it is in use"):
         place.migrate(encoders[0], rollback=True)
+
+
+def replace_vectors(place: Place, vectors: Vectors) -> None:
+    """Give the documents of the old index, which takes no writes, other vectors."""
+    place.engine.put_settings(place.index, {WRITE_BLOCK_SETTING: None})
+    lines = [
+        orjson.dumps({"update": {"_id": str(number)} | ({"routing": "seven"} if number % 10 == 7 else {})})
+        + b"\n%b\n" % orjson.dumps({"doc": {"embedding": vectors[number].tolist()}})
+        for number in range(COUNT)
+    ]
+    assert all(done.ok for done in place.engine.bulk(place.index, b"".join(lines)))
+    place.engine.put_settings(place.index, {WRITE_BLOCK_SETTING: "true"})
+
+
+def test_rollback_accepts_vectors_of_another_precision_but_of_no_other_model(place9: Place, encoders: Encoders) -> None:
+    """The int8 vectors of a real model have cosines of 0.9976 with those of fp32."""
+    place = place9
+    place.migrate(encoders[1])
+    first, second = (encoder.encode([text_of(n) for n in range(COUNT)], "document") for encoder in encoders)
+    noise = np.random.default_rng(0).normal(0, 0.017, first.shape)
+    replace_vectors(place, second)
+    with pytest.raises(IndexMismatch, match="is not the one that"):
+        place.migrate(encoders[0], rollback=True)
+    replace_vectors(place, (first + noise).astype(np.float32))
+    result = place.migrate(encoders[0], rollback=True)
+    assert (result.finished, result.embedded, result.compared) == (True, 0, 50)
