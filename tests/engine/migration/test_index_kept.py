@@ -20,7 +20,7 @@ from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.migration.alias_swap import roll_back
 from es_sbert.migration.migration_state import read_target_pointer
-from tests.engine.migration.support import Place, text_of
+from tests.engine.migration.support import Killed, Overheard, Place, text_of
 
 SHARED_SETTINGS: Json = {
     "index.number_of_shards": "4",
@@ -293,3 +293,48 @@ def test_final_pipeline_does_not_see_the_copies_and_is_there_after_the_swap(
         for name in engine.resolve_indices(f"{place.alias}-*"):
             engine.put_settings(name.name, {"index.final_pipeline": None})
         engine._request("DELETE", pipeline)
+
+
+def test_index_of_a_run_that_was_killed_before_the_comparison_is_created_again(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    place, engine, seen = place9, place9.engine, list[str]()
+
+    def die(name: str) -> None:
+        if "create_index" in seen:
+            raise Killed
+        seen.append(name)
+
+    place.engine = Overheard(engine, die)  # type: ignore[assignment]
+    with pytest.raises(Killed):
+        place.migrate(encoders[1])
+    place.engine = engine
+    [left] = [state for state in engine.resolve_indices(f"{place.alias}-*") if state.name != place.index]
+    engine.put_settings(left.name, {"index.max_result_window": "77"})  # as a template may have done
+    result = place.migrate(encoders[1])
+    assert (result.finished, result.resumed, result.target) == (True, False, left.name)
+    assert engine.result_window(left.name) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        ({"index.lifecycle.name": "hot", "index.priority": "7"}, "Warning: the lifecycle policy hot could not be"),
+        ({"index.priority": "7"}, "applies to"),
+    ],
+)
+def test_lifecycle_settings_are_set_after_the_swap(
+    settings: dict[str, str],
+    note: str,
+    place9: Place,
+    encoders: tuple[Encoder, Encoder],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The builds of the tests have no lifecycle management, so another setting stands in for it."""
+    monkeypatch.setattr("es_sbert.migration.prepare_migration.lifecycle_settings", lambda index: settings)
+    result = place9.migrate(encoders[1])
+    assert result.finished
+    assert [line for line in result.notes if note in line], result.notes
+    state = place9.engine.get_index(place9.alias)
+    assert state is not None
+    assert state.setting("index.priority") == (None if "index.lifecycle.name" in settings else "7")
