@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,57 +34,39 @@ from es_sbert.search import SemanticIndex
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import load, sentences, write_jsonl
 
-Indices = tuple[str, str]
-
 
 def create(engine: Engine, index: str, source: Json) -> None:
     knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
     engine.create_index(index, {"settings": knn, "mappings": {"_source": source}})
 
 
-@pytest.fixture(params=["float", "byte"])
-def indices(
-    request: pytest.FixtureRequest, engine: Engine, engine_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path
-) -> Indices:
-    """An ordinary index, and one with the same documents whose `_source` leaves the vectors out."""
-    path = write_jsonl(tmp_path / "docs.jsonl", sentences(60))
-    plain, without = fresh_index(engine_url), fresh_index(engine_url)
-    create(engine, without, {"excludes": ["embedding"]})
-    for index in (plain, without):
-        load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id", element_type=request.param)
-        engine.refresh(index)
-    return plain, without
-
-
+@pytest.mark.parametrize("element_type", ["float", "byte"])
 @also_opensearch2
-def test_analyses_read_the_same_vectors(engine: Engine, indices: Indices, tmp_path: Path) -> None:
-    plain, without = (read_index(engine, index, "embedding") for index in indices)
-    assert without.ids == plain.ids
-    assert len(plain.ids) == 60
-    np.testing.assert_allclose(without.vectors, plain.vectors, atol=1e-6)
+def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
+    engine: Engine,
+    engine_url: str,
+    fresh_index: Callable[[str], str],
+    tiny: Encoder,
+    tmp_path: Path,
+    element_type: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("es_sbert.diagnostics.index_advice._MIN_DOCUMENTS", 60)
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(60))
+    indices = [fresh_index(engine_url) for _ in range(2)]
+    create(engine, indices[1], {"excludes": ["embedding"]})
+    for index in indices:
+        load(engine_url, tiny, index, path, dead=tmp_path / "dead", id_field="id", element_type=element_type)
+        engine.refresh(index)
 
-    def groups(index: str) -> Sequence[Sequence[str]]:
+    def duplicates(index: str) -> list[list[str]]:
         settings = DuplicateSearchSettings(min_cosine=0.9, num_candidates=100, sample=20)
         searching = DuplicateSearch(engine, index, "embedding", settings, policy=RetryPolicy(30))
         with DuplicateSearchState(tmp_path / index, searching.identity) as state:
             found = searching.run(state)
         return [[found.texts.ids[member] for member in group.members] for group in found.groups]
 
-    assert groups(indices[1]) == groups(indices[0]) != []
-
-
-def test_similar_documents_are_the_same(engine: Engine, indices: Indices, tiny: Encoder) -> None:
-    plain, without = (SemanticIndex(index, engine, encoder=tiny).similar_to("d1", k=5) for index in indices)
-    np.testing.assert_allclose([hit.cosine for hit in without.hits], [hit.cosine for hit in plain.hits], atol=1e-5)
-    assert len(plain.hits) == 5
-
-
-def test_diagnostics_measure_the_same_vectors(
-    engine: Engine, indices: Indices, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("es_sbert.diagnostics.index_advice._MIN_DOCUMENTS", 60)
-
-    def measure(index: str) -> list[Any]:
+    def measurements(index: str) -> list[Any]:
         field = read_vector_field(engine, index, "embedding")
         queries = sample_queries(engine, field, 60, 0)  # all documents, as in the other samples
         settings = recall_settings(IndexType.HNSW, 5, [60], [])
@@ -92,9 +74,19 @@ def test_diagnostics_measure_the_same_vectors(
         sample = read_sample(engine, field, AdviceRequest(sample=60), queries.vectors)
         cosines = IndexCalibrator(engine, index, "embedding").measure(tiny, sample=60).cosines
         drift = measure_drift(engine, index, "embedding", {"range": {"price": {"gte": 4}}}, sample=60)
-        return [recall, np.sort(sample.vectors.sum(axis=1)), np.sort(np.concatenate(cosines.relevant)), drift.new]
+        similar = SemanticIndex(index, engine, encoder=tiny).similar_to("d1", k=5)
+        return [
+            read_index(engine, index, "embedding").vectors,
+            recall,
+            np.sort(sample.vectors.sum(axis=1)),
+            np.sort(np.concatenate(cosines.relevant)),
+            drift.new,
+            [hit.cosine for hit in similar.hits],
+        ]
 
-    plain, without = map(measure, indices)
+    assert duplicates(indices[1]) == duplicates(indices[0]) != []
+    plain, without = map(measurements, indices)
+    assert len(plain[0]) == 60
     for one, other in zip(without, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
