@@ -72,6 +72,10 @@ class IndexState:
         """Whether this index is the write index of the alias (`is_write_index`)."""
         return self.aliases.get(alias, {}).get("is_write_index") is True
 
+    def takes_writes(self, alias: str) -> bool:
+        """Whether documents that are written through this alias may go to this index."""
+        return self.aliases.get(alias, {}).get("is_write_index") is not False
+
     def alias_routing(self, alias: str) -> str | None:
         """The routing of documents written through this alias; None if it has none, or if the name is not an alias."""
         routing: str | None = self.aliases.get(alias, {}).get("index_routing")

@@ -34,12 +34,12 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
 
     Raises:
         IndexMismatch: the alias points to several indices, none of which is its write index.
-        VectorIndexError: the name is a data stream or an alias that a load cannot write to.
+        VectorIndexError: the name is a data stream or an alias that a load cannot write to, or cannot read.
         EngineError: the engine failed.
     """
     states = engine.get_indices(name)
     if len(states) < 2:
-        if files and states and states[0].aliases.get(name, {}).get("is_write_index") is False:
+        if files and states and not states[0].takes_writes(name):
             raise IndexMismatch(
                 f"{name} is an alias of {states[0].name} with `is_write_index: false`, so it takes no documents",
                 f"Load into {states[0].name}, or make it the write index (`POST _aliases`).",
@@ -66,7 +66,14 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
             f"documents in its write index {target.name}",
             f"Add an alias with that routing to {target.name} alone (`POST _aliases`), and load through that alias.",
         )
-    return TargetIndex(target, tuple(state for state in reversed(states) if state is not target))
+    others = tuple(state for state in reversed(states) if state is not target)
+    closed = next((state.name for state in others if state.settings.get("index.verified_before_close") == "true"), None)
+    if closed is not None:
+        raise VectorIndexError(
+            f"{closed} of the alias {name} is closed, so a load cannot tell which documents it already holds",
+            f"Open it (`POST {closed}/_open`), remove it from the alias (`POST _aliases`), or load into {target.name}.",
+        )
+    return TargetIndex(target, others)
 
 
 def in_place_command(index: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from es_sbert.index.document_vectors import (
     DocumentMeta,
     EmbeddingTargets,
     VectorFieldValue,
+    raw_document_meta,
     read_document_meta,
     stored_text,
     to_bulk_value,
@@ -29,7 +30,8 @@ from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_documents import Document, document_windows
-from es_sbert.ingest.written_versions import hit_version
+from es_sbert.ingest.records import RejectedRecord
+from es_sbert.ingest.written_versions import Version, hit_version
 
 
 # Named tuples: one of each is made per document, and a frozen dataclass takes three times as long to make.
@@ -73,6 +75,7 @@ class Decision(Enum):
     UNCHANGED = auto()
     SUPERSEDED = auto()  # the index holds a newer version
     EMPTY = auto()  # no text, and no vector in the index
+    HELD = auto()  # an older index of the alias holds it with other content: in this one, it would be there twice
 
 
 # Members of a vector's metadata that change detection reads.
@@ -154,7 +157,7 @@ def is_superseded(document: Document, meta: DocumentMeta | None) -> bool:
 # Documents per lookup. The response holds their texts and the metadata of their vectors.
 _LOOKUP = 2000
 _LOOKUP_BYTES = 4 << 20
-_HIT_FIELDS = ("_source", "matched_queries", "_seq_no", "_primary_term")
+_HIT_FIELDS = ("_source", "matched_queries", "_seq_no", "_primary_term", "_index")
 # Vectors per lookup: as text they are some kilobytes each.
 _VECTOR_LOOKUP = 250
 
@@ -174,6 +177,15 @@ class ChangeDetection:
         self._targets = context.targets
         self._outcomes = context.outcomes
         self._empty_index = empty_index
+        self._alias = context.plan.alias
+        self._window = context.index.state.result_window
+        if self._alias is not None:
+            # What was written right before a rollover may not be visible to searches yet.
+            context.retrying(self._engine.refresh_if_allowed, self._alias)
+            self._window = context.retrying(self._engine.result_window, self._alias)
+        texts = [field for target in self._targets for field in target.template.fields]
+        metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
+        self._compared_fields = list(dict.fromkeys([*texts, *metas]))
         # If vectors of the index may differ from what was sent, all documents are embedded again.
         self._untrusted = context.checkpoint is not None and context.checkpoint.is_untrusted()
         # Texts that can be compared with those of the index.
@@ -198,6 +210,14 @@ class ChangeDetection:
             detect_changes(document, self._stored_vectors(document, hits.get(document.key)), self._targets)
             for document in documents
         ]
+        held = {} if self._alias is None else self._look_up_older([one for one in documents if one.key not in hits])
+        if held:
+            decisions = [
+                self._compare_held(document, held[document.id])
+                if document.id in held and document.key not in hits
+                else decision
+                for document, decision in zip(documents, decisions, strict=True)
+            ]
         writes = [
             (document, decision)
             for document, decision in zip(documents, decisions, strict=True)
@@ -208,7 +228,7 @@ class ChangeDetection:
             self._add_write(document, decision, vectors.get(document.key, {}), plan)
             for number in decision.discarded:
                 self._outcomes.dropped[self._targets[number].field] += 1
-        self._record_unwritten(documents, decisions, hits)
+        self._record_unwritten(documents, decisions, hits, held)
         return plan
 
     def _look_up(self, documents: list[Document]) -> dict[DocumentKey, Json]:
@@ -219,32 +239,54 @@ class ChangeDetection:
             self._context.retrying(self._engine.refresh, self._index)
         # A search, not a lookup by id: only a search shows whether there is a vector without returning it.
         query = named_vectors_query((target.field, target.meta) for target in self._targets)
-        texts = [field for target in self._targets for field in target.template.fields]
-        metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
-        source = {"includes": list(dict.fromkeys([*texts, *metas]))}
-        window = self._context.index.state.result_window
-        look_up = partial(multi_get, query=query, source=source, result_window=window, hit_fields=_HIT_FIELDS)
-        hits: dict[DocumentKey, Json] = {}
-        for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):
-            self._context.control.check()
-            ids = [document.id for document in group]
-            hits |= self._context.retrying(look_up, self._engine, self._index, ids)
+        hits = self._search_ids(self._index, query, documents)
         found_ids = {document_id for document_id, _ in hits}
         for document in documents:
             if document.id in found_ids and document.key not in hits and any(document.texts):
                 self._outcomes.rerouted += 1
         return hits
 
+    def _look_up_older(self, documents: list[Document]) -> dict[str, Json]:
+        """Look up the documents, by their ids, that other indices of the alias hold and searches of it find."""
+        assert self._alias is not None, "the load names an alias of several indices"
+        query: Json = {"bool": {"must_not": [{"term": {"_index": self._index}}]}}
+        return {hit["_id"]: hit for hit in self._search_ids(self._alias, query, documents).values()}
+
+    def _search_ids(self, name: str, query: Json, documents: list[Document]) -> dict[DocumentKey, Json]:
+        source = {"includes": self._compared_fields}
+        look_up = partial(multi_get, query=query, source=source, result_window=self._window, hit_fields=_HIT_FIELDS)
+        hits: dict[DocumentKey, Json] = {}
+        for group in document_windows(documents, max(1, min(_LOOKUP, self._window // 2)), _LOOKUP_BYTES):
+            self._context.control.check()
+            hits |= self._context.retrying(look_up, self._engine, name, [document.id for document in group])
+        return hits
+
+    def _compare_held(self, document: Document, hit: Json) -> ChangeDecision:
+        """Compare a document with that of an older index of the alias, which a load in place gives its vectors."""
+        source = hit.get("_source") or {}
+        metas = [raw_document_meta(source, target.meta_field) or {} for target in self._targets]
+        is_same = any(meta.get("document_hash") == document.document_hash for meta in metas)
+        if any(is_superseded(document, meta) for meta in metas):
+            return ChangeDecision(Decision.SUPERSEDED)
+        if any(self._texts_changed(document, source)) or (any(document.texts) and not is_same):
+            return ChangeDecision(Decision.HELD)
+        return _UNCHANGED if is_same else _EMPTY
+
+    def _texts_changed(self, document: Document, source: Json) -> list[bool]:
+        """For each target, whether the text in the index is known to differ from the source's."""
+        return [
+            comparable and stored_text(source, target) != text
+            for comparable, target, text in zip(self._comparable, self._targets, document.texts, strict=True)
+        ]
+
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
         if hit is None:
             return [StoredVector()] * len(self._targets)
-        source, stored = hit.get("_source") or {}, []
-        for number, (target, stored_vector) in enumerate(
-            zip(self._targets, stored_vectors(hit, self._targets), strict=True)
-        ):
-            text_changed = self._comparable[number] and stored_text(source, target) != document.texts[number]
-            stored.append(StoredVector(stored_vector.exists and not self._untrusted, stored_vector.meta, text_changed))
-        return stored
+        changed = self._texts_changed(document, hit.get("_source") or {})
+        return [
+            StoredVector(stored.exists and not self._untrusted, stored.meta, text_changed)
+            for stored, text_changed in zip(stored_vectors(hit, self._targets), changed, strict=True)
+        ]
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[DocumentKey, Json]:
         """Look up id and routing → vector fields, with their metadata, of the documents that keep a vector."""
@@ -303,14 +345,33 @@ class ChangeDetection:
         plan.actions.append(DocumentAction(document, bulk_lines(document, reused), outcome, tuple(reused)))
 
     def _record_unwritten(
-        self, documents: list[Document], decisions: list[ChangeDecision], hits: Mapping[DocumentKey, Json]
+        self,
+        documents: list[Document],
+        decisions: list[ChangeDecision],
+        hits: Mapping[DocumentKey, Json],
+        held: Mapping[str, Json],
     ) -> None:
-        unchanged = [
-            (document.key, hit_version(hits[document.key]))
-            for document, made in zip(documents, decisions, strict=True)
-            if made.decision is Decision.UNCHANGED
-        ]
+        unchanged: list[tuple[DocumentKey, Version | None]] = []
+        for document, made in zip(documents, decisions, strict=True):
+            if made.decision is Decision.UNCHANGED and document.key in hits:
+                unchanged.append((document.key, hit_version(hits[document.key])))
+            elif made.decision is Decision.UNCHANGED:
+                self._outcomes.held[held[document.id]["_index"]] += 1
+            elif made.decision is Decision.HELD:
+                self._outcomes.record_dead_letter(self._held_dead_letter(document, held[document.id]["_index"]))
         self._outcomes.record_in_index(unchanged)
         kinds = [made.decision for made in decisions]
         for decision in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
             self._outcomes.add(DocumentOutcome[decision.name], kinds.count(decision))
+
+    def _held_dead_letter(self, document: Document, index: str) -> RejectedRecord:
+        """Create the dead letter of a document that another index of the alias holds with other content."""
+        plan = self._context.plan
+        update = f"`es-sbert ingest --index {index} --retry {plan.dead_letters_place}` updates it there"
+        if plan.from_python:
+            update = f"add it to {index} to update it there"
+        reason = (
+            f"{index} of the alias {self._alias} holds this id with other content, and searches would find both: "
+            f"{update}. If the two are different documents, load into {self._index} by its name"
+        )
+        return replace(document.rejected(reason), index=index)

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -138,8 +138,8 @@ class DeadLetters:
         """
         origin, reason, document = record.origin, record.reason, record.document
         letter: dict[str, Any] = {
-            "time": self._clock.now(), "run": self._run, "index": self._index, "source": origin.source,
-            "line": origin.line or None, "id": record.id,
+            "time": self._clock.now(), "run": self._run, "index": record.index or self._index,
+            "source": origin.source, "line": origin.line or None, "id": record.id,
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),
         }  # fmt: skip
@@ -258,11 +258,11 @@ def find_dead_letters(file: Path) -> DeadLetterFile:
     return DeadLetterFile(LocalFile(str(file), quarantine_path(file), pending_dead_letters(file).size))
 
 
-def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
+def check_dead_letter_index(file: Path, names: Sequence[str]) -> None:
     """Check that the dead letters of a file belong to the index. Those that name no index are accepted.
 
     Args:
-        names: The index's name and its aliases.
+        names: The name that the load was given, and further names of its index.
 
     Raises:
         UsageError: a dead letter names a different index.
@@ -275,10 +275,12 @@ def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
     if other is not None:
+        own = names[0]
         raise UsageError(
             f"{path} holds dead letters of the index {other}",
             f"Use {setting_text('index', other)}. To load them into another index, remove its name from the letters "
-            f"""first: `sed -i 's/"index":"{other}",//' {path}`.""",
+            f"""first: `sed -i 's/"index":"{other}",//' {path}`. If it holds those of {own} too, retry a copy of """
+            f"""these: `grep '"index":"{own}"' {path} > {safe_file_name(own)}.jsonl`.""",
         )
 
 

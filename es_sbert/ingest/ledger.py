@@ -288,6 +288,7 @@ class OutcomeRecorder:
         dropped: Vector field → number of documents that lost their vector, because their text changed and this load
             does not fill the field.
         rerouted: Number of documents whose routing in the index differs from the source's.
+        held: Other index of the load's alias → number of documents that it holds unchanged.
         left: Documents that are left for the next run.
         lacking: Number of documents that a watch has seen and that lacked a current vector at its end, with those that
             it has left; None for other loads, or if unknown.
@@ -310,6 +311,7 @@ class OutcomeRecorder:
         self.rejected_versions: set[tuple[str, int]] = set()
         self.dropped: Counter[str] = Counter()
         self.rerouted = 0
+        self.held: Counter[str] = Counter()
         self.left: set[DocumentKey] = set()
         self.lacking: int | None = None
         self.unseen = 0

@@ -376,6 +376,16 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
         for field, count in sorted(outcomes.dropped.items())
     ]
     computed_next = f"which the next watch computes, or {context.in_place_command}"
+    for index, held in sorted(outcomes.held.items()):
+        notes.append(
+            f"{pluralize(held, 'document')} {be(held)} unchanged in {index}, another index of the alias "
+            f"{context.plan.alias}, and {'stays' if held == 1 else 'stay'} there"
+        )
+    if context.plan.settings.prune and context.plan.alias is not None:
+        notes.append(
+            f"`prune` looked at {context.index.concrete} alone: documents that other indices of the alias "
+            f"{context.plan.alias} hold stay there, even if the source no longer has them"
+        )
     if count := outcomes.lacking:
         seen = f"{pluralize(count, 'document')} that {be(count, past=True)} seen {'lacks' if count == 1 else 'lack'}"
         notes.append(f"{seen} a current vector, {computed_next}")

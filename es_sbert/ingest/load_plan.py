@@ -371,8 +371,10 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     stored = vector_fields(state.mappings, state.name) if state else {}
     fields = plan_fields(settings, stored, similar_fields(target.others))
     if settings.retry is not None:
-        index_names = (state.name, *state.aliases) if state else ()
-        check_dead_letter_index(settings.retry, {name, *index_names, *(other.name for other in target.others)})
+        # Letters of an alias may belong to its write index.
+        written = [] if state is None else [each for each in state.aliases if state.takes_writes(each)]
+        indices = [each.name for each in (state, *target.others) if each is not None]
+        check_dead_letter_index(settings.retry, [name, *written, *indices])
     if not sources:
         if state is None:
             raise index_not_found(name, engine)
@@ -386,6 +388,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         meta_fields = [document_meta_field(field.field) for field in fields]
         check_can_load_files(state, name, meta_fields, routing_field=settings.routing_field)
     _require_privileges(engine, settings, state)
+    if alias is not None:
+        require_privileges(engine, alias, SEARCH)  # documents of its other indices are looked up
     state_file = (settings.state or default_checkpoint_path(name, sources)) if sources else None
     if state is not None and alias is not None:
         # Requests that read documents by an alias of several indices are refused, or see the documents of all of them.

@@ -243,7 +243,7 @@ class PartitionReport:
         ledger: Counts of the partition.
         dead_letters: Dead letters of the partition, not written yet.
         rejected: Records that are not documents.
-        dropped, rerouted: See `OutcomeRecorder`.
+        dropped, rerouted, held: See `OutcomeRecorder`.
         stop_reason, engine_lost: See `LoadControl.reason` and `engine_lost`.
         error: The error that ended the partition; Ray would keep only its text, not its class.
     """
@@ -254,6 +254,7 @@ class PartitionReport:
     rejected: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     rerouted: int = 0
+    held: Counter[str] = field(default_factory=Counter)
     stop_reason: str | None = None
     engine_lost: bool = False
     error: EsSbertError | None = None
@@ -311,6 +312,7 @@ class PartitionLoader:
             rejected=outcomes.rejected,
             dropped=outcomes.dropped,
             rerouted=outcomes.rerouted,
+            held=outcomes.held,
             stop_reason=control.reason,
             engine_lost=control.engine_lost,
             error=failure,

@@ -229,6 +229,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     outcomes.rejected += report.rejected
     outcomes.dropped.update(report.dropped)
     outcomes.rerouted += report.rerouted
+    outcomes.held.update(report.held)
     # Workers have no error limit: a partition is not the whole source.
     outcomes.check_errors(letter.reason for letter in report.dead_letters)
     if report.stop_reason is not None:

@@ -21,6 +21,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
+from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, sentences, tiny_encoder, write_jsonl
 
@@ -211,6 +212,11 @@ def test_aliases_that_no_load_can_use_are_refused(rolling: Rolling, encoder: Enc
     point({"is_write_index": False}, is_write_index=False)
     with pytest.raises(IndexMismatch, match="none of them is its write index"):
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+    httpx.post(f"{rolling.url}/{rolling.old}/_close", timeout=60, trust_env=False).raise_for_status()
+    point({"is_write_index": True}, is_write_index=False)
+    with pytest.raises(VectorIndexError, match=f"{rolling.old} of the alias {rolling.alias} is closed"):
+        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+    httpx.post(f"{rolling.url}/{rolling.old}/_open", timeout=60, trust_env=False).raise_for_status()
     point({"is_write_index": True, "routing": "one"}, is_write_index=False)
     with pytest.raises(VectorIndexError, match="an alias of 2 indices with an `index_routing`"):
         load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
@@ -246,3 +252,70 @@ def test_create_opens_an_alias_of_several_indices(rolling: Rolling, encoder: Enc
     with SemanticIndex.create(rolling.alias, rolling.engine, encoder=encoder) as index:
         assert index.search(TEXT, 1).indices_without_field == ()
         assert len(index.search(TEXT, 10)) == 6
+
+
+def test_load_by_alias_writes_no_document_that_an_older_index_holds(
+    rolling: Rolling, encoder: Encoder, tmp_path: Path
+) -> None:
+    """Also those of later windows, and those that no search of the older index finds yet."""
+    engine, old, dead, documents = rolling.engine, rolling.old, tmp_path / "dead", sentences(6)
+
+    def load_source(index: str = rolling.alias, **options: Any) -> LoadReport:
+        path = write_jsonl(tmp_path / "source.jsonl", documents)
+        return load(rolling.url, encoder, index, path, dead=dead, id_field="id", batch_window=2, **options)
+
+    def places() -> dict[str, list[str]]:
+        """Id → the indices in which a search of the alias finds it."""
+        engine.refresh(rolling.alias)
+        found: dict[str, list[str]] = {}
+        for hit in engine.search(rolling.alias, {"size": 100})["hits"]["hits"]:
+            found.setdefault(hit["_id"], []).append(hit["_index"])
+        return found
+
+    engine.put_settings(old, {"index.refresh_interval": "-1"})
+    assert all(item.ok for item in engine.bulk(old, b'{"index":{"_id":"unrefreshed"}}\n{"text":"A river."}\n'))
+    documents.append({"id": "unrefreshed", "text": "A river."})
+    before = {key: value for key, value in contents(rolling.url, old).items() if key != "unrefreshed"}
+    documents[2]["text"], documents[3]["price"], documents[4]["text"] = "A storm.", 99.5, ""
+    documents.append({"id": "new", "text": "A forest."})
+    report = load_source()
+    assert (report.index, report.indexed, report.unchanged, report.dead, report.exit_code) == (rolling.new, 1, 3, 4, 1)
+    assert f"3 documents are unchanged in {old}, another index of the alias {rolling.alias}" in report.notes[-1]
+    assert places() == {key: [old] for key in (*before, "unrefreshed")} | {"new": [rolling.new]}
+    assert {key: contents(rolling.url, old)[key] for key in before} == before
+    assert {letter["id"]: letter["index"] for letter in letters(dead)} == dict.fromkeys(
+        ("d2", "d3", "d4", "unrefreshed"), old
+    )
+    assert f"`es-sbert ingest --index {old} --retry {dead}` updates it there" in letters(dead)[0]["reason"]
+    # Through the alias they are refused again; the command of the reason updates them where they are.
+    assert load(rolling.url, encoder, rolling.alias, dead=dead, retry=dead).dead == 4
+    retried = load(rolling.url, encoder, old, dead=dead, retry=dead)
+    assert (retried.indexed, retried.updated, retried.skipped.empty, retried.dead) == (2, 1, 1, 0)
+    now = contents(rolling.url, old)
+    assert (now["d2"]["text"], now["d3"]["price"], now["d4"].get("embedding")) == ("A storm.", 99.5, None)
+    again = load_source()
+    assert (again.unchanged, again.skipped.empty, again.dead, again.exit_code) == (7, 1, 0, 0)
+    assert places() == {key: [old] for key in (*before, "unrefreshed")} | {"new": [rolling.new]}
+    # Prune does not look at the older index, and says so.
+    del documents[-1], documents[5]
+    pruned = load_source(prune=True)
+    assert pruned.pruned == 1
+    assert f"`prune` looked at {rolling.new} alone" in pruned.notes[-1]
+    assert set(places()) == {*before, "unrefreshed"}
+    # Documents that only share their ids.
+    assert load_source(rolling.new).indexed == 5
+    with opened(rolling, rolling.alias, encoder) as index:
+        report = index.add([{"id": "d5", "text": "A guitar."}], id_field="id")
+        [letter] = report.rejected
+        assert letter["index"] == old
+        assert f"add it to {old} to update it there" in letter["reason"]
+
+
+def test_retry_into_an_older_index_takes_only_its_letters(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+    """A letter of the alias is of its write index."""
+    dead = tmp_path / "dead"
+    path = write_jsonl(tmp_path / "a.jsonl", [{"id": "d0", "text": "A storm."}, {"id": "n", "text": 7}])
+    assert load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id").dead == 2
+    with pytest.raises(UsageError, match=f"holds dead letters of the index {rolling.alias}\n") as told:
+        load(rolling.url, encoder, rolling.old, dead=dead, retry=dead)
+    assert f"""`grep '"index":"{rolling.old}"' {dead} > {rolling.old}.jsonl`""" in told.value.remedy

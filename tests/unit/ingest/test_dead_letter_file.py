@@ -126,14 +126,14 @@ def test_dead_letters_of_another_index_are_rejected(tmp_path: Path) -> None:
         with closing(DeadLetters(path, "run", index=index)) as letters:
             letters.write(RejectedRecord(Origin("f", 3), "why", document=b'{"a":1}', id="7"))
         if index != "other":
-            check_dead_letter_index(path, {"docs", "alias"})
+            check_dead_letter_index(path, ["docs", "alias"])
     with pytest.raises(UsageError, match="holds dead letters of the index other") as told:
-        check_dead_letter_index(path, {"docs", "alias"})
+        check_dead_letter_index(path, ["docs", "alias"])
     assert '`index="other"`' in told.value.remedy
-    check_dead_letter_index(path, {"docs", "other"})
+    check_dead_letter_index(path, ["docs", "other"])
     path.rename(quarantine_path(path))
     with pytest.raises(UsageError, match="holds dead letters of the index other"):
-        check_dead_letter_index(path, {"docs"})
+        check_dead_letter_index(path, ["docs"])
 
 
 def test_long_dead_letter_without_document_is_rejected(tmp_path: Path) -> None:
