@@ -20,6 +20,7 @@ from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
+from es_sbert.index.load_checks import check_can_add_vectors
 from es_sbert.index.load_settings import unrestored_settings
 from es_sbert.index.mapping import plain_vector_fields, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
@@ -31,6 +32,7 @@ from es_sbert.index.vector_field import (
     has_vector_field,
     vector_field_from_state,
 )
+from es_sbert.index.write_limits import check_can_create
 from es_sbert.installation import installed_runtimes, runtime_collision
 from es_sbert.messages import be, pluralize
 from es_sbert.runtime.cuda_session import (
@@ -412,16 +414,23 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
     if not states:
         remedy = f"{did_you_mean(name, engine)}Check the name, or create the index with `es-sbert ingest`."
         findings.append(warning("index", f"there is no index {name}", remedy))
+        try:
+            if not is_index_expression(name):
+                check_can_create(engine, name)
+        except EsSbertError as error:
+            findings.append(Finding.from_error("index", error))
     for state in states:
         _read_fields(engine, state, fields, findings)
     if len(states) > 1:
-        findings += _multi_index_findings(name, states, fields)
+        findings += _multi_index_findings(engine, name, states, fields)
     if not fields and not any(finding.level is Severity.ERROR for finding in findings):
         findings += [_no_vector_field_finding(engine, state) for state in states]
     return IndexInspection(states, fields, findings)
 
 
-def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Sequence[VectorField]) -> Iterator[Finding]:
+def _multi_index_findings(
+    engine: Engine, name: str, states: Sequence[IndexState], fields: Sequence[VectorField]
+) -> Iterator[Finding]:
     """Yield findings about searches and loads with a name of several indices."""
     count = f"{name} names {pluralize(len(states), 'index', 'indices')}, which are searched together"
     is_alias = not is_index_expression(name)
@@ -438,14 +447,16 @@ def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Seque
         yield ok("index", f"{count}; {loads}")
     for field_name in dict.fromkeys(field.name for field in fields):
         same = [field for field in fields if field.name == field_name]
-        yield from _lacking_field_findings(name, states, same)
+        yield from _lacking_field_findings(engine, name, states, same)
         try:
             SearchScope(tuple(same))
         except IndexMismatch as error:
             yield Finding.from_error(f"field {field_name}", error)
 
 
-def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Sequence[VectorField]) -> Iterator[Finding]:
+def _lacking_field_findings(
+    engine: Engine, name: str, states: Sequence[IndexState], same: Sequence[VectorField]
+) -> Iterator[Finding]:
     """Yield findings about indices without a field that others have, such as the newest index after a rollover.
 
     Args:
@@ -461,6 +472,12 @@ def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Seque
         remedy = f"Repair the field, or search the other indices: {', '.join(each.index for each in same[:5])}."
         message = f"the field in {', '.join(unfit[:5])} cannot be searched, so {name} cannot be searched either"
         yield failure(f"field {field.name}", message, remedy)
+    for state in lacking:
+        try:
+            check_can_add_vectors(engine, state)
+        except EsSbertError as error:
+            yield Finding.from_error(f"field {field.name}", error)
+            return
     if lacking:
         commands = ", ".join(embed_command(state, [field]) for state in lacking[:3])
         yield warning(
@@ -486,6 +503,10 @@ def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], f
 
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
+    try:
+        check_can_add_vectors(engine, state)
+    except EsSbertError as error:
+        return Finding.from_error("index", error)
     plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
     if not plain:
         return warning(

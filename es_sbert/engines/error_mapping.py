@@ -11,10 +11,11 @@ import ssl
 import tomllib
 from importlib.resources import files
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
 
-from es_sbert.engines.error_class import BLOCK_TYPES
+from es_sbert.engines.error_class import BLOCK_TYPES, is_closed
 from es_sbert.errors import (
     AccessDenied,
     EngineUnreachable,
@@ -105,6 +106,25 @@ _STATUS_REMEDIES = {
     413: "The request is larger than the server accepts (http.max_content_length): send smaller bulk requests.",
     429: "The server is overloaded: try again later, or with smaller bulk requests.",
     503: "The server or a shard is not ready: look at `GET _cluster/health` and try again.",
+}
+
+# Reason of an error → remedy. INDEX becomes the index in the path of the request, {0} the group of the pattern.
+_REASON_REMEDIES = {
+    r"Limit of total fields \[": "Raise index.mapping.total_fields.limit (`PUT INDEX/_settings`), or leave fields out. "
+    "A vector field with its metadata takes 9, with passages 12.",
+    r"Limit of mapping depth \[": "Raise index.mapping.depth.limit (`PUT INDEX/_settings`), or nest the objects less "
+    "deeply.",
+    r"Limit of nested fields \[": "Raise index.mapping.nested_fields.limit (`PUT INDEX/_settings`), or omit "
+    "`passages`, which need a nested field.",
+    r"maximum (?:\w+ )?shards open": "Delete or close indices, create the index with fewer shards or replicas, or "
+    "raise cluster.max_shards_per_node (`PUT _cluster/settings`).",
+    r"matches with template \[(.+?)\] that creates data streams only": "Choose another name for the index, or change "
+    "the patterns of the index template {0} (`GET _index_template/{0}`).",
+    r"in time_series mode|index\.append_only\.enabled": "Documents of INDEX cannot be changed. Copy them into an index "
+    "without this setting (`POST _reindex`), and load that one.",
+    r"Result window is too large": "Ask for fewer hits, or raise index.max_result_window (`PUT INDEX/_settings`).",
+    r"maxClauseCount": "The query has too many words or clauses: use fewer, or raise "
+    "indices.query.bool.max_clause_count.",
 }
 
 # Statuses of errors about an unknown path, script language or type.
@@ -221,7 +241,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     kind, reason = root_cause(body)
     if status == 401:
         return AccessDenied(f"{label} refused the credentials (401)", CREDENTIALS_REMEDY)
-    if kind in BLOCK_TYPES:
+    if kind in BLOCK_TYPES and not is_closed(kind, reason):
         return RequestFailed(
             f"{label} blocks {action}: {reason}",
             "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the "
@@ -229,7 +249,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
             status,
             kind=kind,
         )
-    if status == 403:
+    if status == 403 and kind not in BLOCK_TYPES:
         return access_denied(label, action, reason)
     module = find_missing_module(reason, action.partition(" ")[2]) if status in _UNSUPPORTED_STATUSES else None
     if module is not None:
@@ -243,14 +263,34 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         return point_in_time_lost(label, reason)
     if kind == "index_not_found_exception":
         return IndexMissing(f"{reason} ({label})", "Check the name, or create the index: `es-sbert index create NAME`.")
-    if kind == "index_closed_exception":
+    if is_closed(kind, reason):
+        # It may be one of several indices of an alias or a pattern.
+        closed = failed_index(body) or _index_in_path(action)
         return RequestFailed(
-            f"{label} cannot carry out {action}: the index is closed", "Open it: `POST /NAME/_open`.", status, kind=kind
+            f"{label} cannot carry out {action}: the index {closed} is closed",
+            f"Open it (`POST /{closed}/_open`), or take it out of the alias or the names.",
+            status,
+            kind="index_closed_exception",
         )
     remedy = _STATUS_REMEDIES.get(status, "See the engine's log for details; the message above comes from the engine.")
-    if "maxClauseCount" in reason:
-        remedy = "The query has too many words or clauses: use fewer, or raise indices.query.bool.max_clause_count."
+    for pattern, advice in _REASON_REMEDIES.items():
+        if found := re.search(pattern, reason):
+            remedy = advice.replace("INDEX", _index_in_path(action)).replace("{0}", found[1] if found.groups() else "")
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status, kind=kind)
+
+
+def failed_index(body: Any) -> str:
+    """The index that an error response names; empty if it names none."""
+    error = body.get("error", body) if isinstance(body, dict) else {}
+    roots = error.get("root_cause") if isinstance(error, dict) else None
+    first = roots[0] if isinstance(roots, list) and roots else error
+    return str(first.get("index") or "") if isinstance(first, dict) else ""
+
+
+def _index_in_path(action: str) -> str:
+    """The index in the path of a request (`PUT /docs/_mapping`); NAME if it has none."""
+    name = unquote(action.partition(" ")[2].partition("?")[0].strip("/").partition("/")[0])
+    return name if name and not name.startswith("_") else "NAME"
 
 
 def point_in_time_lost(label: str, reason: str) -> PointInTimeLost:

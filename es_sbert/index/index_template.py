@@ -17,6 +17,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
 from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.write_limits import index_template_of
 
 # The members of an index template, as an engine returns it, that a request may set.
 _TEMPLATE_MEMBERS = (
@@ -63,7 +64,7 @@ def _requests_for(engine: Engine, state: IndexState) -> list[TemplateRequest]:
     created = state.data_stream or state.name
     stem = _GENERATION.sub("", created)
     part = vector_template(engine.info.engine_type, state)
-    template = _composable_template(engine, created)
+    template = index_template_of(engine, created)
     if template is not None:
         component = f"{template[0]}-vectors"
         body = {member: template[1][member] for member in _TEMPLATE_MEMBERS if member in template[1]}
@@ -120,7 +121,7 @@ def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
         EngineError: the engine failed.
     """
     try:
-        template = _composable_template(engine, name)
+        template = index_template_of(engine, name)
         if template is not None:
             own = TemplatePart(f"The index template {template[0]}", template[1].get("template") or {})
             return [own, *_components(engine, template[1].get("composed_of") or ())]
@@ -142,20 +143,6 @@ def _components(engine: Engine, names: Sequence[str]) -> list[TemplatePart]:
         for name in names
         if name in found
     ]
-
-
-def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
-    """Find the name and body of the template that applies to a new index of this name; None if there is none."""
-    answer = engine.request_api("/_index_template") or {}
-    found = [
-        (int(entry["index_template"].get("priority", 0)), entry["name"], entry["index_template"])
-        for entry in answer.get("index_templates", [])
-        if _matches(name, entry["index_template"]["index_patterns"])
-    ]
-    if not found:
-        return None
-    _, template, body = max(found, key=lambda entry: entry[:2])
-    return template, body
 
 
 def _highest_legacy_order(engine: Engine, name: str) -> int | None:

@@ -6,11 +6,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
-from es_sbert.index.source_mode import is_in_source
+from es_sbert.index.mapping import DEFAULT_INDEX_TYPE, VectorFieldMeta, mapping_addition
+from es_sbert.index.source_mode import check_source_is_whole, is_in_source
 from es_sbert.index.vector_field import check_passages_kept, embed_command, similar_fields
+from es_sbert.index.write_limits import check_accepts_updates, check_mapping_limits
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,19 @@ def check_can_hold_vectors(state: IndexState) -> None:
         )
 
 
+def check_can_add_vectors(engine: Engine, state: IndexState) -> None:
+    """Reject an index whose documents cannot be embedded in place, into a new vector field.
+
+    Raises:
+        VectorIndexError: vectors cannot be searched in the index, its documents cannot be updated, or its mapping has
+            no room for the field.
+    """
+    check_can_hold_vectors(state)
+    check_source_is_whole(state)
+    meta = VectorFieldMeta(fingerprint="", model="", dimensions=384, index_type=DEFAULT_INDEX_TYPE)
+    check_mapping_limits(state, mapping_addition(engine.info.engine_type, DEFAULT_VECTOR_FIELD, meta, {}))
+
+
 def check_can_load_files(
     state: IndexState, name: str, meta_fields: Collection[str] = (), *, routing_field: str | None = None
 ) -> None:
@@ -107,7 +123,7 @@ def check_can_load_files(
     Raises:
         UsageError: both a field and the alias give a routing.
         VectorIndexError: the index belongs to a data stream, requires a routing that is missing, does not index any
-            field, or does not keep the meta fields.
+            field, takes no documents by their ids, or does not keep the meta fields.
     """
     in_place = "Let the application that fills it write the documents, and embed them in place:"
     if state.data_stream is not None:
@@ -130,6 +146,7 @@ def check_can_load_files(
             f"has an `index_routing`. {in_place} {in_place_command(name)}.",
         )
     check_can_hold_vectors(state)
+    check_accepts_updates(state)
     lost = [field for field in meta_fields if not is_in_source(field, state)]
     if lost:
         raise VectorIndexError(

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.write_limits import check_accepts_updates
 
 
 class SourceMode(StrEnum):
@@ -79,7 +80,9 @@ def check_source_is_whole(state: IndexState, made: Collection[str] = ()) -> None
 
     Raises:
         IndexMismatch: `_source` lacks other fields.
+        VectorIndexError: see `check_accepts_updates`.
     """
+    check_accepts_updates(state)
     lost = fields_missing_from_source(state, made)
     if lost is not None:
         raise IndexMismatch(

@@ -41,6 +41,7 @@ from es_sbert.index.mapping import (
     with_source,
 )
 from es_sbert.index.text_template import STRIP_HTML, TextTemplate, closest_name, format_text_options
+from es_sbert.index.write_limits import check_mapping_limits
 from es_sbert.messages import setting_text
 
 _OTHER_FIELD_REMEDY = "Use another `vector_field` or another index; `es-sbert index show` lists the fields."
@@ -317,6 +318,7 @@ def _add_field(
     check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
     _check_flat_mapping(engine.info, state, meta)
     body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
+    check_mapping_limits(state, body)
     return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
 
 

@@ -29,6 +29,7 @@ from es_sbert.index.text_template import (
     parse_text_options,
 )
 from es_sbert.index.vector_field import FieldRequest, VectorField, index_not_found, similar_fields
+from es_sbert.index.write_limits import check_accepts_updates, check_can_create
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
@@ -379,6 +380,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         if state is None:
             raise index_not_found(name, engine)
         check_can_hold_vectors(state)
+        check_accepts_updates(state)
         # With several fields, a document may get a vector in one of them and would lose the others.
         lost = fields_missing_from_source(state, [field.field for field in fields] if len(fields) == 1 else [])
         if lost is not None:
@@ -387,6 +389,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     elif state is not None:
         meta_fields = [document_meta_field(field.field) for field in fields]
         check_can_load_files(state, name, meta_fields, routing_field=settings.routing_field)
+    else:
+        check_can_create(engine, name)
     _require_privileges(engine, settings, state)
     if alias is not None:
         require_privileges(engine, alias, SEARCH)  # documents of its other indices are looked up

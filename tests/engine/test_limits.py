@@ -1,0 +1,175 @@
+"""Limits that an operator sets: scans use what is allowed, and what cannot work is refused before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+from urllib.error import HTTPError
+
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.diagnostics.doctor import inspect_index
+from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.errors import EsSbertError, RequestFailed
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.ingest.ingest_settings import IngestSettings
+from es_sbert.ingest.load_documents import IterableSource
+from es_sbert.ingest.load_plan import plan_load
+from tests.faults.servers import call
+
+
+@pytest.fixture
+def engine(engine_url: str) -> Iterator[Engine]:
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        yield engine
+
+
+@contextmanager
+def cluster_settings(url: str, **settings: Any) -> Iterator[None]:
+    """Settings of the cluster, with `__` for dots."""
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    call(url, "PUT", "/_cluster/settings", {"persistent": named})
+    try:
+        yield
+    finally:
+        call(url, "PUT", "/_cluster/settings", {"persistent": dict.fromkeys(named)})
+
+
+@pytest.mark.usefixtures("alone_on_engines")
+def test_a_scan_uses_the_lifetime_that_the_cluster_allows(
+    engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
+) -> None:
+    name = fresh_index(engine_url)
+    engine.create_index(name, {"settings": {"number_of_shards": 2, "number_of_replicas": 0}})
+    lines = [orjson.dumps(line) for n in range(20) for line in ({"index": {"_id": str(n)}}, {"n": n})]
+    engine.bulk(name, b"\n".join([*lines, b""]))
+    engine.refresh(name)
+    limit = {"search__max_keep_alive": "90s", "search__default_keep_alive": "10s"}
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        limit["point_in_time__max_keep_alive"] = "90s"
+
+    def scan() -> Iterator[str]:
+        for page in scan_index(engine, name, query={"match_all": {}}, source_includes=["n"], page=3):
+            yield from (hit["_id"] for hit in page.hits)
+
+    begun = scan()
+    first = next(begun)
+    with cluster_settings(engine_url, **limit):
+        # The limit was lowered while a scan was under way, and it applies to the next one from its beginning.
+        assert sorted([first, *begun], key=int) == [str(n) for n in range(20)]
+        with closing(connect(EngineSettings(url=engine_url))) as other:
+            engine = other
+            assert sorted(scan(), key=int) == [str(n) for n in range(20)]
+
+
+def plan(engine: Engine, name: str, *documents: dict[str, Any], **settings: Any) -> None:
+    """Plan a load of documents, or of those in the index: before a model is opened."""
+    sources = [IterableSource(documents)] if documents else []
+    plan_load(engine, IngestSettings(index=name, text_fields=("text",), **settings), sources)
+
+
+def refused(call: Callable[[], object], *words: str) -> None:
+    with pytest.raises(EsSbertError) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def doctor(engine: Engine, name: str) -> str:
+    return " ".join(f"{finding.message} {finding.remedy}" for finding in inspect_index(engine, name).findings)
+
+
+def test_a_full_mapping_is_foreseen_and_the_engines_own_error_names_the_setting(
+    engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
+) -> None:
+    name = fresh_index(engine_url)
+    text = {"type": "text", "fields": {"raw": {"type": "keyword"}}}
+    fields = {"text": text, "o": {"properties": {"a": {"type": "long"}}}}
+    settings = {"number_of_replicas": 0, "index.mapping.total_fields.limit": 12, "index.mapping.nested_fields.limit": 0}
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        settings["index.knn"] = True
+    engine.create_index(name, {"settings": settings, "mappings": {"properties": fields}})
+    request = FieldRequest("embedding", "f" * 64, "m", 4)
+    put = f"PUT {name}/_settings"
+    refused(lambda: ensure_vector_field(engine, name, request), "index.mapping.total_fields.limit", "13", put)
+    assert "index.mapping.total_fields.limit" in doctor(engine, name)
+    assert "embedding" not in engine.get_indices(name)[0].mappings["properties"]
+    more = {"properties": {f"f{n}": {"type": "long"} for n in range(9)}}
+    refused(lambda: engine.put_mapping(name, more), "index.mapping.total_fields.limit", put)
+    nested = {"properties": {"n": {"type": "nested"}}}
+    refused(lambda: engine.put_mapping(name, nested), "index.mapping.nested_fields.limit", put)
+    engine.put_settings(name, {"index.mapping.total_fields.limit": "13"})
+    ensure_vector_field(engine, name, request)  # the engine counts in the same way
+
+
+def test_an_index_that_takes_no_updates_is_refused_by_the_plan_and_doctor(
+    engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
+) -> None:
+    name = fresh_index(engine_url)
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        setting = "index.append_only.enabled"
+        body: dict[str, Any] = {"settings": {setting: True}}
+    else:
+        setting = "index.mode"
+        mapped = {"@timestamp": {"type": "date"}, "k": {"type": "keyword", "time_series_dimension": True}}
+        body = {"settings": {setting: "time_series", "index.routing_path": ["k"]}, "mappings": {"properties": mapped}}
+    try:
+        engine.create_index(name, body)
+    except RequestFailed:
+        pytest.skip("this build has no such indices")
+    for documents in ((), ({"text": "a"},)):
+        for more in ({}, {"dry_run": 1}):
+            refused(partial(plan, engine, name, *documents, **more), setting, "_reindex")
+    assert setting in doctor(engine, name)
+    assert f"`es-sbert ingest --index {name}`" not in doctor(engine, name)
+
+
+def test_a_template_of_data_streams_is_foreseen(
+    engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
+) -> None:
+    name = fresh_index(engine_url)
+    template = {"index_patterns": [name], "priority": 1000, "data_stream": {}}
+    try:
+        call(engine_url, "PUT", f"/_index_template/{name}", template)
+    except HTTPError:
+        pytest.skip("this build has no data streams")
+    try:
+        refused(lambda: plan(engine, name, {"text": "a"}), f"the index template {name}", "Choose another name")
+        assert f"the index template {name}" in doctor(engine, name)
+        refused(lambda: engine.create_index(name, {}), f"the index template {name}", "Choose another name")
+    finally:
+        call(engine_url, "DELETE", f"/_index_template/{name}", None)
+
+
+@pytest.mark.usefixtures("alone_on_engines")
+def test_the_limit_of_shards_is_foreseen(engine_url: str, engine: Engine, fresh_index: Callable[[str], str]) -> None:
+    name, other = fresh_index(engine_url), fresh_index(engine_url)
+    engine.create_index(other, {"settings": {"number_of_replicas": 0}})
+    with cluster_settings(engine_url, cluster__max_shards_per_node=1):
+        refused(lambda: plan(engine, name, {"text": "a"}), "cluster.max_shards_per_node", "fewer shards or replicas")
+        refused(lambda: engine.create_index(name, {}), "cluster.max_shards_per_node", "fewer shards or replicas")
+        assert "cluster.max_shards_per_node" in doctor(engine, name)
+
+
+def test_a_closed_index_of_an_alias_is_named(
+    engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
+) -> None:
+    closed, other = fresh_index(engine_url), fresh_index(engine_url)
+    alias = f"{closed}-all"
+    for name in (closed, other):
+        engine.create_index(name, {"settings": {"number_of_replicas": 0}, "aliases": {alias: {}}})
+    call(engine_url, "POST", f"/{closed}/_close", None)
+    for look in (
+        engine.count,
+        engine.refresh,
+        partial(engine.search, body={}),
+        partial(engine.open_point_in_time, shard=0),
+    ):
+        refused(partial(look, alias), f"the index {closed} is closed", f"POST /{closed}/_open")
