@@ -189,3 +189,25 @@ def test_other_parameters_are_refused_by_name(searched: GatewayIndices, query: J
     answer = searched.post(searched.quantized, {"query": query})
     assert answer.status_code == 400
     assert f"'{name}'" in answer.json()["error"]["reason"]
+
+
+YAML = "query:\n  match:\n    semantic: the cat sleeps\n"
+CBOR = b"\xa1\x65query\xa1\x65match\xa1\x68semantic\x63cat"
+
+
+def test_a_semantic_query_in_another_format_than_json_is_refused(searched: GatewayIndices) -> None:
+    url = f"{searched.gateway}/{searched.quantized}/_search"
+
+    def post(body: str | bytes, kind: str, **headers: str) -> httpx.Response:
+        return patient.post(url, content=body, headers={"content-type": kind, "accept": "application/json", **headers})
+
+    utf16 = YAML.encode("utf-16-le")
+    for body, kind in ((YAML, "application/yaml"), (utf16, "application/yaml"), (CBOR, "application/cbor")):
+        refused = post(body, kind)
+        assert refused.status_code == 400
+        assert "the gateway reads in JSON only" in refused.text
+    parameters = {"source": YAML, "source_content_type": "application/yaml"}
+    assert patient.get(url, params=parameters).status_code == 400
+    assert post(YAML, "application/yaml", **{"x-es-sbert": "off"}).status_code == 200
+    ordinary = post("query:\n  match:\n    text: cat\n", "application/yaml")
+    assert (ordinary.status_code, len(ordinary.json()["hits"]["hits"])) == (200, 3)

@@ -208,6 +208,24 @@ def has_json_body(incoming: IncomingRequest) -> bool:
     return not incoming.has_body or b"json" in incoming.header(b"content-type").lower()
 
 
+# Formats in which engines also read a search.
+_OTHER_FORMATS = ("yaml", "cbor", "smile")
+
+
+def search_in_other_format(incoming: IncomingRequest, raw: bytes) -> tuple[str, bytes] | None:
+    """The format and the body of a search that the engine reads and the gateway does not; None for all others.
+
+    Args:
+        raw: The body, which may be in the parameter `source` instead.
+    """
+    named, body = incoming.header(b"content-type").decode("latin-1"), raw
+    if not incoming.has_body:
+        params = dict(parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True))
+        named, body = params.get("source_content_type", ""), params.get("source", "").encode()
+    found = next((each for each in _OTHER_FORMATS if each in named.lower()), None)
+    return None if found is None else (found.upper(), body)
+
+
 def request_defined_fields(body: Json) -> frozenset[str]:
     """Fields that a search defines itself, on Elasticsearch and on OpenSearch."""
     definitions = (body.get("runtime_mappings"), body.get("derived"))

@@ -34,6 +34,7 @@ from es_sbert.gateway.search.incoming_search import (
     is_from_query_bar,
     request_defined_fields,
     requested_mode,
+    search_in_other_format,
 )
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, substitute
 from es_sbert.gateway.search.query_finder import FoundQueries, find_queries
@@ -133,7 +134,8 @@ class SearchRewriter:
             to_utf8: Decodes the body.
 
         Raises:
-            RequestTooLarge, BadRequest: the body is too large, or its content encoding is invalid.
+            RequestTooLarge, BadRequest: the body is too large, its content encoding is invalid, or it may hold a
+                semantic query in a format other than JSON.
         """
         raw = await incoming.body()
         default = RewriteMode.HYBRID if self._settings.hybrid else RewriteMode.ON
@@ -143,7 +145,26 @@ class SearchRewriter:
             plain = await decompress_offloaded(raw, incoming)
         if plain is not None:
             plain = await offload_if_large(len(plain), to_utf8, plain)
+        other = None if mode is RewriteMode.OFF else search_in_other_format(incoming, raw)
+        if other is not None:
+            await self._reject_unread(incoming, *other)
         return ReceivedRequest(OutgoingRequest.unchanged(incoming, raw), mode, plain)
+
+    async def _reject_unread(self, incoming: IncomingRequest, kind: str, raw: bytes) -> None:
+        """Refuse a search that may have a semantic query in a format other than JSON: the engine would find nothing.
+
+        Raises:
+            BadRequest: the body contains the name of a semantic query.
+        """
+        plain = await decompress_offloaded(raw, incoming)
+        # Names are without quotes in these formats.
+        marks = [mark.strip(b'"') for mark in self._marks]
+        if plain is not None and await offload_if_large(len(plain), _contains_any, to_utf8(plain), marks):
+            raise BadRequest(
+                f"the search is written as {kind} and may contain a semantic query, which the gateway reads in JSON "
+                "only",
+                "Send it as JSON (Content-Type: application/json). X-Es-Sbert: off passes it through unchanged.",
+            )
 
     def budget(self) -> SemanticBudget:
         """The limits of one request."""
