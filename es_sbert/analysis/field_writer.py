@@ -13,8 +13,6 @@ from itertools import islice
 from shlex import quote
 from typing import Any
 
-import orjson
-
 from es_sbert.analysis.text_collection import (
     DocumentVersion,
     TextCollection,
@@ -35,6 +33,7 @@ from es_sbert.index.mapping import and_query, document_meta_field, read_meta_ent
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.index.whole_documents import WholeDocument, read_inexact, write_lines
 from es_sbert.messages import have, pluralize
 
 _WRITTEN = "written_fields"  # a key of `_meta.es_sbert`
@@ -56,6 +55,7 @@ class FieldUpdate:
         text: The analyzed text; a document whose text has changed is skipped.
         version: The version that was analyzed.
         value: The new value; None removes the field.
+        whole: The whole document, if a partial update would change other fields of it.
     """
 
     field: str
@@ -63,6 +63,13 @@ class FieldUpdate:
     text: str
     version: DocumentVersion
     value: str | None
+    whole: WholeDocument | None = None
+
+    @property
+    def hit(self) -> Json:
+        """Id, routing and version, as a hit of a search has them."""
+        routing, sequence, term = self.version
+        return {"_id": self.id, "_routing": routing, "_seq_no": sequence, "_primary_term": term}
 
     @property
     def key(self) -> DocumentKey:
@@ -71,14 +78,10 @@ class FieldUpdate:
     @cached_property
     def body(self) -> bytes:
         """Format the lines of the update in a bulk request."""
-        routing, sequence, term = self.version
-        action: Json = {"_id": self.id, "if_seq_no": sequence, "if_primary_term": term}
-        if routing is not None:
-            action["routing"] = routing
         document: Any = self.value
         for part in reversed(self.field.split(".")):
             document = {part: document}
-        return orjson.dumps({"update": action}) + b"\n" + orjson.dumps({"doc": document}) + b"\n"
+        return write_lines(self.hit, document, self.whole)
 
 
 @dataclass
@@ -281,6 +284,11 @@ class FieldWriter:
     def _write_batch(self, updates: list[FieldUpdate]) -> FieldUpdateCounts:
         counts, waiting = FieldUpdateCounts(), updates
         for _ in range(_MAX_ATTEMPTS):
+            inexact = read_inexact(self._engine, self._state, [update.hit for update in waiting], self._retrying)
+            waiting = [replace(update, whole=inexact.get(update.key)) for update in waiting]
+            problems = {update.key: update.whole.problem for update in waiting if update.whole is not None}
+            counts.refused |= {key: problem for key, problem in problems.items() if problem}
+            waiting = [update for update in waiting if not problems.get(update.key)]
             conflicts = [update for update, result in self._updates.send(waiting) if not counts.add(update, result)]
             waiting = list(self._retry_conflicts(conflicts, counts))
             if not waiting:

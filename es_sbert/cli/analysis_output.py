@@ -78,7 +78,7 @@ def write_output(
     Raises:
         OutputError: a file cannot be written.
     """
-    from es_sbert.io.text_formats import dump_object
+    from es_sbert.io.json_numbers import dump_object
 
     remedy = "Choose another file, or free disk space."
     output, html = options["output"], options["html"]

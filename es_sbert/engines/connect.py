@@ -15,6 +15,7 @@ from es_sbert.engines.address import Address, join_urls, parse_addresses
 from es_sbert.engines.detection import detect_cluster, identify_engine, sniff
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.rest import EXACT_NUMBERS
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.messages import log_event
 
@@ -79,11 +80,31 @@ def is_address(engine: object) -> bool:
     )
 
 
+class CallersClient:
+    """A client of the caller with its own parser, except for requests whose numbers must be exact, see `exact_numbers`.
+
+    Args:
+        client: The client, synchronous or not.
+        with_exact_json: Returns a copy of it that has the same connections and `parse_json` as its parser.
+    """
+
+    def __init__(self, client: Any, with_exact_json: Callable[[Any], Any]) -> None:
+        self._client = client
+        self._with_exact_json = with_exact_json
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        client = self._with_exact_json(self._client) if EXACT_NUMBERS.get() else self._client
+        return client.perform_request(*args, **kwargs)
+
+    def close(self) -> None:
+        self._client.close()
+
+
 class AsyncClientAdapter:
     """Lets other threads use an asynchronous client as if it were synchronous.
 
     Args:
-        perform: The client's coroutine function `perform_request`.
+        perform: The client's `perform_request`, which returns a coroutine.
         loop: The event loop of the client; it must be running.
     """
 
@@ -92,7 +113,13 @@ class AsyncClientAdapter:
         self._loop = loop
 
     def perform_request(self, *args: Any, **kwargs: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(self._perform(*args, **kwargs), self._loop).result()
+        is_exact = EXACT_NUMBERS.get()
+
+        async def perform() -> Any:
+            EXACT_NUMBERS.set(is_exact)  # the task has a context of its own
+            return await self._perform(*args, **kwargs)
+
+        return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
 
     def close(self) -> None:
         """Does nothing: the caller closes the client."""
@@ -127,18 +154,21 @@ def from_client(client: Any, loop: asyncio.AbstractEventLoop | None = None) -> E
             "Pass an address, or an Elasticsearch, AsyncElasticsearch, OpenSearch or AsyncOpenSearch object.",
         )
     is_async = is_async_client(client)
+    sender: CallersClient | AsyncClientAdapter
     if is_async and loop is None:
         raise UsageError(
             f"{type(client).__name__} is asynchronous", "Use AsyncSemanticIndex with it, or pass a synchronous client."
         )
     if engine_type is EngineType.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine as EngineClass
+        from es_sbert.engines.elasticsearch import with_exact_json
 
-        sender, url = client, str(next(iter(client.transport.node_pool.all())).base_url)
+        sender, url = CallersClient(client, with_exact_json), str(next(iter(client.transport.node_pool.all())).base_url)
     else:
         from es_sbert.engines.opensearch import OpenSearchEngine as EngineClass  # type: ignore[assignment]
+        from es_sbert.engines.opensearch import with_exact_json
 
-        sender, url = client.transport, _opensearch_url(client.transport.hosts[0])
+        sender, url = CallersClient(client.transport, with_exact_json), _opensearch_url(client.transport.hosts[0])
     if is_async and loop is not None:
         sender = AsyncClientAdapter(sender.perform_request, loop)
     probe = EngineClass(EngineInfo(engine_type, _COMPATIBLE_VERSION, url), sender, None)

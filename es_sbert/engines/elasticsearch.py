@@ -5,6 +5,7 @@ The client itself is not imported: that takes a quarter of a second, for an API 
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import warnings
@@ -18,6 +19,7 @@ from elastic_transport import (
     ConnectionTimeout,
     JsonSerializer,
     SerializationError,
+    SerializerCollection,
     TextSerializer,
     Transport,
     TransportApiResponse,
@@ -50,6 +52,15 @@ _SERIALIZERS = {
     "application/vnd.elasticsearch+x-ndjson": _EngineJson(),
     "text/*": TextSerializer(),
 }
+
+
+def with_exact_json(client: Any) -> Any:
+    """Copy a caller's client, with the same connections, so that responses are parsed by `parse_json`."""
+    copied, transport = copy.copy(client), copy.copy(client.transport)
+    serializers = {**transport.serializers.serializers, **_SERIALIZERS}
+    transport.serializers = SerializerCollection(serializers, default_mimetype="application/json")
+    copied._transport = transport
+    return copied
 
 
 class _TransportClient:

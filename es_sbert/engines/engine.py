@@ -431,13 +431,19 @@ class Engine(ABC):
             return {document["_id"]: document.get("_source", {}) for document in documents if document.get("found")}
 
     def mget(
-        self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str] | None
+        self,
+        name: str,
+        keys: Sequence[tuple[str, str | None]],
+        *,
+        source_includes: Sequence[str] | None = None,
+        whole: bool = False,
     ) -> list[Json | None]:
         """Get documents in real time, including their vectors.
 
         Args:
             keys: Id and routing of each document.
             source_includes: Fields to read; None reads no `_source`.
+            whole: Read all of `_source`, unfiltered; see `exact_numbers`.
 
         Returns:
             `_source`, `_seq_no`, `_primary_term` and, if it has one, `_routing` of each document, in the order of the
@@ -448,7 +454,7 @@ class Engine(ABC):
         # Fields are left out of the parameters if a name contains a comma, which would be read as two names.
         named = source_includes is not None and not any("," in field for field in source_includes)
         params = {"_source_includes": ",".join(source_includes or ())} if named else {}
-        if source_includes is None:
+        if source_includes is None and not whole:
             params = {"_source": "false", "stored_fields": "_routing"}
         elif self.info.excludes_vectors_from_source:
             params["_source_exclude_vectors"] = "false"
@@ -460,6 +466,7 @@ class Engine(ABC):
         """Send an `_mget` and return its documents, one for each that was requested.
 
         Raises:
+            IndexMissing: the index does not exist.
             RequestFailed: the engine could not look up a document, so it is not known whether the document exists.
         """
         path = f"/{quote_index_name(name)}/_mget"
@@ -474,8 +481,10 @@ class Engine(ABC):
             raise self._item_count_error(f"POST {path}", len(documents), count)
         return documents
 
-    def _lookup_error(self, document: Json, name: str) -> RequestFailed:
+    def _lookup_error(self, document: Json, name: str) -> EsSbertError:
         kind, reason = root_cause(document)
+        if kind == "index_not_found_exception":
+            return IndexMissing(f"there is no index {name} ({self._label})", "Run the command again.")
         # An alias of several indices is refused for each document; most other errors are a shard that is not available.
         status = 400 if kind in PERMANENT_TYPES else 503
         return RequestFailed(
@@ -623,10 +632,11 @@ class Engine(ABC):
         up_to: int,
         *,
         query: Json,
-        source_includes: Sequence[str],
+        source_includes: Sequence[str] = (),
         page: int = 500,
         vectors: bool = False,
         extra: Json | None = None,
+        whole: bool = False,
         node: str = "",
     ) -> list[Json]:
         """Read the hits of a query in one shard, in the order of their last writes.
@@ -637,10 +647,11 @@ class Engine(ABC):
         Args:
             vectors: Also return vectors on engines that leave them out of `_source`.
             extra: Further members of the search body.
+            whole: Return all of `_source`, unfiltered, with vectors; see `exact_numbers`.
             node: Id of the node whose copy is read; empty for any copy.
         """
-        body = seq_no_range_body(query, after, up_to, page, self.hit_source(source_includes, vectors=vectors))
-        body |= extra or {}
+        source = self.info.source_with_vectors() if whole else self.hit_source(source_includes, vectors=vectors)
+        body = seq_no_range_body(query, after, up_to, page, source) | (extra or {})
         answer = self.search_shard(name, shard, body, node)
         with self._reading(f"POST /{name}/_search"):
             hits: list[Json] = answer["hits"]["hits"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -10,7 +11,7 @@ from elastic_transport import NodeConfig
 from opensearchpy import OpenSearch, Urllib3HttpConnection
 from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
-from opensearchpy.serializer import JSONSerializer
+from opensearchpy.serializer import Deserializer, JSONSerializer
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
 from es_sbert.engines.engine import Engine
@@ -35,6 +36,13 @@ class _OpenSearchJson(JSONSerializer):
             return parse_json(s.encode("utf-8", "surrogatepass"))
         except ValueError as error:
             raise SerializationError(s, error) from error
+
+
+def with_exact_json(client: Any) -> Any:
+    """Copy the transport of a caller's client, with the same connections, so that `parse_json` parses responses."""
+    copied = copy.copy(client)
+    copied.deserializer = Deserializer({_OpenSearchJson.mimetype: _OpenSearchJson()})
+    return copied
 
 
 class _WatchedConnection(Urllib3HttpConnection):

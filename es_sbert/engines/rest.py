@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +14,7 @@ from urllib.parse import quote
 import orjson
 
 from es_sbert.errors import UsageError
+from es_sbert.io.json_numbers import may_lose_numbers, parse_exact
 
 Json = dict[str, Any]
 QueryParams = Mapping[str, str] | None
@@ -38,6 +41,24 @@ _SHAPE_OF_NUMBERS = bytes.maketrans(b"123456789[,- \t\r\n", b"000000000:::::::")
 _LONG_INTEGER = b":" + b"0" * 19
 
 
+# Whether numbers keep their text, see `exact_numbers`.
+EXACT_NUMBERS: ContextVar[bool] = ContextVar("exact_numbers", default=False)
+
+
+@contextmanager
+def exact_numbers() -> Iterator[None]:
+    """Requests in the block return `JsonNumber` for each number that would not be the same if it were written again.
+
+    Use it to read whole documents that are written back. The request must not filter `_source`: engines parse what they
+    filter, and `1.10` becomes 1.1.
+    """
+    token = EXACT_NUMBERS.set(True)
+    try:
+        yield
+    finally:
+        EXACT_NUMBERS.reset(token)
+
+
 def parse_json(data: bytes) -> Any:
     """Parse JSON of an engine: with orjson, which is four times as fast, if it reads the same as the standard library.
 
@@ -46,6 +67,8 @@ def parse_json(data: bytes) -> Any:
     Raises:
         ValueError: the data is not JSON.
     """
+    if EXACT_NUMBERS.get() and may_lose_numbers(data):
+        return parse_exact(data)
     if data[:1] in (b"{", b"[") and _LONG_INTEGER not in data.translate(_SHAPE_OF_NUMBERS):
         try:
             return orjson.loads(data)

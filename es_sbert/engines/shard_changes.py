@@ -64,9 +64,10 @@ class ShardChanges:
         up_to: int,
         *,
         query: Json,
-        source_includes: Sequence[str],
+        source_includes: Sequence[str] = (),
         page: int,
         vectors: bool = False,
+        whole: bool = False,
         alias: str | None = None,
     ) -> list[Json]:
         """Read the first hits of a query whose last write has a `_seq_no` in (after, up_to]; see `Engine.read_changes`.
@@ -85,6 +86,7 @@ class ShardChanges:
                 source_includes=source_includes,
                 page=page,
                 vectors=vectors,
+                whole=whole,
                 node=self._states[shard].node,
             )
 

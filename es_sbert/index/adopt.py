@@ -38,9 +38,6 @@ from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
     DocumentMeta,
-    action_metadata,
-    if_unchanged,
-    json_bytes,
     read_document_meta,
     text_hash,
 )
@@ -49,6 +46,7 @@ from es_sbert.index.mapping import ElementType, VectorFieldMeta, document_meta_f
 from es_sbert.index.text_template import fields_hint, mapping_field_names
 from es_sbert.index.vector_field import VectorField, check_field_model
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
+from es_sbert.index.whole_documents import read_inexact, write_lines
 from es_sbert.messages import pluralize
 
 _MIN_COSINE = 0.999
@@ -354,6 +352,8 @@ class MetadataWriter:
     ) -> Iterator[_MetadataUpdate]:
         if not documents:
             return
+        hits = [document.hit for document in documents]
+        inexact = read_inexact(self._engine, self._adoptable.state, hits, self._retrying)
         tokenized = self._encoder.tokenize([document.text for document in documents], "document")
         at = clock.current_timestamp()
         for document, tokens, truncated in zip(
@@ -368,9 +368,13 @@ class MetadataWriter:
                 truncated=truncated,
                 embedded_at=at,
             )
-            action = {"update": action_metadata(document.hit) | if_unchanged(document.hit)}
-            changed = {"doc": {document_meta_field(self._adoptable.name): meta.as_json()}}
-            yield _MetadataUpdate(document.key, is_adopted, json_bytes(action) + b"\n" + json_bytes(changed) + b"\n")
+            whole = inexact.get(document.key)
+            if whole is not None and whole.problem:
+                self.counts.refused[document.key[0]] = whole.problem
+                continue
+            change = {document_meta_field(self._adoptable.name): meta.as_json()}
+            body = write_lines(document.hit, change, whole)
+            yield _MetadataUpdate(document.key, is_adopted, body)
 
     def _count_conflicts(self) -> None:
         """Count updates that were rejected because the document has a newer version.

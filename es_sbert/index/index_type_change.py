@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 
-import orjson
-
-from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine import Engine, document_key
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import without_retries
 from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.earlier_segments import drop_earlier_segments, note_earlier_segments, settled_segments
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import (
@@ -25,6 +23,7 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.vector_field import require_index, vector_field_from_state
+from es_sbert.index.whole_documents import read_inexact, write_lines
 
 _HNSW = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.INT4_HNSW, IndexType.BBQ_HNSW)
 # The changes that Elasticsearch 8.19 and 9 allow (tests/engine/test_change_type.py tries them all). A graph cannot be
@@ -168,11 +167,16 @@ def force_merge(engine: Engine, index: str) -> None:
 
 
 def _rewrite_one_document(engine: Engine, index: str, shard: int) -> None:
+    state = require_index(engine, index)
     body: Json = {"size": 1, "_source": False, "seq_no_primary_term": True}
     for hit in engine.search(index, body, preference=f"_shards:{shard}")["hits"]["hits"]:
-        action = {"update": action_metadata(hit) | if_unchanged(hit)}
-        lines = (orjson.dumps(action), orjson.dumps({"doc": {}, "detect_noop": False}))
-        [result] = engine.bulk(index, b"\n".join(lines) + b"\n")
+        whole = read_inexact(engine, state, [hit], without_retries).get(document_key(hit))
+        if whole is not None and whole.problem:
+            raise IndexMismatch(
+                f"the document {hit['_id']!r} of {index} cannot be rewritten unchanged: {whole.problem}",
+                "Then run the command again.",
+            )
+        [result] = engine.bulk(index, write_lines(hit, {}, whole, detect_noop=False))
         # After a conflict, the shard has something to merge too, because another writer has written the document.
         if not result.ok and result.status != 409:
             raise RequestFailed(

@@ -17,6 +17,7 @@ from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, tar
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
+from es_sbert.index.whole_documents import read_inexact
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
 from es_sbert.ingest.ledger import DocumentOutcome
@@ -25,7 +26,7 @@ from es_sbert.ingest.load_pipeline import LoadPipeline
 from es_sbert.ingest.read_documents import Document, cleared_fields
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.ingest.written_versions import hit_version
-from es_sbert.io.text_formats import dump_object
+from es_sbert.io.json_numbers import dump_object
 
 SCAN_PAGE = 500
 # Maximum number of times that a document which other writers keep changing is read and embedded again.
@@ -61,7 +62,7 @@ def embed_in_place(
     Raises:
         EsSbertError: a stage failed (never because of a single document).
     """
-    pipeline = LoadPipeline(context, encoder, partial(plan_updates, targets=context.targets))
+    pipeline = LoadPipeline(context, encoder, partial(_detect_updates, context))
     pipeline.run(documents, tick)
     for _ in range(CONFLICT_ROUNDS):
         conflicts = pipeline.writer.take_conflicts()
@@ -72,6 +73,24 @@ def embed_in_place(
         # The next check of a watch finds the later version; the end of a load counts it as written by others.
         context.outcomes.add(DocumentOutcome.SUPERSEDED)
     pipeline.writer.read_back.check_sample()
+
+
+def _detect_updates(context: LoadContext, documents: list[Document]) -> WindowPlan:
+    """Plan a window of documents of the index, see `plan_updates`; those that cannot be written are dead letters.
+
+    Raises:
+        EngineError: the documents could not be read; no outcome was recorded then.
+    """
+    hits = [document.hit for document in documents]
+    inexact = read_inexact(context.engine, context.index.state, hits, context.retrying)
+    window = [document._replace(whole=inexact.get(document.key)) for document in documents] if inexact else documents
+    writable = []
+    for document in window:
+        if document.whole is not None and document.whole.problem:
+            context.outcomes.record_dead_letter(document.rejected(document.whole.problem))
+        else:
+            writable.append(document)
+    return plan_updates(writable, context.targets)
 
 
 def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> WindowPlan:

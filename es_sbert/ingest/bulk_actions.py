@@ -8,7 +8,8 @@ from typing import NamedTuple
 import orjson
 
 from es_sbert.engines.rest import Json
-from es_sbert.index.document_vectors import VectorFieldValue, append_members, json_bytes, vector_members
+from es_sbert.index.document_vectors import VectorFieldValue, append_members, vector_members
+from es_sbert.index.whole_documents import write_lines
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.read_documents import Document
 
@@ -37,20 +38,19 @@ def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: 
     """Build the lines that write a document with its vectors.
 
     A document from a source is indexed as a whole: its bytes, with the vectors and their metadata appended. For a
-    document read from the index, only the vectors are updated, and only if it was not written in the meantime.
+    document read from the index, only the vectors are updated, see `write_lines`, and only if it was not written in the
+    meantime.
 
     Args:
         cleared: Vector fields whose text a document of the index has lost; they and their metadata are removed.
     """
+    if document.version is not None:
+        return write_lines(document.hit, vector_members(fields, cleared), document.whole)
     head: Json = {"_id": document.id}
     if document.routing is not None:
         head["routing"] = document.routing
-    if document.version is None:
-        source = append_members(document.source, vector_members(fields))
-        return b"".join((orjson.dumps({"index": head}), b"\n", source, b"\n"))
-    head["if_seq_no"], head["if_primary_term"] = document.version
-    partial = json_bytes(vector_members(fields, cleared))
-    return b"".join((orjson.dumps({"update": head}), b'\n{"doc":', partial, b"}\n"))
+    source = append_members(document.source, vector_members(fields))
+    return b"".join((orjson.dumps({"index": head}), b"\n", source, b"\n"))
 
 
 def split_in_half(actions: list[DocumentAction]) -> tuple[list[DocumentAction], list[DocumentAction]]:

@@ -35,7 +35,7 @@ from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import Document, RecordStream, to_document
 from es_sbert.ingest.records import Origin, RejectedRecord
-from es_sbert.io.text_formats import dump_object
+from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, pluralize
 
 _NOTHING_WRITTEN = "Nothing was written."

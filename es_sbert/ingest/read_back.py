@@ -35,6 +35,7 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.mapping import vector_path
 from es_sbert.index.source_mode import check_source_is_whole, is_in_source
 from es_sbert.index.text_template import MISSING, find_field
+from es_sbert.index.whole_documents import write_lines
 from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_threads import StageAborted
@@ -252,21 +253,19 @@ class ReadBackCheck:
     def _remove_vectors(self, taken: Sequence[WrittenAction]) -> None:
         """Remove vectors that may differ from what was sent, by partial updates, which pipelines do not see."""
         lines = []
-        for action, (sequence, term) in taken:
+        for action, version in taken:
             if action.fields:
-                head: Json = {"_id": action.document.id, "if_seq_no": sequence, "if_primary_term": term}
-                if action.document.routing is not None:
-                    head["routing"] = action.document.routing
-                partial_document = vector_members((), [field.field for field in action.fields])
-                lines += [orjson.dumps({"update": head}), orjson.dumps({"doc": partial_document})]
+                hit = action.document._replace(version=version).hit
+                change = vector_members((), [field.field for field in action.fields])
+                lines.append(write_lines(hit, change, action.document.whole))
         filled = [target.field for target in targets_to_fill(self._context.targets)]
         try:
             if lines:
                 # A load from files may write documents of which `_source` lacks other fields.
                 check_source_is_whole(self._context.index.state, filled if len(filled) == 1 else ())
-                self._context.engine.bulk(self._context.index.concrete, b"\n".join([*lines, b""]))
+                self._context.engine.bulk(self._context.index.concrete, b"".join(lines))
         except (EngineError, IndexMismatch) as error:
-            log_event("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
+            log_event("vectors_left", f"the vectors of {len(lines)} documents remain: {error.message}")
 
 
 def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, state: IndexState) -> list[str]:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from es_sbert.engines.engine import DocumentKey
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     absent_fields,
@@ -17,6 +18,7 @@ from es_sbert.index.document_vectors import (
     target_texts,
 )
 from es_sbert.index.text_template import MISSING, TextFieldError, find_field
+from es_sbert.index.whole_documents import WholeDocument
 from es_sbert.ingest.checkpoint import LoadCheckpoint, SeenRecord, SeenStatus
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
 from es_sbert.ingest.load_threads import LoadControl
@@ -92,6 +94,7 @@ class Document(NamedTuple):
         written: Time of a dead letter; a newer version in the index wins. None if it is not a dead letter.
         stale: For a document of the index, the numbers of the targets without a current vector.
         routing: The custom routing value.
+        whole: The whole document of the index, if a partial update would change other fields of it.
     """
 
     origin: Origin
@@ -103,11 +106,19 @@ class Document(NamedTuple):
     written: str | None = None
     stale: tuple[int, ...] = ()
     routing: str | None = None
+    whole: WholeDocument | None = None
 
     @property
     def key(self) -> DocumentKey:
         """Id and routing."""
         return self.id, self.routing
+
+    @property
+    def hit(self) -> Json:
+        """Id, routing and version of a document of the index, as a hit of a search has them."""
+        assert self.version is not None, "documents of files have no version"
+        number, term = self.version
+        return {"_id": self.id, "_routing": self.routing, "_seq_no": number, "_primary_term": term}
 
     @property
     def size(self) -> int:

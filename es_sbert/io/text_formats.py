@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -105,17 +104,6 @@ def format_csv_line(values: Iterable[object]) -> bytes:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(values)
     return line.getvalue().encode()
-
-
-def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
-    """Write an object as JSON on one line.
-
-    Documents of an engine may contain lone surrogates and integers of any size, which orjson does not write.
-    """
-    try:
-        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS if sort_keys else None)
-    except TypeError:
-        return json.dumps(fields, sort_keys=sort_keys).encode()
 
 
 def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:

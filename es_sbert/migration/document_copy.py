@@ -12,7 +12,7 @@ until only a few documents are left. This takes a few requests per hundred chang
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -25,7 +25,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.rest import Json
+from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
@@ -37,11 +37,12 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, random_order_query
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import VectorField
+from es_sbert.index.vector_field import VectorField, require_index
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
+from es_sbert.index.whole_documents import keyword_fields, max_docvalue_fields, restore_numbers, rewrites_numbers
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.io.text_formats import dump_object
+from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import pluralize
 from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import MigrationStateStore
@@ -79,6 +80,22 @@ def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = Non
     # No ingest pipeline is used: it has processed the document already.
     action = action_metadata(hit) | {"pipeline": "_none"} | (condition or {})
     return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": action}), dump_object(source)))
+
+
+def check_restored(lost: Mapping[DocumentKey, str]) -> None:
+    """Refuse to write documents with numbers whose text is lost.
+
+    Args:
+        lost: The result of `restore_numbers`.
+
+    Raises:
+        IndexMismatch: there are such documents.
+    """
+    for (document_id, _), reason in lost.items():
+        raise IndexMismatch(
+            f"the document {document_id!r} cannot be written again: {reason}",
+            "Then run the same command again to resume.",
+        )
 
 
 def late_copy_write(hit: Json, dropped: Collection[str], existing: Json | None) -> BulkWrite:
@@ -174,12 +191,15 @@ class MigrationContext:
         for index in indices:
             self.retrying(self.engine.refresh, index)
 
-    def find(self, index: str, ids: Sequence[str], source: Json | bool = False) -> dict[DocumentKey, Json]:
+    def find(
+        self, index: str, ids: Sequence[str], source: Json | bool = False, extra: Json | None = None
+    ) -> dict[DocumentKey, Json]:
         """Find the documents of an index that have these ids, see `multi_get`; the hits have `_shard`."""
         if index not in self.result_windows:
             self.result_windows[index] = self.retrying(self.engine.result_window, index)
         window = self.result_windows[index]
-        return self.retrying(multi_get, self.engine, index, ids, source=source, shards=True, result_window=window)
+        wanted: Json = {"source": source, "extra": extra}
+        return self.retrying(multi_get, self.engine, index, ids, shards=True, result_window=window, **wanted)
 
     def missing_in_source(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
         """Return the keys of documents that the old index does not contain now, regardless of refreshes."""
@@ -215,17 +235,20 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
     if late:
         context.refresh(context.target)
     shards = context.changes.make_visible()
-    page_size = context.changes.page_size(_COPY_PAGE)
-    read = partial(context.changes.read, query={"match_all": {}}, source_includes=["*"], page=page_size, vectors=True)
+    source = context.retrying(require_index, context.engine, context.source)
+    page_size = min(_COPY_PAGE, source.result_window)
+    read = partial(context.changes.read, query={"match_all": {}}, page=page_size, whole=True)
     _forget_other_histories(store, {number: shard.history for number, shard in shards.items()})
     copied, deletions = list(store.state.copied), False
     count, saved, reported = 0, time.monotonic(), time.monotonic()
     for shard, number in shards.items():
         begin, seen = copied[shard], 0
         while copied[shard] < number.global_checkpoint:
-            page = read(shard, copied[shard], number.global_checkpoint)
+            with exact_numbers():
+                page = read(shard, copied[shard], number.global_checkpoint)
             if not page:
                 break
+            check_restored(restore_numbers(context.engine, source, page, context.retrying))
             _write_page(context, page, late=late)
             if keys is not None:
                 keys.update(map(document_key, page))
@@ -557,18 +580,33 @@ def _count_documents(context: MigrationContext) -> tuple[int, int]:
 
 
 def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
-    """Check that copies are equal to their originals, unless the original was written since."""
+    """Check that copies are equal to their originals, unless the original was written since.
+
+    Numbers are compared as they were written. The engine may write them anew in `_source`, but not in keyword fields.
+    """
     if not sample:
         return
     copied, dropped = context.state_store.state.copied, context.state_store.state.not_copied
-    # Use one search for all, because a document may be written again between two searches.
-    originals = context.find(context.source, [hit["_id"] for hit in sample], context.engine.info.source_with_vectors())
-    for hit in sample:
-        original = originals.get(document_key(hit))
-        if original is None or original["_seq_no"] > copied[shard_number(original)]:
+    old, new = [context.retrying(require_index, context.engine, name) for name in (context.source, context.target)]
+    keywords = set(keyword_fields(old).values()) & set(keyword_fields(new).values())
+    compared = sorted(name for name in keywords if name.partition(".")[0] not in dropped)[: max_docvalue_fields(old)]
+    ids, source = [hit["_id"] for hit in sample], context.engine.info.source_with_vectors()
+    terms: Json = {"docvalue_fields": compared}
+    with exact_numbers():
+        # Use one search for all, because a document may be written again between two searches.
+        originals = context.find(old.name, ids, source, terms)
+        copies = context.find(new.name, ids, source, terms)
+    is_rewritten = rewrites_numbers(context.engine.info, new)
+    for key in map(document_key, sample):
+        original, copy = originals.get(key), copies.get(key)
+        if original is None or copy is None or original["_seq_no"] > copied[shard_number(original)]:
             continue  # deleted since (the counts show if many are), or written since
-        if _without_fields(hit["_source"], dropped) != _without_fields(original["_source"], dropped):
-            raise _mismatch_error(context, f"the document {hit['_id']!r} differs from that in {context.source}")
+        one, two = _without_fields(copy["_source"], dropped), _without_fields(original["_source"], dropped)
+        is_same = one == two and copy.get("fields") == original.get("fields")
+        if is_same and not is_rewritten:
+            is_same = dump_object(one, sort_keys=True) == dump_object(two, sort_keys=True)
+        if not is_same:
+            raise _mismatch_error(context, f"the document {key[0]!r} differs from that in {context.source}")
 
 
 def _verify_vectors(

@@ -17,7 +17,7 @@ from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.rest import Json
+from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import if_unchanged
@@ -36,7 +36,8 @@ from es_sbert.index.privileges import REMOVE, require_privileges
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
-from es_sbert.migration.document_copy import copy_write
+from es_sbert.index.whole_documents import restore_numbers
+from es_sbert.migration.document_copy import check_restored, copy_write
 from es_sbert.migration.migration_state import existing_indices, kept_by, read_migration_state, read_target_pointer
 
 _NOTE = "removing"  # entry of `_meta.es_sbert`: the fields that are being taken out of the documents
@@ -154,11 +155,14 @@ def _rewrite_documents(
         retrying(partial(engine.refresh, index.name))
         conflicts = 0
         for keys in _documents_with(engine, index, fields, retrying):
-            found = retrying(partial(engine.mget, index.name, keys, source_includes=["*"]))
+            with exact_numbers():
+                read = retrying(partial(engine.mget, index.name, keys, whole=True))
+            found = [hit for hit in read if hit is not None]
+            check_restored(restore_numbers(engine, index, found, retrying))
             writes = [
                 copy_write(hit, fields, if_unchanged(hit))
                 for hit in found
-                if hit is not None and not hit["_source"].keys().isdisjoint(fields)
+                if not hit["_source"].keys().isdisjoint(fields)
             ]
             for write, result in updates.send(writes):
                 if result.ok:

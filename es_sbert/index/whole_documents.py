@@ -1,0 +1,348 @@
+"""Write documents of an index again without changing the numbers in their other fields.
+
+For an update with `doc` or by a script, an engine parses `_source` and writes it again: `1.10` becomes `1.1`, and a
+keyword field that held the term `1.10` then holds `1.1`. Documents with such numbers are therefore indexed as a whole,
+on the condition that they have not been written since they were read.
+
+Elasticsearch from 9.2 and OpenSearch 3 do the same to `_source` at every write of an index with vectors that they leave
+out of it. The terms of such a write are those of the original number, so they are read from the keyword fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from es_sbert.batched import batched
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.error_mapping import privilege_remedy
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.rest import Json, exact_numbers
+from es_sbert.engines.retry import Retrier
+from es_sbert.errors import AccessDenied, IndexMissing
+from es_sbert.index.document_vectors import action_metadata, append_members, if_unchanged, json_bytes
+from es_sbert.index.mapping import VECTOR_TYPES, document_meta_field, vector_fields
+from es_sbert.io.json_numbers import JsonNumber, dump_object, number_text
+
+_PAGE = 200
+_FINAL_PIPELINE = "index.final_pipeline"
+# With these types, `1.10` and `1.1` are indexed alike.
+_NUMERIC_TYPES = frozenset({
+    "byte", "double", "float", "half_float", "integer", "long", "rank_feature", "rank_features", "scaled_float",
+    "short", "token_count", "unsigned_long",
+})  # fmt: skip
+_TEXT_TYPES = frozenset({"flat_object", "flattened", "keyword", "match_only_text", "text", "wildcard"})
+_MAX_CLAUSES = 500
+_DENIED_REASON = "security_exception"
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+
+
+class WholeDocument(NamedTuple):
+    """A document that has to be indexed as a whole.
+
+    Attributes:
+        source: Its `_source`.
+        problem: The reason why it cannot be indexed without changing more than asked; empty if it can.
+    """
+
+    source: Json
+    problem: str = ""
+
+
+def read_inexact(
+    engine: Engine, state: IndexState, hits: Sequence[Json], retrying: Retrier
+) -> dict[DocumentKey, WholeDocument]:
+    """Read the documents in which a partial update would change a number of another field.
+
+    Args:
+        state: The index.
+        hits: Documents with `_seq_no`. Those that were written since are left out; an update of them fails anyway.
+
+    Raises:
+        AccessDenied: the user may not update documents.
+        EngineError: the engine failed. If the index was deleted, nothing is found.
+    """
+    found: dict[DocumentKey, WholeDocument] = {}
+    for page in batched(hits, _PAGE):
+        read = partial(engine.mget, state.name, [document_key(hit) for hit in page], whole=True)
+        try:
+            with exact_numbers():
+                documents = retrying(read)
+        except IndexMissing:
+            return {}  # a write to the index says what happened to it
+        current = [
+            document
+            for hit, document in zip(page, documents, strict=True)
+            if document is not None and document["_seq_no"] == hit["_seq_no"]
+        ]
+        lost = restore_numbers(engine, state, current, retrying)
+        for document in current:
+            key, source = document_key(document), document["_source"]
+            inexact = _inexact_fields(source, state)
+            problem = lost.get(key) or (_pipeline_problem(state, inexact) if inexact else None)
+            if problem is not None:
+                found[key] = WholeDocument(source, problem)
+    writable = [hit for hit in hits if (whole := found.get(document_key(hit))) is not None and not whole.problem]
+    if writable:
+        _check_may_update(engine, state, writable[0], retrying)
+    return found
+
+
+def _check_may_update(engine: Engine, state: IndexState, hit: Json, retrying: Retrier) -> None:
+    """Refuse users from whom the engine hides fields: a document that they index would lose these.
+
+    The engines do not let such users update documents.
+
+    Args:
+        hit: A document, which is updated without a change.
+
+    Raises:
+        AccessDenied: the user may not update the document.
+    """
+    [result] = retrying(partial(engine.bulk, state.name, write_lines(hit, {}, None)))
+    if result.reason.startswith(_DENIED_REASON):
+        raise AccessDenied(
+            f"this user may not update documents of {state.name}: {result.reason}", privilege_remedy(result.reason)
+        )
+
+
+def _pipeline_problem(state: IndexState, inexact: Mapping[str, str]) -> str | None:
+    """The reason why a document cannot be indexed as a whole; empty if it can, None if a partial update is harmless."""
+    pipeline = state.settings.get(_FINAL_PIPELINE, "_none")
+    if pipeline == "_none":
+        return ""
+    properties = state.mappings.get("properties", {})
+    harmed = [name for name in inexact if not _is_numeric(properties, name)]
+    if not harmed:
+        return None
+    return (
+        f"{harmed[0]} is the number {inexact[harmed[0]]}, which a partial update would write in another form, and "
+        f"indexing the document as a whole would run the ingest pipeline {pipeline!r} again ({_FINAL_PIPELINE}): write "
+        f"{harmed[0]} as a string, or set {_FINAL_PIPELINE} to _none while this command runs"
+    )
+
+
+def write_lines(hit: Json, change: Json, whole: WholeDocument | None, *, detect_noop: bool = True) -> bytes:
+    """Build the bulk lines that change members of a document, if it is still the version that was read.
+
+    Args:
+        hit: The document, with `_id`, `_seq_no`, `_primary_term` and perhaps `_routing`.
+        change: Members to set; objects are merged, as in a partial update.
+        whole: The document if `read_inexact` has found it.
+        detect_noop: Whether an update that changes nothing may write nothing.
+    """
+    action = action_metadata(hit) | if_unchanged(hit)
+    if whole is None:
+        body: Json = {"doc": change} if detect_noop else {"doc": change, "detect_noop": False}
+        return b"%b\n%b\n" % (json_bytes({"update": action}), json_bytes(body))
+    kept = {name: value for name, value in whole.source.items() if name not in change}
+    added = _merge({name: whole.source[name] for name in change if name in whole.source}, change)
+    exact = {name: value for name, value in added.items() if isinstance(value, dict)}
+    line = append_members(dump_object(kept | exact), {name: added[name] for name in added if name not in exact})
+    # No ingest pipeline is used: it has processed the document already.
+    return b"%b\n%b\n" % (json_bytes({"index": action | {"pipeline": "_none"}}), line)
+
+
+def _merge(old: Json, new: Json) -> Json:
+    merged = dict(old)
+    for name, value in new.items():
+        before = merged.get(name)
+        merged[name] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def restore_numbers(
+    engine: Engine, state: IndexState, hits: Sequence[Json], retrying: Retrier
+) -> dict[DocumentKey, str]:
+    """Give numbers in keyword fields the text that is in the index, where the engine's `_source` has lost it.
+
+    Args:
+        state: The index.
+        hits: Whole documents, with `_source` and `_seq_no`, whose sources are changed.
+
+    Returns:
+        Documents with a number whose text is lost → the reason why they cannot be written again.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    fields = keyword_fields(state)
+    numbers: dict[DocumentKey, dict[str, list[_Place]]] = {}
+    for hit in hits if fields else ():
+        places: defaultdict[str, list[_Place]] = defaultdict(list)
+        for place in _leaves(hit["_source"]):
+            if place.name in fields:
+                places[place.name].append(place)
+        doubtful = {name: found for name, found in places.items() if any(one.is_doubtful for one in found)}
+        if doubtful:
+            numbers[document_key(hit)] = doubtful
+    versions = {document_key(hit): hit["_seq_no"] for hit in hits}
+    for keys in batched(list(numbers), min(_PAGE, state.result_window)):
+        ids, window = [document_id for document_id, _ in keys], state.result_window
+        names = sorted({name for key in keys for name in numbers[key]})
+        for some in batched(names, max_docvalue_fields(state)):
+            terms = [fields[name] for name in some]
+            read = partial(multi_get, engine, state.name, ids, extra={"docvalue_fields": terms}, result_window=window)
+            for key, hit in retrying(read).items():
+                if key in numbers and hit["_seq_no"] == versions[key]:
+                    for name in numbers[key].keys() & set(some):
+                        _restore(numbers[key][name], hit.get("fields", {}).get(fields[name], []))
+    return _find_lost(engine, state, hits, retrying) if rewrites_numbers(engine.info, state) else {}
+
+
+def _find_lost(engine: Engine, state: IndexState, hits: Sequence[Json], retrying: Retrier) -> dict[DocumentKey, str]:
+    """Find documents with a number in a text field that does not have the words which the number in `_source` has."""
+    properties, restored = state.mappings.get("properties", {}), keyword_fields(state)
+    numbers: dict[DocumentKey, dict[str, Json]] = {}
+    for hit in hits:
+        for place in _leaves(hit["_source"]):
+            if place.is_doubtful and place.name not in restored:
+                query = _phrase_query(properties, place.name, number_text(place.value))
+                if query is not None:
+                    numbers.setdefault(document_key(hit), {})[f"{place.name}: {number_text(place.value)}"] = query
+    versions, window = {document_key(hit): hit["_seq_no"] for hit in hits}, state.result_window
+    lost: dict[DocumentKey, str] = {}
+    for keys in batched(list(numbers), min(_PAGE, window)):
+        queries = {name: query for key in keys for name, query in numbers[key].items()}
+        for names in batched(list(queries), _MAX_CLAUSES):
+            named = [{"bool": {"filter": [queries[name]], "_name": name}} for name in names]
+            query = {"bool": {"must": [{"match_all": {}}], "should": named}}
+            ids = [document_id for document_id, _ in keys]
+            read = partial(multi_get, engine, state.name, ids, query=query, result_window=window)
+            for key, hit in retrying(read).items():
+                if key in numbers and hit["_seq_no"] == versions[key]:
+                    missing = (numbers[key].keys() & set(names)) - set(hit.get("matched_queries", ()))
+                    if missing:
+                        lost[key] = _lost_reason(engine.info, min(missing))
+    return lost
+
+
+def _lost_reason(info: EngineInfo, number: str) -> str:
+    field = number.partition(": ")[0]
+    return (
+        f"{info.label} has changed a number in the `_source` of the document ({number}), but not in the index, where "
+        f"its text would change if the document were written again: write it from its source, with {field} as a string"
+    )
+
+
+def _phrase_query(properties: Mapping[str, Any], name: str, text: str, path: str = "") -> Json | None:
+    """Build the query for the text in a field; None if the field is indexed by value, or not at all.
+
+    Args:
+        path: The object that `properties` belong to, as a prefix of their names.
+    """
+    head, _, rest = name.partition(".")
+    field = properties.get(name, properties.get(head)) or {}
+    if rest and name not in properties and "properties" in field:
+        query = _phrase_query(field["properties"], rest, text, f"{path}{head}.")
+        if query is None or field.get("type") != "nested":
+            return query
+        return {"nested": {"path": f"{path}{head}", "query": query}}
+    if field.get("type") not in _TEXT_TYPES or field.get("index") is False:
+        return None
+    # An analyzer may leave numbers out.
+    return {"match_phrase": {f"{path}{name}": {"query": text, "zero_terms_query": "all"}}}
+
+
+class _Place(NamedTuple):
+    """A value in a document, the name of its field, and the object or the list that holds it."""
+
+    name: str
+    holder: Any
+    key: Any
+
+    @property
+    def value(self) -> Any:
+        return self.holder[self.key]
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether an engine may write this for a number that was written differently."""
+        return isinstance(self.value, float) or (type(self.value) is int and self.value == 0)  # a bool is an int too
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[_Place]:
+    """Yield the values in a document that are neither objects nor lists."""
+    entries: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in entries:
+        below: str = name if isinstance(value, list) else f"{name}.{key}" if name else key
+        if isinstance(inner, dict | list):
+            yield from _leaves(inner, below)
+        else:
+            yield _Place(below, value, key)
+
+
+def _restore(places: Sequence[_Place], terms: Sequence[str]) -> None:
+    """Replace numbers by terms of the same value that no value of the document accounts for."""
+    texts = [one.value if isinstance(one.value, str) else number_text(one.value) for one in places]
+    counts, indexed = Counter(texts), set(terms)
+    for term in terms:
+        if counts[term] or not _NUMBER.fullmatch(term):
+            continue
+        for number, one in enumerate(places):
+            is_free = texts[number] not in indexed or counts[texts[number]] > 1
+            if is_free and one.is_doubtful and one.value == float(term):
+                one.holder[one.key] = JsonNumber(term)
+                counts[texts[number]] -= 1
+                texts[number] = term
+                break
+
+
+def _inexact_fields(source: Json, state: IndexState) -> dict[str, str]:
+    """The fields that hold numbers which a partial update would change, outside of vectors → such a number."""
+    own = vector_fields(state.mappings, state.name)
+    mapped = state.mappings.get("properties", {})
+    vectors = {name for name in mapped if mapped[name].get("type") in VECTOR_TYPES.values()} | {
+        each for name in own for each in (name, document_meta_field(name))
+    }
+    others = {name: value for name, value in source.items() if name not in vectors}
+    return {place.name: place.value.text for place in _leaves(others) if isinstance(place.value, JsonNumber)}
+
+
+def rewrites_numbers(info: EngineInfo, state: IndexState) -> bool:
+    """Whether the engine writes the numbers in `_source` anew at every write of an index, because it takes vectors out.
+
+    The terms of a keyword field are still those of the number as it was sent.
+    """
+    if info.excludes_vectors_from_source:
+        return state.settings.get("index.mapping.exclude_source_vectors") != "false"
+    is_derived = state.settings.get("index.knn.derived_source.enabled") != "false"
+    return info.derives_vectors_in_source and state.settings.get("index.knn") == "true" and is_derived
+
+
+def max_docvalue_fields(state: IndexState) -> int:
+    """Number of `docvalue_fields` that a search of an index may request."""
+    return int(state.settings.get("index.max_docvalue_fields_search", 100))
+
+
+def keyword_fields(state: IndexState) -> dict[str, str]:
+    """Field → the keyword field whose terms are its values: itself, or one of its multi-fields."""
+    return _keyword_fields(state.mappings.get("properties", {}))
+
+
+def _keyword_fields(properties: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, field in properties.items():
+        path = f"{prefix}{name}"
+        if "properties" in field and field.get("type") != "nested":
+            found |= _keyword_fields(field["properties"], f"{path}.")
+        for inner, form in [("", field), *((f".{each}", form) for each, form in field.get("fields", {}).items())]:
+            if form.get("type") == "keyword" and form.get("doc_values", True) and "normalizer" not in form:
+                found.setdefault(path, f"{path}{inner}")
+    return found
+
+
+def _is_numeric(properties: Mapping[str, Any], name: str) -> bool:
+    """Whether a number in this field is indexed by its value only, or not at all."""
+    head, _, rest = name.partition(".")
+    field = properties.get(name, properties.get(head))
+    if field is None or field.get("enabled") is False:
+        return True
+    if rest and name not in properties and "properties" in field:
+        return _is_numeric(field["properties"], rest)
+    return field.get("type") in _NUMERIC_TYPES and not field.get("fields") and not field.get("copy_to")

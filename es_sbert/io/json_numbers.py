@@ -1,0 +1,104 @@
+"""Numbers of JSON that keep their text: a keyword field that gets `1.10` has the term `1.10`, not `1.1`."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from typing import Any
+
+import orjson
+
+# What may lose its text: a zero at the end of decimals, many digits, a small fraction (which Java writes with an
+# exponent), -0, a large fraction, an exponent. Text in a string may match too, which costs time and nothing else. The
+# patterns begin with characters that are rare in documents: one that begins with any number takes eight times as long.
+_INEXACT_FRACTION = re.compile(rb"\.(?:\d+0|\d{14,})\s*[,\]}]")
+_SMALL_FRACTION = re.compile(rb"0\.000\d*\s*[,\]}]")
+_NEGATIVE_ZERO = re.compile(rb"-0\s*[,\]}]")
+# These two are searched in data in which every digit is a zero.
+_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
+_LARGE_FRACTION = b"00000000.0"
+_EXPONENT = re.compile(rb"0e[+-]?0+\s*[,\]}]")
+# Java writes numbers outside of this range with an exponent.
+_SMALLEST, _LARGEST = 1e-3, 1e7
+
+
+class JsonNumber(float):
+    """A number that engines or Python would write differently after parsing it; `dump_object` writes it unchanged.
+
+    Attributes:
+        text: The number as it was written.
+    """
+
+    __slots__ = ("text",)
+
+    text: str
+
+    def __new__(cls, text: str) -> JsonNumber:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __reduce__(self) -> tuple[type[JsonNumber], tuple[str]]:
+        return JsonNumber, (self.text,)
+
+
+def exact_number(text: str) -> float:
+    """Parse a number with a fraction or an exponent; it becomes a `JsonNumber` if its text would be lost otherwise."""
+    value = float(text)
+    is_plain = repr(value) == text and (_SMALLEST <= abs(value) < _LARGEST or not value)
+    return value if is_plain else JsonNumber(text)
+
+
+def _exact_integer(text: str) -> float:
+    return JsonNumber(text) if text == "-0" else int(text)
+
+
+def may_lose_numbers(data: bytes) -> bool:
+    """Whether JSON may hold a number that loses its text when it is parsed and written again."""
+    if any(pattern.search(data) for pattern in (_INEXACT_FRACTION, _SMALL_FRACTION, _NEGATIVE_ZERO)):
+        return True
+    zeros = data.translate(_ZEROS)
+    return _LARGE_FRACTION in zeros or _EXPONENT.search(zeros) is not None
+
+
+def parse_exact(data: bytes) -> Any:
+    """Parse JSON with `JsonNumber` for each number whose text would be lost otherwise.
+
+    Raises:
+        ValueError: the data is not JSON.
+    """
+    return json.loads(data, parse_float=exact_number, parse_int=_exact_integer)
+
+
+def number_text(value: float) -> str:
+    """The text of a number that `parse_exact` has parsed."""
+    return value.text if isinstance(value, JsonNumber) else repr(value)
+
+
+def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
+    """Write an object as JSON on one line, each `JsonNumber` with its own text.
+
+    Documents of an engine may contain lone surrogates and integers of any size, which orjson does not write.
+    """
+    try:
+        return orjson.dumps(fields, default=_fragment, option=orjson.OPT_SORT_KEYS if sort_keys else None)
+    except TypeError:
+        mark = uuid.uuid4().hex
+        text = json.dumps(_marked(fields, mark), sort_keys=sort_keys)
+        return text.replace(f'"{mark}', "").replace(f'{mark}"', "").encode()
+
+
+def _fragment(value: object) -> orjson.Fragment:
+    if isinstance(value, JsonNumber):
+        return orjson.Fragment(value.text)
+    raise TypeError
+
+
+def _marked(value: Any, mark: str) -> Any:
+    """Replace each `JsonNumber` by a string with its text between marks, because json writes only their values."""
+    if isinstance(value, dict):
+        return {key: _marked(inner, mark) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_marked(inner, mark) for inner in value]
+    return f"{mark}{value.text}{mark}" if isinstance(value, JsonNumber) else value

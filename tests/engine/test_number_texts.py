@@ -1,0 +1,368 @@
+"""Numbers such as 1.10 keep their text in the terms of an index and in `_source`, whichever command writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from elasticsearch import AsyncElasticsearch, Elasticsearch
+from opensearchpy import AsyncOpenSearch, OpenSearch
+
+from es_sbert.analysis import read_index
+from es_sbert.analysis.field_writer import FieldWriter, field_updates
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.document_vectors import vector_value
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.whole_documents import rewrites_numbers
+from es_sbert.migration import document_copy
+from es_sbert.migration.remove_vectors import remove_vectors
+from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+from tests.engine.ingest_support import contents, letters, load
+from tests.engine.migration.support import Place, expect_no_stragglers, two_encoders
+
+KEYWORD: Json = {"type": "keyword"}
+PROPERTIES: Json = {
+    "text": {"type": "text"},
+    "code": KEYWORD,
+    "words": {"type": "text", "fields": {"raw": KEYWORD}},
+    "price": {"type": "double", "fields": {"label": KEYWORD}},
+    "part": {"properties": {"code": KEYWORD, "size": {"type": "float"}}},
+}
+KEYWORDS = ("code", "words.raw", "price.label", "part.code")
+# The texts of numbers, as the terms of a keyword field, in the order of bytes.
+CODES = ["-0", "-0.0", "0.0000001", "1.0", "1.1", "1.10", "12345678.50", "1e3", "3.14159265358979323846", "7", "7.00"]
+CODES += ["9223372036854775808"]
+SOURCE = (
+    b'"code": [' + ",".join(CODES).encode() + b"], "
+    b'"words": 2.50, "price": 19.90, "part": [{"code": 4.0e1, "size": 1.50}, {"code": "4.10"}], "quote": "\\u00e9 \\/"'
+)
+# A document without such a number: it is written by an update.
+PLAIN = b'{"text": "a plain dog", "code": [1.5, 3], "price": 3.25}'
+
+
+def documents(count: int = 3) -> dict[str, bytes]:
+    texts = ["a man plays", "a cat runs", "the dog eats"][:count]
+    return {str(number): b'{"text": "%b", %b}' % (text.encode(), SOURCE) for number, text in enumerate(texts)}
+
+
+def write(engine: Engine, index: str, sources: dict[str, bytes]) -> None:
+    heads = {key: {"_id": key} | ({"routing": "r"} if key == "2" else {}) for key in sources}
+    body = b"".join(orjson.dumps({"index": heads[key]}) + b"\n" + source + b"\n" for key, source in sources.items())
+    assert [result.reason for result in engine.bulk(index, body) if not result.ok] == []
+    engine.refresh(index)
+
+
+def create(engine: Engine, index: str, **settings: Any) -> None:
+    knn = {"index.knn": True} if engine.info.needs_index_knn else {}
+    engine.create_index(index, {"settings": knn | settings, "mappings": {"properties": PROPERTIES}})
+
+
+def terms(engine: Engine, index: str) -> Json:
+    """The terms of the keyword fields, and the number of documents with the words 2.50 and 2.5."""
+    engine.refresh(index)
+    aggregations = {name: {"terms": {"field": name, "size": 100, "order": {"_key": "asc"}}} for name in KEYWORDS}
+    answer = engine.search(index, {"size": 0, "aggs": aggregations})
+    found: Json = {
+        name: {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"][name]["buckets"]}
+        for name in KEYWORDS
+    }
+    counts = {word: engine.count(index, {"match_phrase": {"words": word}}) for word in ("2.50", "2.5")}
+    return found | counts
+
+
+def expected_terms(count: int = 3, others: dict[str, dict[str, int]] | None = None) -> Json:
+    fields = {"code": CODES, "words.raw": ["2.50"], "price.label": ["19.90"], "part.code": ["4.0e1", "4.10"]}
+    held: Json = {name: dict.fromkeys(sorted(values), count) for name, values in fields.items()}
+    for name, found in (others or {}).items():
+        held[name] = dict(sorted((held[name] | found).items()))
+    return held | {"2.50": count, "2.5": 0}
+
+
+PLAIN_TERMS = {"code": {"1.5": 1, "3": 1}, "price.label": {"3.25": 1}}
+
+
+def raw(engine: Engine, index: str, document_id: str) -> bytes:
+    """`_source` in the bytes of the engine's response."""
+    routing = "&routing=r" if document_id == "2" else ""
+    exclude = "&_source_exclude_vectors=false" if engine.info.excludes_vectors_from_source else ""
+    with urllib.request.urlopen(f"{engine.info.url}/{index}/_doc/{document_id}?{routing}{exclude}") as response:
+        body: bytes = response.read()
+    return body.partition(b'"_source":')[2]
+
+
+def numbers_kept(engine: Engine, index: str, document_id: str) -> bool:
+    compact = raw(engine, index, document_id).replace(b" ", b"")
+    wanted = ",".join(CODES).encode(), b'"words":2.50,"price":19.90', b'[{"code":4.0e1,"size":1.50},{"code":"4.10"}]'
+    return all(each in compact for each in wanted)
+
+
+def is_rewritten(engine: Engine, index: str) -> bool:
+    """Whether the engine itself changes numbers in `_source`, but not in the terms, because it takes vectors out."""
+    state = engine.get_index(index)
+    assert state is not None
+    return rewrites_numbers(engine.info, state)
+
+
+def assert_kept(engine: Engine, index: str, expected: Json | None = None) -> None:
+    assert terms(engine, index) == (expected or expected_terms())
+    rewritten = is_rewritten(engine, index)
+    assert [numbers_kept(engine, index, key) for key in ("0", "1", "2")] == [not rewritten] * 3
+
+
+def raw_source(engine: Engine) -> Json:
+    """Settings of an index that keeps `_source` as it was sent although it has vectors."""
+    if engine.info.excludes_vectors_from_source:
+        return {"index.mapping.exclude_source_vectors": False}
+    if engine.info.derives_vectors_in_source:
+        return {"index.knn": True, "index.knn.derived_source.enabled": False}
+    return {}
+
+
+@pytest.mark.parametrize("settings", [lambda engine: {}, raw_source], ids=["default", "raw"])
+def test_in_place_load_keeps_numbers(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, settings: Callable[[Engine], Json]
+) -> None:
+    create(engine, index_name, **settings(engine))
+    write(engine, index_name, documents() | {"plain": PLAIN})
+    expected = expected_terms(others=PLAIN_TERMS)
+    assert terms(engine, index_name) == expected
+    first = load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    assert (first.indexed, first.dead) == (4, 0)
+    assert_kept(engine, index_name, expected)
+    held = contents(engine.info.url, index_name)
+    assert all("embedding" in source and source["embedding_meta"]["document_hash"] is None for source in held.values())
+
+    # Embedded again: now the engine may show the numbers in another form than the terms have.
+    change = orjson.dumps({"update": {"_id": "plain"}}) + b'\n{"doc": {"text": "another dog"}}\n'
+    again = {key: source.replace(b"a ", b"the ", 1) for key, source in documents(2).items()}
+    write(engine, index_name, again)
+    assert engine.bulk(index_name, change)[0].ok
+    second = load(engine.info.url, tiny, index_name, dead=tmp_path / "dead")
+    assert (second.indexed, second.unchanged, second.dead) == (3, 1, 0)
+    assert_kept(engine, index_name, expected)
+
+    # A document that has lost its text loses its vector, and nothing else.
+    write(engine, index_name, {"0": documents()["0"].replace(b"a man plays", b"")})
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead")
+    assert_kept(engine, index_name, expected)
+    assert load(engine.info.url, tiny, index_name, dead=tmp_path / "dead").unchanged == 3
+
+
+def test_second_vector_field_keeps_numbers_and_the_first_vector(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    """The second load writes documents whose vector and passages it has to keep."""
+    create(engine, index_name)
+    write(engine, index_name, documents())
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("embedding={text}",))
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("parts={text}",), passages=("8",))
+    before = contents(engine.info.url, index_name)
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("third={text}",))
+    assert_kept(engine, index_name)
+    for key, source in contents(engine.info.url, index_name).items():
+        assert {name: source[name] for name in before[key] if name != "_version"} == {
+            name: value for name, value in before[key].items() if name != "_version"
+        }
+        assert "third" in source
+
+
+def test_document_is_a_dead_letter_if_a_final_pipeline_would_run_again(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    """Numbers of numeric fields are no reason: they are indexed by their value."""
+    create(engine, index_name, **{"index.final_pipeline": "_none"})
+    harmless = {"price": b'{"text": "a man", "part": {"size": 1.50}, "unmapped": {"long": 0.10}}'}
+    write(engine, index_name, documents(1) | harmless)
+    engine.put_settings(index_name, {"index.final_pipeline": f"missing-{index_name}"})
+    report = load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    assert (report.indexed, report.dead) == (1, 1)
+    [letter] = letters(tmp_path / "dead")
+    assert letter["id"] == "0"
+    assert "is the number" in letter["reason"]
+    assert f"'missing-{index_name}' again (index.final_pipeline)" in letter["reason"]
+    assert terms(engine, index_name) == expected_terms(1)
+
+
+def test_number_whose_text_is_lost_is_not_written_again(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    """The words of a text field without a keyword multi-field can only be compared with the engine's number."""
+    create(engine, index_name)
+    note: Json = {"note": {"type": "text"}, "list": {"type": "nested", "properties": {"code": KEYWORD}}}
+    engine.put_mapping(index_name, {"properties": note})
+    sources = {
+        "lost": b'{"text": "a man", "note": 1.10}',
+        "nested": b'{"text": "a man", "list": [{"code": 2.0}, {"code": 7.00}]}',
+        "same": b'{"text": "a man", "note": [3.75, 1.0], "list": {"code": 1.5}}',
+    }
+    write(engine, index_name, sources)
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    write(engine, index_name, {key: source.replace(b"man", b"cat") for key, source in sources.items()})
+    report = load(engine.info.url, tiny, index_name, dead=tmp_path / "dead")
+    rewritten = is_rewritten(engine, index_name)
+    assert (report.indexed, report.dead) == ((1, 2) if rewritten else (3, 0))
+    reasons = {letter["id"]: letter["reason"] for letter in letters(tmp_path / "dead")}
+    assert set(reasons) == ({"lost", "nested"} if rewritten else set())
+    if rewritten:
+        assert "(note: 1.1)" in reasons["lost"]
+        assert "(list.code: 7.0)" in reasons["nested"]
+        meta = b', "embedding_meta": {"fingerprint": "x"}}'
+        write(engine, index_name, {key: sources[key][:-1] + meta for key in ("lost", "nested")})
+        with pytest.raises(IndexMismatch, match=r"cannot be written again: .*(note: 1\.1|list\.code: 7\.0)"):
+            remove_vectors(engine, index_name, policy=RetryPolicy(30))
+    phrase: Json = {"match_phrase": {"note": "1.10"}}
+    nested: Json = {"nested": {"path": "list", "query": {"term": {"list.code": "7.00"}}}}
+    engine.refresh(index_name)
+    assert [engine.count(index_name, query) for query in (phrase, nested)] == [1, 1]
+
+
+def test_default_pipeline_does_not_run_again(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
+    create(engine, index_name)
+    write(engine, index_name, documents())
+    engine.put_settings(index_name, {"index.default_pipeline": f"missing-{index_name}"})
+    report = load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    assert (report.indexed, report.dead) == (3, 0)
+    assert_kept(engine, index_name)
+
+
+def test_written_field_and_removal_of_vectors_keep_numbers(
+    engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    create(engine, index_name)
+    write(engine, index_name, documents())
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    writer = FieldWriter(engine, index_name, "embedding", "part.group", policy=RetryPolicy(30))
+    writer.add_to_mapping()
+    texts = read_index(engine, index_name, "embedding", fields=["part.group"])
+    counts = writer.write(field_updates(texts, "part.group", {}))
+    assert counts.written == 0
+    writer = FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(30))
+    writer.add_to_mapping()
+    assert writer.write(field_updates(texts, "group", dict.fromkeys(range(3), "same"))).written == 3
+    assert_kept(engine, index_name)
+    assert {source["group"] for source in contents(engine.info.url, index_name).values()} == {"same"}
+    assert writer.write(writer.plan_removals(())).removed == 3
+    assert_kept(engine, index_name)
+
+    assert remove_vectors(engine, index_name, policy=RetryPolicy(30)).documents == 3
+    assert_kept(engine, index_name)
+    assert all("embedding" not in source for source in contents(engine.info.url, index_name).values())
+
+
+def test_adoption_keeps_numbers(engine: Engine, index_name: str, tiny: Encoder) -> None:
+    vector: Json = {"type": "dense_vector", "dims": 16, "similarity": "cosine"}
+    knn: Json = {}
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+        vector, knn = {"type": "knn_vector", "dimension": 16, "method": method}, {"index.knn": True}
+    body = {"settings": knn, "mappings": {"properties": PROPERTIES | {"vector": vector}}}
+    engine.create_index(index_name, body)
+    sources = documents()
+    vectors = tiny.encode([json.loads(source)["text"] for source in sources.values()], "document")
+    for (key, source), one in zip(sources.items(), vectors, strict=True):
+        value = orjson.dumps(vector_value(engine.info, one))
+        sources[key] = source[:-1] + b', "vector": ' + value + b"}"
+    write(engine, index_name, sources)
+    adoptable = read_adoptable_field(engine, index_name, "vector", TextTemplate.parse("{text}"))
+    report = adopt_vectors(engine, adoptable, tiny, AdoptionSettings(sample=3))
+    assert report.written is not None
+    assert (report.written.adopted, report.written.refused) == (3, {})
+    assert_kept(engine, index_name)
+    held = contents(engine.info.url, index_name)
+    assert all(source["vector_meta"]["fingerprint"] == tiny.info.fingerprint for source in held.values())
+
+
+def test_callers_clients_keep_numbers(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
+    """They parse with their own parsers, which know nothing of the text of numbers."""
+    create(engine, index_name)
+    write(engine, index_name, documents(1))
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
+    url, is_opensearch = engine.info.url, engine.info.engine_type is EngineType.OPENSEARCH
+
+    async def embed() -> None:
+        async with (
+            AsyncOpenSearch(url) if is_opensearch else AsyncElasticsearch(url) as client,
+            AsyncSemanticIndex(index_name, client, encoder=tiny) as index,
+        ):
+            assert (await index.embed_missing()).indexed == 3
+
+    write(engine, index_name, documents())
+    asyncio.run(embed())
+    assert_kept(engine, index_name)
+    write(engine, index_name, documents())
+    with (
+        closing(OpenSearch(url) if is_opensearch else Elasticsearch(url)) as client,
+        SemanticIndex(index_name, client, encoder=tiny) as index,
+    ):
+        assert index.embed_missing().indexed == 3
+    assert_kept(engine, index_name)
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Encoder, Encoder]]:
+    with two_encoders(tmp_path_factory.mktemp("models")) as both:
+        yield both
+
+
+@pytest.fixture
+def place(
+    engine: Engine, fresh_index: Callable[[str], str], encoders: tuple[Encoder, Encoder], tmp_path: Path
+) -> Iterator[Place]:
+    """An index of these documents behind an alias, embedded with the first model."""
+    name = fresh_index(engine.info.url)
+    index = f"{name}-old"
+    create(engine, index)
+    write(engine, index, documents())
+    engine.update_aliases([{"add": {"index": index, "alias": name}}])
+    place = Place(engine, name, index, tmp_path / "dead")
+    place.embed(encoders[0])
+    yield place
+    answer = engine.request_api("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
+    for each in answer["indices"]:
+        if each.startswith(name):
+            engine.delete_index(each)
+
+
+def test_migration_and_rollback_keep_numbers(
+    place: Place, encoders: tuple[Encoder, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect_no_stragglers(monkeypatch)
+    old = place.index
+    assert place.migrate(encoders[1]).finished
+    new = place.behind()
+    assert new != old
+    assert_kept(place.engine, new)
+    write(place.engine, new, {"0": documents()["0"].replace(b"a man", b"the man")})
+    assert place.migrate(encoders[0], rollback=True).target == old
+    assert_kept(place.engine, old)
+    assert place.migrate(None, remove=True).finished
+    assert_kept(place.engine, place.behind())
+
+
+def test_migration_compares_the_text_of_numbers(
+    place: Place, encoders: tuple[Encoder, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect_no_stragglers(monkeypatch)
+    copy = document_copy.copy_write
+
+    def as_an_update_does(hit: Json, *args: Any) -> document_copy.BulkWrite:
+        value = hit["_source"]["part"][0] | {"code": float(hit["_source"]["part"][0]["code"])}
+        return copy(hit | {"_source": hit["_source"] | {"part": [value, *hit["_source"]["part"][1:]]}}, *args)
+
+    monkeypatch.setattr(document_copy, "copy_write", as_an_update_does)
+    with pytest.raises(IndexMismatch, match=r"the document '\d' differs from that in"):
+        place.migrate(encoders[1])
