@@ -10,7 +10,6 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from es_sbert.index.index_meta import require_index_knn
-from es_sbert.index.load_checks import check_can_hold_vectors
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
     ElementType,
@@ -26,7 +25,7 @@ from es_sbert.index.mapping import (
     supported_element_types,
     vector_fields,
 )
-from es_sbert.index.source_mode import check_source_is_whole
+from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole
 from es_sbert.index.text_template import DEFAULT_TEXT_FIELD, TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import (
     VectorField,

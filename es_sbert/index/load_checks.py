@@ -11,7 +11,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.mapping import DEFAULT_INDEX_TYPE, VectorFieldMeta, mapping_addition
-from es_sbert.index.source_mode import check_source_is_whole, is_in_source
+from es_sbert.index.source_mode import check_can_hold_vectors, check_source_is_whole, inexact_text_fields, is_in_source
 from es_sbert.index.vector_field import check_passages_kept, embed_command, similar_fields
 from es_sbert.index.write_limits import check_accepts_updates, check_mapping_limits
 
@@ -84,19 +84,6 @@ def in_place_command(index: str) -> str:
     return f"`es-sbert ingest --index {index}`"
 
 
-def check_can_hold_vectors(state: IndexState) -> None:
-    """Reject an index in which vectors cannot be searched.
-
-    Raises:
-        VectorIndexError: the mapping of the index has `enabled: false`.
-    """
-    if state.mappings.get("enabled", True) is False:
-        raise VectorIndexError(
-            f"the mapping of {state.name} has `enabled: false`: no field is indexed, so vectors cannot be searched",
-            "Create an index without this setting, copy the documents there (`_reindex`), and load into that index.",
-        )
-
-
 def check_can_add_vectors(engine: Engine, state: IndexState) -> None:
     """Reject an index whose documents cannot be embedded in place, into a new vector field.
 
@@ -111,19 +98,25 @@ def check_can_add_vectors(engine: Engine, state: IndexState) -> None:
 
 
 def check_can_load_files(
-    state: IndexState, name: str, meta_fields: Collection[str] = (), *, routing_field: str | None = None
+    state: IndexState,
+    name: str,
+    meta_fields: Collection[str] = (),
+    *,
+    text_fields: Sequence[str] = (),
+    routing_field: str | None = None,
 ) -> None:
     """Reject an index that would reject every document of a file, or for which every load would embed all documents.
 
     Args:
         name: Index or alias as given to the load.
         meta_fields: Metadata objects next to the vectors, which tell whether the vectors are current.
+        text_fields: Fields of the texts.
         routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
         UsageError: both a field and the alias give a routing.
-        VectorIndexError: the index belongs to a data stream, requires a routing that is missing, does not index any
-            field, takes no documents by their ids, or does not keep the meta fields.
+        VectorIndexError: the index belongs to a data stream, requires a routing that is missing, takes no documents by
+            their ids, cannot hold vectors, does not keep the meta fields, or returns text fields in another form.
     """
     in_place = "Let the application that fills it write the documents, and embed them in place:"
     if state.data_stream is not None:
@@ -154,6 +147,13 @@ def check_can_load_files(
             "are already embedded and would embed all of them again",
             f"Load into an index whose `_source` is enabled and keeps {', '.join(lost)}.",
         )
+    for field, reason in inexact_text_fields(text_fields, state).items():
+        raise VectorIndexError(
+            f"the text field {field} of {state.name} {reason}, and the index rebuilds `_source` from its fields, so it "
+            "returns another text than the one that was loaded",
+            f"Map {field} as `text`, or with `synthetic_source_keep: all`, in an index that you create first. Or write "
+            f"the documents without `es-sbert`, and embed them in place: {in_place_command(name)}.",
+        )
 
 
 def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -183,12 +183,14 @@ def check_created_index(
     meta_fields: Collection[str],
     documents: Sequence[Mapping[str, Any]],
     *,
+    text_fields: Sequence[str],
     routing_field: str | None = None,
 ) -> None:
     """Check an index that the load has just created; delete it if an index template makes it unusable.
 
     Args:
         documents: The first documents of the source.
+        text_fields: Fields of the texts.
         routing_field: Field with the routing of each document; None if there is none.
 
     Raises:
@@ -196,7 +198,7 @@ def check_created_index(
         EngineError: the engine failed.
     """
     try:
-        check_can_load_files(state, name, meta_fields, routing_field=routing_field)
+        check_can_load_files(state, name, meta_fields, text_fields=text_fields, routing_field=routing_field)
         for field in similar_fields([state]).values():
             check_passages_kept(field)
         check_strict_mapping(state, documents)

@@ -40,6 +40,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     with_source,
 )
+from es_sbert.index.source_mode import check_can_hold_vectors
 from es_sbert.index.text_template import STRIP_HTML, TextTemplate, closest_name, format_text_options
 from es_sbert.index.write_limits import check_mapping_limits
 from es_sbert.messages import setting_text
@@ -300,6 +301,7 @@ def _add_field(
     engine: Engine, state: IndexState, request: FieldRequest, meta: VectorFieldMeta
 ) -> tuple[VectorField, Json]:
     engine_type = engine.info.engine_type
+    check_can_hold_vectors(state)
     require_index_knn(engine.info, state)
     if engine_type is EngineType.OPENSEARCH:
         knn, is_flat = state.has_setting("index.knn"), meta.index_type == IndexType.FLAT

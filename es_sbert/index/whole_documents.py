@@ -317,7 +317,7 @@ def rewrites_numbers(info: EngineInfo, state: IndexState) -> bool:
 
 def max_docvalue_fields(state: IndexState) -> int:
     """Number of `docvalue_fields` that a search of an index may request."""
-    return int(state.settings.get("index.max_docvalue_fields_search", 100))
+    return int(state.setting("index.max_docvalue_fields_search") or 100)
 
 
 def keyword_fields(state: IndexState) -> dict[str, str]:

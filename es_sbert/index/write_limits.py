@@ -12,23 +12,39 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json, quote_index_name
 from es_sbert.errors import EngineError, VectorIndexError
 
+# `index.mode` of indices whose documents cannot be written again, and why.
+_APPEND_ONLY_MODES = {
+    "time_series": "Elasticsearch does not update documents, and chooses their ids",
+    "columnar": "documents have no sequence numbers, so Elasticsearch does not update them",
+    "logsdb_columnar": "documents have no sequence numbers, so Elasticsearch does not update them",
+}
+
+
+def index_mode(state: IndexState) -> str:
+    """The `index.mode` of Elasticsearch, such as `logsdb`; `standard` by default."""
+    return str(state.setting("index.mode") or "standard").lower()
+
 
 def check_accepts_updates(state: IndexState) -> None:
     """Refuse an index in which the engine changes no document, and takes none by its id.
 
     Raises:
-        VectorIndexError: it is a time series index, or append-only.
+        VectorIndexError: its `index.mode` rules updates out, or it is append-only.
     """
-    if str(state.setting("index.mode")).lower() == "time_series":
-        kind = "a time series index (`index.mode`)"
+    mode = index_mode(state)
+    if mode in _APPEND_ONLY_MODES:
+        setting, reason = f"index.mode: {mode}", _APPEND_ONLY_MODES[mode]
     elif state.has_setting("index.append_only.enabled"):
-        kind = "append-only (`index.append_only.enabled`)"
+        setting, reason = (
+            "index.append_only.enabled",
+            "OpenSearch does not update documents, and takes none by their ids",
+        )
     else:
         return
     raise VectorIndexError(
-        f"{state.name} is {kind}: the engine does not change its documents, and takes none by their ids",
-        "Copy the documents into an index without this setting (`POST _reindex`), and load that one: "
-        "`es-sbert ingest --index NEW`.",
+        f"the index {state.name} has `{setting}`: {reason}",
+        "Write new documents through the gateway (`es-sbert serve`), which embeds them on the way. Copy existing "
+        "ones into an index without this setting (`POST _reindex`), and embed them there.",
     )
 
 

@@ -16,7 +16,6 @@ from es_sbert.index.document_vectors import (
     DocumentMeta,
     EmbeddingTargets,
     VectorFieldValue,
-    raw_document_meta,
     read_document_meta,
     stored_text,
     to_bulk_value,
@@ -264,8 +263,8 @@ class ChangeDetection:
     def _compare_held(self, document: Document, hit: Json) -> ChangeDecision:
         """Compare a document with that of an older index of the alias, which a load in place gives its vectors."""
         source = hit.get("_source") or {}
-        metas = [raw_document_meta(source, target.meta_field) or {} for target in self._targets]
-        is_same = any(meta.get("document_hash") == document.document_hash for meta in metas)
+        metas = [read_document_meta(source, target.meta_field) for target in self._targets]
+        is_same = any(meta is not None and meta.document_hash == document.document_hash for meta in metas)
         if any(is_superseded(document, meta) for meta in metas):
             return ChangeDecision(Decision.SUPERSEDED)
         if any(self._texts_changed(document, source)) or (any(document.texts) and not is_same):

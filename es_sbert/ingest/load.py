@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from es_sbert.errors import DocumentsAltered, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
 from es_sbert.index.load_checks import check_created_index, delete_unused_index
 from es_sbert.index.mapping import vector_fields
+from es_sbert.index.source_mode import list_forms
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import embed_index
 from es_sbert.ingest.check_first_records import check_first_records
@@ -280,7 +281,11 @@ def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) 
     )
     if not plan.sources:
         return filled  # partial updates leave other fields alone
-    return filled + kept_targets(vector_fields(index.mappings, index.name), [target.field for target in filled])
+    kept = kept_targets(vector_fields(index.mappings, index.name), [target.field for target in filled])
+    return tuple(
+        replace(target, template=target.template.with_list_forms(list_forms(target.template.fields, index)))
+        for target in (*filled, *kept)
+    )
 
 
 def _check_created_index(
@@ -296,7 +301,15 @@ def _check_created_index(
     first = [] if stream is None else [rules.own_fields(document) for document in stream.peeked]
     meta_fields = [target.meta_field for target in targets]
     routing_field = plan.settings.routing_field
-    check_created_index(engine, index, plan.settings.index, meta_fields, first, routing_field=routing_field)
+    check_created_index(
+        engine,
+        index,
+        plan.settings.index,
+        meta_fields,
+        first,
+        text_fields=plan.text_fields,
+        routing_field=routing_field,
+    )
 
 
 def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:

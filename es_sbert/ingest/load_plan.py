@@ -14,13 +14,12 @@ from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.index.load_checks import (
-    check_can_hold_vectors,
     check_can_load_files,
     read_target_index,
 )
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, check_field_name, document_meta_field, vector_fields
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require_privileges
-from es_sbert.index.source_mode import fields_missing_from_source
+from es_sbert.index.source_mode import check_can_hold_vectors, fields_missing_from_source
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
     TextTemplate,
@@ -388,7 +387,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             raise VectorIndexError(reason, "Load the documents from files.")
     elif state is not None:
         meta_fields = [document_meta_field(field.field) for field in fields]
-        check_can_load_files(state, name, meta_fields, routing_field=settings.routing_field)
+        texts = [text_field for field in fields for text_field in field.template.fields]
+        check_can_load_files(state, name, meta_fields, text_fields=texts, routing_field=settings.routing_field)
     else:
         check_can_create(engine, name)
     _require_privileges(engine, settings, state)

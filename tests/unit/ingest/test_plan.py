@@ -8,7 +8,8 @@ import pytest
 
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import VectorIndexError
-from es_sbert.index.load_checks import check_can_hold_vectors, check_can_load_files, unmapped_fields
+from es_sbert.index.load_checks import check_can_load_files, unmapped_fields
+from es_sbert.index.source_mode import check_can_hold_vectors
 
 ROUTED = {"_routing": {"required": True}}
 

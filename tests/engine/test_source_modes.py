@@ -1,0 +1,304 @@
+"""Indices that return other documents than the ones that were sent: each kind of `_source`, and each command.
+
+The rows of the table in docs/reliability.md. What the gateway does is in tests/gateway/writes/test_copied_vectors.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import IndexMismatch, VectorIndexError
+from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.document_vectors import to_float_list
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+from es_sbert.migration.migrate import migrate
+from es_sbert.migration.prepare_migration import MigrationRequest
+from es_sbert.migration.remove_vectors import remove_vectors
+from tests.engine.ingest_support import Rounds, contents, letters, load, same_vectors, vector_of, write_jsonl
+from tests.engine.test_adopt import vector_mapping
+
+SYNTHETIC = {"index.mapping.source.mode": "synthetic"}
+KEPT = SYNTHETIC | {"index.mapping.synthetic_source_keep": "arrays"}
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "stored": ({}, {}),
+    "synthetic": (SYNTHETIC, {}),
+    "kept": (KEPT, {}),
+    "logsdb": ({"index.mode": "logsdb"}, {}),
+    "mapped": ({}, {"_source": {"mode": "synthetic"}}),  # on Elasticsearch 8; 9 ignores it
+}
+TEXT = "{text} {tags}"
+PROPERTIES = {
+    "@timestamp": {"type": "date"},
+    "text": {"type": "text"},
+    "tags": {"type": "keyword"},
+    "notes": {"type": "text", "fields": {"raw": {"type": "keyword", "ignore_above": 10}}},
+    "rank": {"type": "half_float"},
+    "parts": {"properties": {"name": {"type": "keyword"}, "day": {"type": "date"}}},
+}
+DOCUMENTS = [
+    {"id": "a", "text": "a man plays guitar", "tags": ["river", "bread", "river"], "rank": 0.1, "none": None},
+    {"id": "b", "text": "the cat sleeps", "tags": ["storm"], "parts": [{"name": "z"}, {"day": "2026-01-02"}]},
+    {"id": "c", "text": "winter", "tags": None, "notes": ["z", "a"], "empty": [], "extra": ["v", "u", "v"]},
+]  # fmt: skip
+
+
+def documents() -> list[dict[str, Any]]:
+    return [{"@timestamp": "2026-01-01T00:00:00Z", **document} for document in DOCUMENTS]
+
+
+Place = tuple[Engine, str, str]
+WORKING = ["opensearch-stored", "es9-stored", "es9-synthetic", "es9-kept", "es9-logsdb", "es8-synthetic", "es8-mapped"]
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, open_engine: Callable[[str], Engine], fresh_index: Callable[[str], str]
+) -> Place:
+    """An engine, the name of a new index, and the kind of its `_source`."""
+    name, _, mode = request.param.partition("-")
+    engine = open_engine(request.getfixturevalue(f"{name}_url"))
+    return engine, fresh_index(engine.info.url), mode
+
+
+def create(engine: Engine, index: str, mode: str, **properties: Any) -> None:
+    settings, mappings = MODES[mode]
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        settings = settings | {"index.knn": True}
+    engine.create_index(index, {"settings": settings, "mappings": mappings | {"properties": PROPERTIES | properties}})
+
+
+def write(engine: Engine, index: str, found: list[dict[str, Any]]) -> None:
+    lines = [line for document in found for line in ({"index": {"_id": document["id"]}}, document)]
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results), results
+    engine.refresh(index)
+
+
+def plain(engine: Engine, index: str) -> dict[str, Any]:
+    """The documents without what es-sbert added."""
+    ours = ("_version", "embedding", "embedding_meta", "vector", "vector_meta")
+    found = contents(engine.info.url, index)
+    return {key: {name: value for name, value in source.items() if name not in ours} for key, source in found.items()}
+
+
+def assert_current(engine: Engine, encoder: Encoder, index: str, field: str = "embedding") -> None:
+    """Every document has the vector of the text that the index returns."""
+    for source in contents(engine.info.url, index).values():
+        text = TextTemplate.parse(TEXT).render(source)
+        assert same_vectors(vector_of(source, field), encoder.encode([text], "document")[0]), source
+
+
+@pytest.mark.parametrize("place", WORKING, indirect=True)
+def test_embedding_in_place_keeps_every_field(place: Place, tiny: Encoder, tmp_path: Path) -> None:
+    engine, index_name, mode = place
+    create(engine, index_name, mode)
+    write(engine, index_name, documents())
+    before, url, dead = plain(engine, index_name), engine.info.url, tmp_path / "dead"
+    summary = load(url, tiny, index_name, dead=dead, text_template=TEXT)
+    assert (summary.indexed, summary.exit_code) == (3, 0)
+    assert_current(engine, tiny, index_name)
+    assert plain(engine, index_name) == before
+    assert load(url, tiny, index_name, dead=dead).unchanged == 3
+    engine.bulk(index_name, b'{"update":{"_id":"a"}}\n{"doc":{"text":"bread","tags":["z","a"]}}\n')
+    control, rounds = LoadControl(), Rounds()
+    control.stop_reading = rounds
+    rounds.set()
+    summary = load(url, tiny, index_name, dead=dead, watch_seconds=0.1, control=control)
+    assert summary.indexed == 1
+    assert_current(engine, tiny, index_name)
+    removal = remove_vectors(engine, index_name, policy=RetryPolicy(60))
+    assert removal.documents == 3
+    assert plain(engine, index_name)["b"] == before["b"]
+    assert not any("embedding" in name for source in contents(url, index_name).values() for name in source)
+
+
+@pytest.mark.parametrize("place", WORKING, indirect=True)
+def test_loaded_file_is_unchanged_in_the_next_load(place: Place, tiny: Encoder, tmp_path: Path) -> None:
+    engine, index_name, mode = place
+    create(engine, index_name, mode)
+    path, url, dead = write_jsonl(tmp_path / "docs.jsonl", documents()), engine.info.url, tmp_path / "dead"
+    options = {"id_field": "id", "vectors": (f"embedding={TEXT}", "vector={extra}"), "passages": ("vector=8",)}
+    summary = load(url, tiny, index_name, path, dead=dead, **options)
+    assert (summary.indexed, summary.exit_code) == (3, 0)
+    for _ in range(2):
+        summary = load(url, tiny, index_name, path, dead=dead, state=tmp_path / "state", **options)
+        assert (summary.unchanged, summary.exit_code) == (3, 0)
+    assert_current(engine, tiny, index_name)
+    assert load(url, tiny, index_name, dead=dead, vectors=("embedding", "vector")).indexed == 0
+    changed = documents()
+    changed[0] |= {"tags": ["storm", "river"], "extra": ["one", "two"]}
+    changed[1] |= {"rank": 2}
+    summary = load(url, tiny, index_name, write_jsonl(path, changed), dead=dead, **options)
+    assert (summary.indexed, summary.updated, summary.unchanged) == (1, 1, 1)
+    assert_current(engine, tiny, index_name)
+
+
+@pytest.mark.parametrize("place", ["es9-synthetic", "es9-logsdb", "es8-mapped"], indirect=True)
+def test_vectors_are_adopted_and_migrated(
+    place: Place, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
+) -> None:
+    engine, index_name, mode = place
+    create(engine, index_name, mode, vector=vector_mapping(engine, tiny.info.dimensions))
+    template = TextTemplate.parse(TEXT)
+    write(engine, index_name, documents())
+    texts = {key: template.render(source) for key, source in plain(engine, index_name).items()}
+    write(
+        engine,
+        index_name,
+        [one | {"vector": to_float_list(tiny.encode([texts[one["id"]]], "document")[0])} for one in documents()],
+    )
+    before = plain(engine, index_name)
+    report = adopt_vectors(
+        engine, read_adoptable_field(engine, index_name, "vector", template), tiny, AdoptionSettings()
+    )
+    assert report.written is not None
+    assert report.written.adopted == 3
+    assert plain(engine, index_name) == before
+    assert load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=("vector",)).unchanged == 3
+    load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", vectors=(f"embedding={TEXT}",))
+    alias = fresh_index(engine.info.url)
+    engine.update_aliases([{"add": {"index": index_name, "alias": alias}}])
+    result = migrate(
+        engine,
+        tiny,
+        MigrationRequest(alias, "vector", index_type="hnsw"),
+        LoadControl(),
+        SilentMeter,
+        dead_letters=tmp_path / "dead",
+        retry_seconds=60,
+    )
+    try:
+        assert result.target != index_name
+        assert plain(engine, alias) == before
+        for field in ("vector", "embedding"):
+            assert_current(engine, tiny, alias, field)
+    finally:
+        engine.delete_index(result.target)
+
+
+# Kind → settings, mapping, and the message of a refusal.
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "disabled": ({"index.mapping.source.mode": "disabled"}, {}, "does not keep"),
+    "mapped": ({}, {"_source": {"mode": "disabled"}}, "does not keep"),
+    "excluded": ({}, {"_source": {"excludes": ["notes"]}}, "does not keep notes in its _source"),
+    "included": ({}, {"_source": {"includes": ["text"]}}, "does not keep fields other than text"),
+    "time_series": (
+        {
+            "index.mode": "time_series",
+            "index.routing_path": ["tags"],
+            "index.time_series.start_time": "2026-01-01T00:00:00Z",
+            "index.time_series.end_time": "2026-12-31T00:00:00Z",
+        },
+        {"properties": PROPERTIES | {"tags": {"type": "keyword", "time_series_dimension": True}}},
+        "`index.mode: time_series`",
+    ),
+    "columnar": ({"index.mode": "columnar"}, {}, "`index.mode: columnar`"),
+    "derived": ({"index.derived_source.enabled": True}, {}, "index.derived_source.enabled"),
+}
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["es9-disabled", "es8-disabled", "es8-mapped", "es9-time_series", "es8-time_series", "es9-columnar",
+     "opensearch-derived"],
+    indirect=True,
+)  # fmt: skip
+def test_index_that_cannot_keep_vectors_is_refused_before_a_write(place: Place, tiny: Encoder, tmp_path: Path) -> None:
+    engine, index, kind = place
+    settings, mappings, message = REFUSED[kind]
+    engine.create_index(index, {"settings": settings, "mappings": {"properties": PROPERTIES} | mappings})
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", documents()), tmp_path / "dead"
+    before = engine.get_index(index)
+    for files, options in (([], {}), ([path], {"id_field": "id"}), ([], {"watch_seconds": 1})):
+        for dry_run in (None, 3):
+            with pytest.raises(VectorIndexError, match=message):
+                load(engine.info.url, tiny, index, *files, dead=dead, dry_run=dry_run, text_template=TEXT, **options)
+    if kind == "derived":
+        with pytest.raises(VectorIndexError, match=message):
+            ensure_vector_field(engine, index, field_request(tiny))
+    assert engine.get_index(index) == before
+    assert engine.count(index) == 0
+
+
+def field_request(encoder: Encoder) -> FieldRequest:
+    info = encoder.info
+    return FieldRequest("embedding", info.fingerprint, info.model, info.dimensions, text="{text}")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["es9-disabled", "es8-mapped", "es9-time_series", "opensearch-excluded", "opensearch-included"],
+    indirect=True,
+)
+def test_adopt_remove_and_migrate_refuse_what_they_cannot_write_again(
+    place: Place, tiny: Encoder, fresh_index: Callable[[str], str], tmp_path: Path
+) -> None:
+    engine, index, kind = place
+    alias = fresh_index(engine.info.url)
+    settings, mappings, message = REFUSED[kind]
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        settings = settings | {"index.knn": True}
+    fields = mappings.get("properties", PROPERTIES) | {"vector": vector_mapping(engine, tiny.info.dimensions)}
+    engine.create_index(index, {"settings": settings, "mappings": mappings | {"properties": fields}})
+    engine.update_aliases([{"add": {"index": index, "alias": alias}}])
+    with pytest.raises(VectorIndexError, match=message):
+        read_adoptable_field(engine, index, "vector", TextTemplate.parse("{text}"))
+    ensure_vector_field(engine, index, field_request(tiny))  # for documents that the gateway writes
+    before = engine.get_index(index)
+    with pytest.raises((VectorIndexError, IndexMismatch), match=message):
+        remove_vectors(engine, index, policy=RetryPolicy(60))
+    wanted = MigrationRequest(alias, "embedding", index_type="int8_hnsw")
+    with pytest.raises((VectorIndexError, IndexMismatch), match=message):
+        migrate(engine, tiny, wanted, LoadControl(), SilentMeter, dead_letters=tmp_path / "dead", retry_seconds=60)
+    assert engine.get_index(index) == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ({"type": "date"}, "2026-01-01", "is of type `date`"),
+        ({"type": "keyword", "normalizer": "lowercase"}, "Bread", "has a `normalizer`"),
+        ({"type": "keyword", "null_value": "none"}, "Bread", "has a `null_value`"),
+    ],
+)
+@pytest.mark.parametrize("place", ["es9-synthetic"], indirect=True)
+def test_text_that_a_synthetic_source_changes_is_refused_in_files(
+    place: Place, tiny: Encoder, tmp_path: Path, field: dict[str, Any], value: str, says: str
+) -> None:
+    engine, index_name, mode = place
+    create(engine, index_name, mode, note=field)
+    document = documents()[0] | {"note": value}
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", [document]), tmp_path / "dead"
+    text = "{text} {note}"
+    with pytest.raises(VectorIndexError, match=f"the text field note of {index_name} {says}"):
+        load(engine.info.url, tiny, index_name, path, dead=dead, id_field="id", text_template=text)
+    assert engine.count(index_name) == 0
+    write(engine, index_name, [document])
+    assert load(engine.info.url, tiny, index_name, dead=dead, text_template=text).indexed == 1
+    assert load(engine.info.url, tiny, index_name, dead=dead).unchanged == 1
+
+
+@pytest.mark.parametrize("place", ["es9-synthetic", "es8-synthetic"], indirect=True)
+def test_list_with_a_value_beyond_ignore_above_is_rejected(place: Place, tiny: Encoder, tmp_path: Path) -> None:
+    engine, index_name, mode = place
+    create(engine, index_name, mode)
+    found = documents()
+    found[0]["notes"], found[1]["notes"] = ["z" * 11, "a"], ["z" * 11]
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", found), tmp_path / "dead"
+    summary = load(engine.info.url, tiny, index_name, path, dead=dead, id_field="id", text_fields=("notes",))
+    assert (summary.indexed, summary.dead) == (2, 1)
+    assert "a value of more than 10 characters (`ignore_above`)" in letters(dead)[0]["reason"]
+    assert load(engine.info.url, tiny, index_name, dead=dead).unchanged == 2
