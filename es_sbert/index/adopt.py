@@ -41,6 +41,7 @@ from es_sbert.index.document_vectors import (
     read_document_meta,
     text_hash,
 )
+from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import ElementType, VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import fields_hint, mapping_field_names
@@ -118,6 +119,7 @@ def adopt_vectors(
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
     name = adoptable.state.name
     engine.refresh_if_allowed(name)
+    require_all_visible(plain, name, retrying)
     documents = engine.count(name)
     has_vector: Json = {"exists": {"field": adoptable.name}}
     sampled = without_metadata_query(adoptable.name)

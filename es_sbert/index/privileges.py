@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.rest import Json
+from es_sbert.engines.error_mapping import root_cause
+from es_sbert.engines.rest import Json, encode_json, quote_index_name
 from es_sbert.errors import AccessDenied
 
 # Cluster privilege that every command needs, because it reads the version first.
@@ -48,6 +49,8 @@ REMOVE = IndexTask("remove vectors from", ("read", "index", "manage"))
 SAVE_MIN_COSINE = IndexTask("store a minimum cosine in the mapping of", ("read", "manage"))
 ADVISE = IndexTask("create, fill and delete temporary indices named", ("read", "index", "manage"))
 INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
+# Tasks on an index that exists, which write what they have read or take a document that is not found for a missing one.
+_TASKS_ON_WHOLE_DOCUMENTS = (LOAD, PRUNE, ADOPT, REMOVE, MIGRATE_FROM)
 
 
 def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) -> Mapping[str, bool] | None:
@@ -68,10 +71,11 @@ def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) ->
 
 
 def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
-    """Check that the user may perform a task, before anything is changed.
+    """Check that the user may perform a task and sees whole documents, all of them, before anything is changed.
 
     Raises:
-        AccessDenied: a privilege is missing; the remedy names it.
+        AccessDenied: a privilege is missing, or security hides documents or fields from the user. The remedy says what
+            to change.
         EngineError: the engine failed.
     """
     has = granted_privileges(engine, index, task.privileges)
@@ -82,6 +86,23 @@ def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
             f"{_name_privileges(lacking)} ({engine.info.label} at {engine.info.url})",
             privileges_remedy(lacking, index),
         )
+    if has is not None and task in _TASKS_ON_WHOLE_DOCUMENTS and _is_view_limited(engine, index):
+        raise AccessDenied(
+            f"this user or API key may not {task.action} {index}: document- or field-level security hides documents or "
+            f"fields of it, which would not be seen or would be lost ({engine.info.label} at {engine.info.url})",
+            f"Use a user or API key whose roles have neither `query` nor `field_security` for {index}.",
+        )
+
+
+def _is_view_limited(engine: Engine, index: str) -> bool:
+    """Whether document- or field-level security of Elasticsearch limits what the user reads of an index.
+
+    No API says so to every user, but Elasticsearch refuses all updates of such users. This one changes nothing, because
+    no document has the id. False if the user may not write to the index.
+    """
+    path = f"/{quote_index_name(index)}/_update/es-sbert-no-such-document"
+    answer = engine.send("POST", path, body=encode_json({"doc": {}}))
+    return answer.status == 400 and "level security is enabled" in root_cause(answer.body)[1]
 
 
 def missing_privileges(task: IndexTask, has: Mapping[str, bool]) -> list[str]:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from es_sbert.clock import Clock, format_timestamp
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
-from es_sbert.engines.retry import Throttle, wait_for_engine
+from es_sbert.engines.retry import Throttle, wait_for_engine, without_retries
 from es_sbert.errors import DocumentsAltered, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
+from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.load_checks import check_created_index, delete_unused_index
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.source_mode import list_forms
@@ -134,6 +136,9 @@ def open_load(
     Raises:
         EsSbertError: see `run_load`.
     """
+    if plan.state is not None and not plan.sources:
+        check = partial(require_all_visible, engine, plan.state.name, without_retries)
+        wait_for_engine(check, plan.settings.retry_seconds, control.stop_retrying)
     fields = _ensure_fields(engine, plan, model, control)
     started = time.monotonic()
     created = any(field.outcome is FieldOutcome.CREATED for field in fields)

@@ -21,6 +21,7 @@ from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import if_unchanged
+from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.index_template import matching_templates
 from es_sbert.index.load_settings import restore_load_settings, unrestored_settings
@@ -91,6 +92,7 @@ def remove_vectors(
     fields = removable_fields(index)
     _check_removable(engine, index, fields)
     retrying(partial(require_privileges, engine, index.name, REMOVE))
+    require_all_visible(engine, index.name, retrying)
     settings = retrying(partial(restore_load_settings, engine, index.name))
     retrying(partial(update_mapping, engine, index, partial(_plan_note, fields)))
     documents = _rewrite_documents(engine, index, fields, policy, report) if fields else 0

@@ -128,8 +128,8 @@ def test_a_slow_request_to_a_healthy_node_is_waited_for(engine_url: str, index_n
         return exchange.forward()
 
     with (
-        FaultyProxy(engine_url, paths="/_count", always=slow) as one,
-        FaultyProxy(engine_url, paths="/_count", always=slow) as other,
+        FaultyProxy(engine_url, paths="/_search", always=slow) as one,
+        FaultyProxy(engine_url, paths="/_search", always=slow) as other,
         closing(connect(addresses(one.url, other.url))) as engine,
     ):
         engine.create_index(index_name, {})
@@ -140,8 +140,8 @@ def test_a_slow_request_to_a_healthy_node_is_waited_for(engine_url: str, index_n
 @each_client
 def test_a_read_whose_connection_breaks_is_repeated_on_the_next_node(engine_url: str, index_name: str) -> None:
     with (
-        FaultyProxy(engine_url, paths="/_count", always=cut_after) as one,
-        FaultyProxy(engine_url, paths="/_count") as other,
+        FaultyProxy(engine_url, paths="/_search", always=cut_after) as one,
+        FaultyProxy(engine_url, paths="/_search") as other,
         closing(connect(addresses(one.url, other.url))) as engine,
     ):
         engine.create_index(index_name, {})
