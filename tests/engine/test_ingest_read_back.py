@@ -98,6 +98,20 @@ def test_altering_pipeline_stops_load_after_first_request(
     assert all(source.get("embedding") is None for source in stored.values()), "no wrong vector is left"
 
 
+def test_altered_vectors_stay_if_their_removal_would_lose_a_field(
+    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    index = piped(NEGATE)
+    with open_engine(url) as engine:
+        engine.delete_index(index)
+        mappings = {"_source": {"excludes": ["price"]}}
+        engine.create_index(index, {"settings": {"index.default_pipeline": index}, "mappings": mappings})
+        with pytest.raises(DocumentsAltered):
+            load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", batch_window=2)
+        engine.refresh(index)
+        assert engine.count(index, {"exists": {"field": "price"}}) == engine.count(index) == 2
+
+
 @pytest.mark.parametrize("processor", [NEGATE, REMOVE], ids=["negate", "remove"])
 def test_altered_passages_raise(
     url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, processor: dict[str, Any]
