@@ -373,10 +373,11 @@ def _plan_new_index(
 
 
 def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
-    """Refuse a new index that already exists, or that the user may not create and swap.
+    """Refuse a new index that already exists, or that the user may not create, fill with all documents, and swap.
 
     Raises:
-        IndexMismatch: an index of that name exists.
+        IndexMismatch: an index of that name exists, a template gives it an alias, or documents of the old index are
+            hidden from this user.
         AccessDenied: the user lacks a privilege.
         EngineError: the engine failed.
     """
@@ -386,6 +387,7 @@ def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
         remedy = "Set `name` to another name, or delete that index if it is not needed."
         raise IndexMismatch(f"the index {there.name}, which the migration would create, already exists", remedy)
     check_migration_privileges(engine, source, alias, name)
+    count_all_documents(engine, source, without_retries)
 
 
 def check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
@@ -606,13 +608,12 @@ def check_source_index(
         not_copied: Top-level fields that copies do not have.
 
     Raises:
-        IndexMismatch: documents cannot be copied or are hidden from this user, or a load is under way.
+        IndexMismatch: documents cannot be copied, or a load is under way.
         UsageError: `replace_index` does not fit the name, which is an index or an alias.
         EngineError: the engine failed.
     """
     check_source_is_whole(source, not_copied)
     check_no_load(source)
-    count_all_documents(engine, source.name, without_retries)
     if source.name == wanted.alias and not wanted.replace_index:
         aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
         raise UsageError(

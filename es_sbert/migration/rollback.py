@@ -178,8 +178,8 @@ def prepare_rollback(
         return resume_migration(plain, target, state, source, retrying)
     assert previous is not None, "find_rollback has found the index by the state of the migration"
     _check_indices(engine, index, found, previous)
-    count_all_documents(engine, index.name, without_retries)
     check_migration_privileges(engine, index.name, wanted.alias, target.name)
+    count_all_documents(engine, index.name, without_retries)
     begun = _begun_state(index, found, previous, state, wanted.alias)
     # Set the pointer first: the next run finds the rollback by it.
     retrying(lambda: set_target_pointer(plain, index, target.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -29,13 +30,13 @@ OLD = VectorFieldMeta(fingerprint="a" * 32, model="old", dimensions=384, index_t
 NEW = OLD.model_copy(update={"fingerprint": "b" * 32, "model": "new", "dimensions": 768, "index_type": "int8_hnsw"})
 
 
-def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: SettingValue) -> IndexState:
+def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: str) -> IndexState:
     first = mapping_addition(engine_type, "embedding", OLD, {"owner": "somebody"})
     second = mapping_addition(engine_type, "other", OLD.model_copy(update={"fingerprint": "c" * 32}), first["_meta"])
     second["_meta"]["es_sbert"] |= {"load": {"before": {}}, "migrating_to": "x", "migration": {"alias": "y"}}
     second["_meta"]["es_sbert"]["written_fields"] = ["duplicate_of"]
     properties = {"title": {"type": "text"}} | first["properties"] | second["properties"]
-    return IndexState("docs-1", {"_meta": second["_meta"], "dynamic": "strict", "properties": properties}, settings)
+    return IndexState("docs-1", {"_meta": second["_meta"], "dynamic": "strict", "properties": properties}, {**settings})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_new_index_body_differs_only_in_the_vector_field() -> None:
         "archived.index.mapper.dynamic": "false",
         "index.query.default_field": ["title", "text"],
     }
-    old = state(**settings)
+    old = replace(state(), settings=settings)
     body = new_index_body(EngineType.ELASTICSEARCH, old, {"embedding": NEW})
     assert body["settings"] == {
         "index.number_of_shards": "3",
