@@ -184,6 +184,32 @@ def test_filter_and_routing_of_an_alias_limit_all_of_a_load(
         assert engine.count(index_name) == COUNT - len(odd) + 5
 
 
+@pytest.mark.parametrize("engine_url", ["opensearch", "opensearch2"], indirect=True, scope="session")
+def test_default_search_pipeline_that_is_missing(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    missing = {"index.search.default_pipeline": "no-such-pipeline"}
+    with open_engine(engine_url) as engine:
+        fill(engine, index_name, {})
+        engine.refresh(index_name)
+        point_in_time = engine.open_point_in_time(index_name, shard=0)
+        body = {"query": {"match_all": {}}, "size": COUNT}
+        shown = len(engine.search_point_in_time(point_in_time, body)["hits"]["hits"])
+        engine.put_settings(index_name, missing)
+        # Reads go around the pipeline, on OpenSearch 2.19 too; searches of users do not.
+        assert len(engine.search_point_in_time(point_in_time, body)["hits"]["hits"]) == shown > 0
+        assert engine.count(index_name) == COUNT
+        assert [len(found["hits"]["hits"]) for found in engine.multi_search(index_name, [body, body])] == [COUNT] * 2
+        with pytest.raises(RequestFailed, match="not defined"):
+            engine.search(index_name, body, default_pipeline=True)
+        with pytest.raises(RequestFailed, match="not defined"):
+            engine.multi_search(index_name, [body], default_pipeline=True)
+        with pytest.raises(RequestFailed, match="not defined"):
+            load(engine_url, tiny, index_name, dead=tmp_path / "dead", retry_seconds=0)
+        engine.close_point_in_time(point_in_time)
+    assert embedded(engine_url, index_name) == set()
+
+
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata", "read"])
 def test_blocks_of_an_index_end_a_load_before_it_writes(
     es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, block: str
