@@ -23,6 +23,7 @@ from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.index.document_sample import DocumentSelection, read_documents
 from es_sbert.index.document_vectors import vector_value
+from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import delete_index
 from tests.e2e.cli_support import Cli
@@ -156,7 +157,8 @@ def loads(at: Indices) -> Iterator[Any]:
             until(
                 lambda: "embedding" in engine.mget_sources(place, ["new"], source_includes=["embedding"])["new"], done
             )
-        yield done[0].updated, done[0].missing
+        assert isinstance(done[0], LoadReport)
+        yield done[0].indexed, done[0].lacking
         yield at.run("index", "repair", place, with_model=False)
         yield at.run("index", "remove", place, "--yes", "--json", with_model=False)
         yield at.contents("place")
@@ -214,10 +216,9 @@ def analyses(at: Indices) -> Iterator[Any]:
         yield counts(at.run(*command, "--json"))
     with open_engine(at.url) as engine:
         selection = DocumentSelection(name, sample=COUNT)
-        documents = read_documents(engine, selection, ["text"])
-        yield [(found.key, found.source) for found in documents]
+        yield [(found.key, found.source) for found in read_documents(engine, selection, ["text"])]
         yield rank_by_bm25(engine, selection, asked, ["text"], {str(n): n for n in range(COUNT)}, depth=5).tolist()
-        yield sorted(multi_get(engine, name, ["1", "200"], source=["text"]))
+        yield sorted(multi_get(engine, name, ["1", "200"], source={"includes": ["text"]}))
         yield sum(len(page.hits) for page in scan_index(engine, name, query={"match_all": {}}, source_includes=[]))
 
 
