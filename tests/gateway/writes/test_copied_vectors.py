@@ -10,13 +10,20 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.index.document_vectors import text_hash
+from es_sbert.index.document_vectors import text_hash, to_float_list
 from es_sbert.index.mapping import index_body
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
 from tests.gateway.writes.support import assert_vector, of_model
 
 SYNTHETIC = {"index.mapping.source.mode": "synthetic"}
 LOGSDB = {"index.mode": "logsdb"}
+TIME_SERIES = {
+    "index.mode": "time_series",
+    "index.routing_path": ["tag"],
+    "index.time_series.start_time": "2026-01-01T00:00:00Z",
+    "index.time_series.end_time": "2026-12-31T00:00:00Z",
+}
+DIMENSION = {"type": "keyword", "time_series_dimension": True}
 KEPT = SYNTHETIC | {"index.mapping.synthetic_source_keep": "arrays"}
 
 
@@ -24,7 +31,7 @@ KEPT = SYNTHETIC | {"index.mapping.synthetic_source_keep": "arrays"}
 def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder) -> Callable[..., str]:
     """A function that creates an index with a vector field."""
 
-    def create(settings: dict[str, Any], **mappings: Any) -> str:
+    def create(settings: dict[str, Any], properties: dict[str, Any] | None = None, **mappings: Any) -> str:
         name = fresh_index(engine_url)
         with open_engine(engine_url) as engine:
             if settings and engine.info.engine_type is not EngineType.ELASTICSEARCH:
@@ -32,6 +39,7 @@ def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder:
             body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
             body["settings"] |= settings
             body["mappings"] |= mappings
+            body["mappings"]["properties"] |= properties or {}
             engine.create_index(name, body)
         return name
 
@@ -83,6 +91,32 @@ def test_vector_copied_without_its_metadata_is_replaced(
     now = contents(engine_url, index)["1"]
     assert now.get("embedding_meta") is None
     assert same_vectors(vector_of(now), own)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mapped"),
+    [({"index.mapping.source.mode": "disabled"}, {}), (TIME_SERIES, {"tag": DIMENSION})],
+    ids=["disabled", "time_series"],
+)
+def test_new_document_gets_vector_in_index_that_takes_no_updates(
+    engine_url: str,
+    client: httpx.Client,
+    make_index: Callable[..., str],
+    tiny_encoder: Encoder,
+    settings: dict[str, Any],
+    mapped: dict[str, Any],
+) -> None:
+    index = make_index(settings, mapped)
+    document = {"@timestamp": "2026-01-01T00:00:00Z", "tag": "a", "text": "a man plays guitar"}
+    answer = client.post(f"/{index}/_doc", json=document).raise_for_status().json()
+    update = client.post(f"/{index}/_update/{answer['_id']}", json={"doc": {"text": "the cat sleeps"}})
+    assert update.status_code == 400
+    vector = to_float_list(tiny_encoder.encode(["a man plays guitar"], "document")[0])
+    with open_engine(engine_url) as engine:
+        engine.refresh(index)
+        body = {"knn": {"field": "embedding", "query_vector": vector, "k": 1, "num_candidates": 1}}
+        [hit] = engine.search(index, body)["hits"]["hits"]
+    assert hit["_score"] == pytest.approx(1.0, abs=1e-5)
 
 
 def put(client: httpx.Client, index: str, text: str, other: dict[str, Any] | None = None) -> None:
