@@ -143,7 +143,7 @@ def _contains(field: Any, asked: Any) -> bool:
     """Whether a field has all the parameters that it was created with; the engine adds its defaults."""
     if isinstance(asked, dict) and isinstance(field, dict):
         return all(_contains(field.get(key), value) for key, value in asked.items())
-    return bool(field == asked)
+    return bool(field == asked) or str(field).lower() == str(asked).lower()  # OpenSearch returns `BYTE` for `byte`
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
