@@ -48,7 +48,7 @@ PROPERTIES = {
     "rank": {"type": "half_float"},
     "parts": {"properties": {"name": {"type": "keyword"}, "day": {"type": "date"}}},
 }
-DOCUMENTS = [
+DOCUMENTS: list[dict[str, Any]] = [
     {"id": "a", "text": "a man plays guitar", "tags": ["river", "bread", "river"], "rank": 0.1, "none": None},
     {"id": "b", "text": "the cat sleeps", "tags": ["storm"], "parts": [{"name": "z"}, {"day": "2026-01-02"}]},
     {"id": "c", "text": "winter", "tags": None, "notes": ["z", "a"], "empty": [], "extra": ["v", "u", "v"]},
@@ -136,7 +136,11 @@ def test_loaded_file_is_unchanged_in_the_next_load(place: Place, tiny: Encoder, 
     engine, index_name, mode = place
     create(engine, index_name, mode)
     path, url, dead = write_jsonl(tmp_path / "docs.jsonl", documents()), engine.info.url, tmp_path / "dead"
-    options = {"id_field": "id", "vectors": (f"embedding={TEXT}", "vector={extra}"), "passages": ("vector=8",)}
+    options: dict[str, Any] = {
+        "id_field": "id",
+        "vectors": (f"embedding={TEXT}", "vector={extra}"),
+        "passages": ("vector=8",),
+    }
     summary = load(url, tiny, index_name, path, dead=dead, **options)
     assert (summary.indexed, summary.exit_code) == (3, 0)
     for _ in range(2):
@@ -238,7 +242,12 @@ def test_index_that_cannot_keep_vectors_is_refused_before_a_write(place: Place, 
     engine.create_index(index, {"settings": settings, "mappings": {"properties": PROPERTIES} | mappings})
     path, dead = write_jsonl(tmp_path / "docs.jsonl", documents()), tmp_path / "dead"
     before = engine.get_index(index)
-    for files, options in (([], {}), ([path], {"id_field": "id"}), ([], {"watch_seconds": 1})):
+    sources: list[tuple[list[Path], dict[str, Any]]] = [
+        ([], {}),
+        ([path], {"id_field": "id"}),
+        ([], {"watch_seconds": 1}),
+    ]
+    for files, options in sources:
         for dry_run in (None, 3):
             with pytest.raises(VectorIndexError, match=message):
                 load(engine.info.url, tiny, index, *files, dead=dead, dry_run=dry_run, text_template=TEXT, **options)

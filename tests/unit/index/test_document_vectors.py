@@ -100,10 +100,12 @@ def test_unreadable_member_is_unknown(member: str, value: Any) -> None:
 
 
 def test_metadata_of_another_program_is_none_of_ours() -> None:
-    for value in (None, [None], {}, [{}], "text", {"other": 1}):
+    foreign: list[Any] = [None, [None], {}, [{}], "text", {"other": 1}]
+    for value in foreign:
         assert read_document_meta({"embedding_meta": value}, "embedding_meta") is None
     assert read_document_meta({"embedding_metadata": META.as_json()}, "embedding_meta") is None
-    for value in ({"tokens": None}, [META.as_json(), META._replace(text_hash="other").as_json()]):
+    unknown: list[Any] = [{"tokens": None}, [META.as_json(), META._replace(text_hash="other").as_json()]]
+    for value in unknown:
         found = read_document_meta({"embedding_meta": value}, "embedding_meta")
         assert found is not None
         assert found.text_hash is None
@@ -114,5 +116,6 @@ def test_same_vectors_are_recognized_in_every_form() -> None:
     chunks = [{"start": 0, "end": 3, "vector": to_float_list(vector)}]
     assert same_vectors(to_float_list(vector), vector_value(ES95, vector), ElementType.FLOAT)
     assert same_vectors(chunks, chunks[0], ElementType.FLOAT)
-    for other in (to_float_list(-vector), [0.1], "abc", None, [], {}, chunks * 2, [{"start": 0}], ["x"]):
+    others: list[Any] = [to_float_list(-vector), [0.1], "abc", None, [], {}, chunks * 2, [{"start": 0}], ["x"]]
+    for other in others:
         assert not same_vectors(to_float_list(vector), other, ElementType.FLOAT)
