@@ -19,8 +19,8 @@ from es_sbert.engines.index_state import IndexState, ShardState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient, without_retries
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.migration.document_copy import MigrationContext
-from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     existing_indices,

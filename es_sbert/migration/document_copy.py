@@ -37,6 +37,7 @@ from es_sbert.index.document_vectors import (
     row_cosines,
     same_vectors,
 )
+from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
     ElementType,
@@ -52,7 +53,6 @@ from es_sbert.index.whole_documents import keyword_fields, max_docvalue_fields, 
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.json_numbers import dump_object
 from es_sbert.messages import pluralize
-from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import MigrationStateStore
 
 WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`

@@ -19,6 +19,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, is_transient, without_retries
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields
+from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
     META_KEY,
@@ -53,7 +54,6 @@ from es_sbert.migration.compare_indices import (
     copied_settings,
     lifecycle_settings,
 )
-from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,

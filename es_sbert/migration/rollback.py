@@ -19,12 +19,12 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.compare_indices import FINAL_PIPELINE, rollback_differences
-from es_sbert.migration.hidden_documents import count_all_documents
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     MigrationState,
