@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -108,7 +109,7 @@ def assert_current(engine: Engine, encoder: Encoder, index: str, field: str = "e
 
 
 @pytest.mark.parametrize("place", WORKING, indirect=True)
-def test_embedding_in_place_keeps_every_field(place: Place, tiny: Encoder, tmp_path: Path) -> None:
+def test_embedding_in_place_and_field_writer_keep_every_field(place: Place, tiny: Encoder, tmp_path: Path) -> None:
     engine, index_name, mode = place
     create(engine, index_name, mode)
     write(engine, index_name, documents())
@@ -117,6 +118,12 @@ def test_embedding_in_place_keeps_every_field(place: Place, tiny: Encoder, tmp_p
     assert (summary.indexed, summary.exit_code) == (3, 0)
     assert_current(engine, tiny, index_name)
     assert plain(engine, index_name) == before
+    assert load(url, tiny, index_name, dead=dead).unchanged == 3
+    writer = FieldWriter(engine, index_name, "embedding", "group", policy=RetryPolicy(60))
+    writer.add_to_mapping()
+    assert writer.write(writer.plan_own_ids(())).written == 3
+    grouped = {key: source | {"group": key} for key, source in before.items()}
+    assert plain(engine, index_name) == grouped
     assert load(url, tiny, index_name, dead=dead).unchanged == 3
     engine.bulk(index_name, b'{"update":{"_id":"a"}}\n{"doc":{"text":"bread","tags":["z","a"]}}\n')
     control, rounds = LoadControl(), Rounds()

@@ -23,6 +23,7 @@ TIME_SERIES = {
     "index.time_series.start_time": "2026-01-01T00:00:00Z",
     "index.time_series.end_time": "2026-12-31T00:00:00Z",
 }
+COLUMNAR = {"index.mode": "columnar"}  # from Elasticsearch 9.5
 DIMENSION = {"type": "keyword", "time_series_dimension": True}
 KEPT = SYNTHETIC | {"index.mapping.synthetic_source_keep": "arrays"}
 
@@ -36,6 +37,8 @@ def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder:
         with open_engine(engine_url) as engine:
             if settings and engine.info.engine_type is not EngineType.ELASTICSEARCH:
                 pytest.skip("only Elasticsearch has a synthetic source")
+            if settings == COLUMNAR and engine.info.version < (9, 5):
+                pytest.skip("this version has no columnar indices")
             body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
             body["settings"] |= settings
             body["mappings"] |= mappings
@@ -95,8 +98,8 @@ def test_vector_copied_without_its_metadata_is_replaced(
 
 @pytest.mark.parametrize(
     ("settings", "mapped"),
-    [({"index.mapping.source.mode": "disabled"}, {}), (TIME_SERIES, {"tag": DIMENSION})],
-    ids=["disabled", "time_series"],
+    [({"index.mapping.source.mode": "disabled"}, {}), (TIME_SERIES, {"tag": DIMENSION}), (COLUMNAR, {})],
+    ids=["disabled", "time_series", "columnar"],
 )
 def test_new_document_gets_vector_in_index_that_takes_no_updates(
     engine_url: str,
@@ -117,6 +120,27 @@ def test_new_document_gets_vector_in_index_that_takes_no_updates(
         body = {"knn": {"field": "embedding", "query_vector": vector, "k": 1, "num_candidates": 1}}
         [hit] = engine.search(index, body)["hits"]["hits"]
     assert hit["_score"] == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("source", [{"excludes": ["secret"]}, {"includes": ["text", "embedding*"]}], ids=str)
+def test_update_loses_fields_that_source_lacks_and_keeps_a_current_vector(
+    engine_url: str,
+    client: httpx.Client,
+    make_index: Callable[..., str],
+    tiny_encoder: Encoder,
+    source: dict[str, Any],
+) -> None:
+    index = make_index({}, {"secret": {"type": "keyword"}, "text": {"type": "text"}}, _source=source)
+    for number in (1, 2):
+        document = {"text": "a man plays guitar", "secret": "s"}
+        client.put(f"/{index}/_doc/{number}", json=document).raise_for_status()
+    client.post(f"/{index}/_update/1", json={"doc": {"text": "the cat sleeps"}}).raise_for_status()
+    with open_engine(engine_url) as engine:
+        engine.refresh(index)
+        assert engine.count(index, {"exists": {"field": "secret"}}) == 1  # as without es-sbert
+    found = contents(engine_url, index)
+    assert_vector(found["1"], tiny_encoder, "the cat sleeps")
+    assert_vector(found["2"], tiny_encoder, "a man plays guitar")
 
 
 def put(client: httpx.Client, index: str, text: str, other: dict[str, Any] | None = None) -> None:
