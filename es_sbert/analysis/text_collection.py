@@ -188,7 +188,7 @@ def read_files(
     texts = read.texts
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct, done = np.empty((len(rows), encoder.info.dimensions), np.float32), 0
-    for part in encoder.encode_stream(rows, "document"):
+    for part in encoder.encode_stream(list(rows), "document"):
         begin, done = done, done + len(part.vectors)
         distinct[begin:done] = part.vectors
         on_progress(done, len(rows))
