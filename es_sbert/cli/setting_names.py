@@ -47,6 +47,7 @@ _OTHER_NAME = {
     "variants": "--precision",
     "vectors": "--vector",
     "watch_seconds": "--watch",
+    "window": "--rerank-window",
 }
 
 # Settings with several values whose option takes them in one value, separated by commas.

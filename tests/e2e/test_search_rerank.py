@@ -139,7 +139,7 @@ def test_rerank_from_python(
 def test_rerank_bad_input_exits_2(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
     for options, message in [
         (["--rerank-window", 3], "--rerank-window requires --rerank"),
-        (["--rerank", reranker, "--rerank-window", 0], "the rerank window is 0"),
+        (["--rerank", reranker, "--rerank-window", 0], "--rerank-window is 0"),
         (["--like", "1", "--rerank", reranker], "exactly one of TEXT and --like is required"),
         (["--rerank", plain], "is a cross-encoder that has not been exported yet"),
         (["--rerank", "./nowhere"], "there is no folder './nowhere'"),
