@@ -57,17 +57,18 @@ def test_requests_of_thousand_documents(
     new = load()
     # Of new documents, none is looked up; each is sent once, with its vector, in one body of the default size.
     assert new.count["POST _bulk"] == 1
-    assert new.count["POST _search"] <= 2
+    assert new.count["POST _search"] <= 4  # some of them count documents
     # Read back: a few documents of the first request, and the sample.
     assert new.count["POST _mget"] == 2
     # Some of them are to tell lost writes from changes by others: primary terms and sequence numbers, before and after.
-    assert new.count.total() <= 34
+    # Others foresee templates of data streams and the limit of shards.
+    assert new.count.total() <= 39
     # The document itself, the action, its numbers as base64, and the metadata of the vector.
     source = path.stat().st_size
     assert new.bytes["POST _bulk"] < source + DOCUMENTS * (40 + 4 * tiny.info.dimensions * 4 // 3 + 260)
     unchanged = load()
     assert unchanged.count["POST _bulk"] == 0
-    assert unchanged.count["POST _search"] <= 3
+    assert unchanged.count["POST _search"] <= 5
     assert unchanged.count.total() <= 24
     # The lookup names the ids.
     assert unchanged.bytes["POST _search"] < DOCUMENTS * 8 + 1000
