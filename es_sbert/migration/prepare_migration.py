@@ -112,7 +112,11 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
                 f"on OpenSearch, either all vector fields of {source.name} have a graph, or none",
                 f"Choose an `index_type` for {', '.join(fields)} that fits the other vector fields.",
             )
-        settings["index.knn"] = "false" if are_flat == {True} else "true"
+        is_flat = are_flat == {True}
+        settings["index.knn"] = "false" if is_flat else "true"
+        if is_flat:
+            # OpenSearch sets this itself in an index with graphs, and refuses it, even as false, in one without.
+            settings.pop("index.knn.derived_source.enabled", None)
     return {"settings": settings, "mappings": mappings}
 
 

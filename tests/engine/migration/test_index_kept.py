@@ -17,9 +17,12 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import VectorFieldMeta, index_body
+from es_sbert.index.vector_field import read_vector_field
 from es_sbert.migration.alias_swap import roll_back
 from es_sbert.migration.migration_state import read_target_pointer
+from tests.engine.ingest_support import same_vectors
 from tests.engine.migration.support import Killed, Overheard, Place, text_of
 
 SHARED_SETTINGS: Json = {
@@ -189,6 +192,23 @@ def simple_body(encoder: Encoder, engine: Engine, **settings: Any) -> Json:
         name: field for name, field in body["mappings"]["properties"].items() if name.startswith("embedding")
     } | {"text": {"type": "text"}}
     return body | {"mappings": {key: part for key, part in body["mappings"].items() if key != "_routing"}}
+
+
+def test_graph_is_given_up_and_built_again_although_the_engine_sets_settings_for_it(
+    engine: Engine, encoders: tuple[Encoder, Encoder], make_rich: Make
+) -> None:
+    place = make_rich(simple_body(encoders[0], engine))
+    write(place, [{"text": text_of(number)} for number in range(3)])
+    place.embed(encoders[0])
+    before = place.contents()
+    for index_type in ("flat", "hnsw"):
+        assert place.migrate(encoders[0], index_type=index_type).finished
+        assert read_vector_field(engine, place.alias, "embedding").meta.index_type == index_type
+        after = place.contents()
+        assert after.keys() == before.keys()
+        assert all(same_vectors(*(read_vector(each[key]["embedding"]) for each in (after, before))) for key in before)
+    assert place.migrate(encoders[0], rollback=True).finished
+    assert read_vector_field(engine, place.alias, "embedding").meta.index_type == "flat"
 
 
 TEMPLATES: dict[str, Json] = {

@@ -96,13 +96,12 @@ def test_new_index_body_differs_only_in_the_vector_field() -> None:
 
 
 def test_opensearch_vector_fields_must_all_have_a_graph_or_none() -> None:
-    old = state(EngineType.OPENSEARCH, **{"index.knn": "true"})
-    assert new_index_body(EngineType.OPENSEARCH, old, {"embedding": NEW})["settings"]["index.knn"] == "true"
+    graphs = {"index.knn": "true", "index.knn.derived_source.enabled": "true"}
+    old = state(EngineType.OPENSEARCH, **graphs)
+    assert new_index_body(EngineType.OPENSEARCH, old, {"embedding": NEW})["settings"] == graphs
     flat = NEW.model_copy(update={"index_type": "flat"})
-    assert (
-        new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat, "other": flat})["settings"]["index.knn"]
-        == "false"
-    )
+    body = new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat, "other": flat})
+    assert body["settings"] == {"index.knn": "false"}
     with pytest.raises(IndexMismatch, match="have a graph, or none"):
         new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat})
 
