@@ -50,10 +50,18 @@ def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[
     return actions
 
 
-def replace_index_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
-    """Build the actions that delete the old index and make its name an alias of the new one."""
+def replace_index_actions(
+    source: str, target: str, aliases: Mapping[str, Json], *, is_hidden: bool = False
+) -> list[Json]:
+    """Build the actions that delete the old index and make its name an alias of the new one.
+
+    Args:
+        aliases: Alias → properties, of the old index.
+        is_hidden: Whether the old index is hidden from patterns (`index.hidden`), so that the alias must be, too.
+    """
     moved = [{"add": {"index": target, "alias": alias, **properties}} for alias, properties in sorted(aliases.items())]
-    return [{"remove_index": {"index": source}}, {"add": {"index": target, "alias": source}}, *moved]
+    name = {"index": target, "alias": source} | ({"is_hidden": True} if is_hidden else {})
+    return [{"remove_index": {"index": source}}, {"add": name}, *moved]
 
 
 _POLL_SECONDS = 0.1

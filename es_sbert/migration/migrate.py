@@ -470,7 +470,12 @@ class _MigrationRun:
     def _swap(self, block: WriteBlock | None = None) -> None:
         source, target = self.context.source, self.context.target
         aliases = self.context.retrying(self.context.engine.get_aliases, source).get(source, {})
-        actions = (replace_index_actions if self.request.replace_index else swap_actions)(source, target, aliases)
+        if self.request.replace_index:
+            state = self.context.retrying(self.context.engine.get_index, source)
+            is_hidden = state is not None and state.has_setting("index.hidden")
+            actions = replace_index_actions(source, target, aliases, is_hidden=is_hidden)
+        else:
+            actions = swap_actions(source, target, aliases)
         if block is not None:
             actions.insert(0, use_permit_action(target, block.permit))
 

@@ -115,6 +115,7 @@ def test_index_with_a_small_result_window_is_migrated_completely(
 def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place.engine
     engine.update_aliases([{"remove": {"index": place.index, "alias": place.alias}}])
+    engine.put_settings(place.index, {"index.hidden": "true"})
     alias, place.alias = place.alias, place.index
     with pytest.raises(UsageError, match="is an index, not an alias") as caught:
         place.migrate(encoders[1])
@@ -123,6 +124,8 @@ def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Enco
     assert (result.finished, result.dropped) == (True, True)
     assert place.behind() == result.target != place.index
     place.assert_holds(everything(), encoders[1])
+    # A pattern finds neither the hidden index nor the alias in its place.
+    assert engine.resolve_indices(f"{place.index}*") == []
     with pytest.raises(UsageError, match="an alias already"):
         place.migrate(encoders[0], replace_index=True)
     engine.update_aliases([{"add": {"index": result.target, "alias": alias}}])

@@ -132,6 +132,8 @@ def test_aliases_are_swapped_in_one_request() -> None:
         {"add": {"index": "new", "alias": "old"}},
         {"add": {"index": "new", "alias": "read"}},
     ]
+    hidden = replace_index_actions("old", "new", {}, is_hidden=True)
+    assert hidden[1:] == [{"add": {"index": "new", "alias": "old", "is_hidden": True}}]
 
 
 def test_copy_write_excludes_vector_fields_and_keeps_routing() -> None:
