@@ -122,6 +122,9 @@ _REASON_REMEDIES = {
     "the patterns of the index template {0} (`GET _index_template/{0}`).",
     r"in time_series mode|index\.append_only\.enabled": "Documents of INDEX cannot be changed. Copy them into an index "
     "without this setting (`POST _reindex`), and load that one.",
+    # A shorter lifetime was refused, too: OpenSearch opens a point in time for `point_in_time.init.keep_alive` first.
+    r"Keep alive for .* is too large.*\[([a-z_.]+)\] cluster level setting": "Raise it: `PUT _cluster/settings "
+    '{"persistent": {"{0}": "1h"}}`.',
     r"Result window is too large": "Ask for fewer hits, or raise index.max_result_window (`PUT INDEX/_settings`).",
     r"maxClauseCount": "The query has too many words or clauses: use fewer, or raise "
     "indices.query.bool.max_clause_count.",

@@ -9,9 +9,11 @@ from typing import Any
 from es_sbert.batched import batched
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey
+from es_sbert.engines.error_class import ErrorClass
 from es_sbert.engines.index_scan import IndexSlice, ScanPage, scan_index
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
+from es_sbert.engines.retry import error_class
 from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
@@ -152,6 +154,12 @@ def _is_searchable_text(properties: Mapping[str, Any], name: str) -> bool:
     return field.get("type") in _SEARCHABLE_TEXT_TYPES and field.get("index", True) is not False
 
 
+def reading_failed(error: EngineError) -> str:
+    """The reason why a load in place ends; with the remedy if the same request would fail again."""
+    remedy = f" ({error.remedy.rstrip('.')})" if error_class(error) is ErrorClass.PERMANENT else ""
+    return f"reading the index failed: {error.message.rstrip('.')}{remedy}"
+
+
 class IndexReader:
     """Reads the documents of an index that lack a current vector, or that have a vector but no text any more.
 
@@ -204,7 +212,7 @@ class IndexReader:
                 if self._control.stop_reading.is_set():
                     return
         except EngineError as error:
-            self._control.end_early(f"reading the index failed: {error.message}")
+            self._control.end_early(reading_failed(error))
 
     def _query(self) -> Json:
         settings = self._context.plan.settings
@@ -253,7 +261,7 @@ class IndexReader:
                         yield from self._stale(hit)
         except EngineError as error:
             if not self._control.stop_embedding.is_set():
-                self._control.stop_sending(f"reading the index failed: {error.message}")
+                self._control.stop_sending(reading_failed(error))
         self._outcomes.leave(list(left))
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:

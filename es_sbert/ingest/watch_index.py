@@ -19,7 +19,15 @@ from es_sbert.engines.rest import Json
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.load_checks import in_place_command
-from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, embed_in_place, embed_index, lacking_text_query, scan_query
+from es_sbert.ingest.backfill import (
+    SCAN_PAGE,
+    IndexReader,
+    embed_in_place,
+    embed_index,
+    lacking_text_query,
+    reading_failed,
+    scan_query,
+)
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import record_watch, record_watch_check
 from es_sbert.ingest.read_documents import Document
@@ -62,7 +70,7 @@ def _embed_missed(
     try:
         missed, _ = watcher.missed_documents()
     except EngineError as error:
-        context.control.end_early(f"reading the index failed: {error.message}")
+        context.control.end_early(reading_failed(error))
         return
     record_watch_check(context, len(missed))
     if missed:
@@ -229,7 +237,7 @@ class IndexWatcher:
             )
 
     def _end_watch(self, error: EngineError) -> None:
-        self._context.control.end_early(f"reading the index failed: {error.message}")
+        self._context.control.end_early(reading_failed(error))
 
     def _unseen_pages(self) -> Iterator[list[Json]]:
         """Read the unseen writes of all shards; those of a page count as seen when the next one is requested."""

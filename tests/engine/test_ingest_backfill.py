@@ -198,6 +198,33 @@ def test_failed_refresh_of_a_shard_is_retried(
             load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=0.0)
 
 
+def test_lasting_refusal_of_a_scan_ends_the_load_with_the_remedy(
+    opensearch_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    """OpenSearch opens a point in time for 30 s first, which fails if less is allowed, whatever was requested."""
+    reason = (
+        "Keep alive for request (30s) is too large. It must be less than (20s). This limit can be set by changing the "
+        "[point_in_time.max_keep_alive] cluster level setting."
+    )
+    error = {"error": {"type": "illegal_argument_exception", "reason": reason}, "status": 400}
+    index = fresh_index(opensearch_url)
+
+    def refuse(exchange: Exchange) -> tuple[int, bytes]:
+        return 400, orjson.dumps(error)
+
+    with (
+        open_engine(opensearch_url) as engine,
+        FaultyProxy(opensearch_url, always=refuse, paths="/_search/point_in_time") as proxy,
+    ):
+        engine.create_index(index, {"settings": {"index.knn": True}})
+        write(engine, index, sentences(3))
+        summary = load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=60.0)
+    assert (summary.indexed, summary.exit_code) == (0, 2)
+    assert summary.stopped is not None
+    raised = '{"persistent": {"point_in_time.max_keep_alive": "1h"}}'
+    assert f"(Raise it: `PUT _cluster/settings {raised}`);" in summary.stopped
+
+
 def test_changed_document_is_reread_by_its_routing(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
