@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from es_sbert.batched import batched
@@ -25,6 +25,7 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier
 from es_sbert.errors import AccessDenied, IndexMissing
+from es_sbert.index.derived_fields import mapped_fields, nested_objects
 from es_sbert.index.document_vectors import action_metadata, append_members, if_unchanged, json_bytes
 from es_sbert.index.mapping import VECTOR_TYPES, document_meta_field, vector_fields
 from es_sbert.io.json_numbers import JsonNumber, dump_object, number_text
@@ -116,8 +117,8 @@ def _pipeline_problem(state: IndexState, inexact: Mapping[str, str]) -> str | No
     pipeline = state.settings.get(_FINAL_PIPELINE, "_none")
     if pipeline == "_none":
         return ""
-    properties = state.mappings.get("properties", {})
-    harmed = [name for name in inexact if not _is_numeric(properties, name)]
+    mapped = dict(mapped_fields(state.mappings.get("properties", {})))
+    harmed = [name for name in inexact if not _is_numeric(mapped, name)]
     if not harmed:
         return None
     return (
@@ -196,15 +197,19 @@ def restore_numbers(
 
 
 def _find_lost(engine: Engine, state: IndexState, hits: Sequence[Json], retrying: Retrier) -> dict[DocumentKey, str]:
-    """Find documents with a number in a text field that does not have the words which the number in `_source` has."""
+    """Find documents with a number that a text field has indexed with other words than the number in `_source` has."""
     properties, restored = state.mappings.get("properties", {}), keyword_fields(state)
+    nested = nested_objects(properties)
+    text_forms = cache(partial(_text_forms, dict(mapped_fields(properties))))  # a vector has many values
     numbers: dict[DocumentKey, dict[str, Json]] = {}
     for hit in hits:
         for place in _leaves(hit["_source"]):
             if place.is_doubtful and place.name not in restored:
-                query = _phrase_query(properties, place.name, number_text(place.value))
-                if query is not None:
-                    numbers.setdefault(document_key(hit), {})[f"{place.name}: {number_text(place.value)}"] = query
+                text = number_text(place.value)
+                for path in text_forms(place.name):
+                    where = "" if path == place.name else f", indexed in {path}"
+                    query = _phrase_query(path, text, nested)
+                    numbers.setdefault(document_key(hit), {})[f"{place.name}: {text}{where}"] = query
     versions, window = {document_key(hit): hit["_seq_no"] for hit in hits}, state.result_window
     lost: dict[DocumentKey, str] = {}
     for keys in batched(list(numbers), min(_PAGE, window)):
@@ -230,23 +235,46 @@ def _lost_reason(info: EngineInfo, number: str) -> str:
     )
 
 
-def _phrase_query(properties: Mapping[str, Any], name: str, text: str, path: str = "") -> Json | None:
-    """Build the query for the text in a field; None if the field is indexed by value, or not at all.
+def _forms(mapped: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Mapping[str, Any]]:
+    """The fields that index the values of a field: itself, the fields it is copied to, and the multi-fields of these.
 
     Args:
-        path: The object that `properties` belong to, as a prefix of their names.
+        mapped: All fields by dotted name.
+        name: A field of `_source`, or a member of a `flattened` field.
     """
-    head, _, rest = name.partition(".")
-    field = properties.get(name, properties.get(head)) or {}
-    if rest and name not in properties and "properties" in field:
-        query = _phrase_query(field["properties"], rest, text, f"{path}{head}.")
-        if query is None or field.get("type") != "nested":
-            return query
-        return {"nested": {"path": f"{path}{head}", "query": query}}
-    if field.get("type") not in _TEXT_TYPES or field.get("index") is False:
-        return None
+    owner = name
+    while owner and owner not in mapped:
+        owner = owner.rpartition(".")[0]
+    field = mapped.get(owner, {})
+    if field.get("type", "object") in {"nested", "object"}:
+        return {}
+    targets = field.get("copy_to", [])
+    targets = [targets] if isinstance(targets, str) else targets
+    forms = {name: field} | {target: mapped.get(target, {}) for target in targets}
+    multi_fields = {f"{path}.{each}": form for path in forms for each, form in forms[path].get("fields", {}).items()}
+    return forms | multi_fields
+
+
+def _text_forms(mapped: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
+    """Those of the `_forms` in which the text of a number can be searched for."""
+    return [
+        path
+        for path, form in _forms(mapped, name).items()
+        if form.get("type") in _TEXT_TYPES
+        and (form.get("index", True) or (form["type"] == "keyword" and form.get("doc_values", True)))
+    ]
+
+
+def _phrase_query(path: str, text: str, nested: Iterable[str]) -> Json:
+    """Build the query for the text in a field.
+
+    Args:
+        nested: The objects of type `nested`.
+    """
     # An analyzer may leave numbers out.
-    return {"match_phrase": {f"{path}{name}": {"query": text, "zero_terms_query": "all"}}}
+    query = {"match_phrase": {path: {"query": text, "zero_terms_query": "all"}}}
+    inside = max((each for each in nested if path.startswith(f"{each}.")), key=len, default="")
+    return {"nested": {"path": inside, "query": query}} if inside else query
 
 
 class _Place(NamedTuple):
@@ -337,12 +365,10 @@ def _keyword_fields(properties: Mapping[str, Any], prefix: str = "") -> dict[str
     return found
 
 
-def _is_numeric(properties: Mapping[str, Any], name: str) -> bool:
-    """Whether a number in this field is indexed by its value only, or not at all."""
-    head, _, rest = name.partition(".")
-    field = properties.get(name, properties.get(head))
-    if field is None or field.get("enabled") is False:
-        return True
-    if rest and name not in properties and "properties" in field:
-        return _is_numeric(field["properties"], rest)
-    return field.get("type") in _NUMERIC_TYPES and not field.get("fields") and not field.get("copy_to")
+def _is_numeric(mapped: Mapping[str, Mapping[str, Any]], name: str) -> bool:
+    """Whether a number in this field is indexed by its value only, or not at all.
+
+    Args:
+        mapped: All fields by dotted name.
+    """
+    return all(form.get("type") in _NUMERIC_TYPES for form in _forms(mapped, name).values())

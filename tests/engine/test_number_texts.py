@@ -200,24 +200,42 @@ def test_document_is_a_dead_letter_if_a_final_pipeline_would_run_again(
 def test_number_whose_text_is_lost_is_not_written_again(
     engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    """The words of a text field without a keyword multi-field can only be compared with the engine's number."""
+    """The words of fields without a keyword form of their own can only be compared with the engine's number."""
     create(engine, index_name)
-    note: Json = {"note": {"type": "text"}, "list": {"type": "nested", "properties": {"code": KEYWORD}}}
+    size: Json = {"type": "float", "copy_to": "list.sizes"}
+    note: Json = {
+        "note": {"type": "text"},
+        "list": {"type": "nested", "properties": {"code": KEYWORD, "size": size, "sizes": {"type": "text"}}},
+        "labels": KEYWORD | {"index": False},
+        "label": {"type": "float", "copy_to": "labels"},
+        "all": {"type": "integer", "fields": {"words": {"type": "text"}}},
+        "weight": {"type": "float", "copy_to": ["length", "all"]},
+        "length": {"type": "double", "fields": {"words": {"type": "text"}}},
+    }
     engine.put_mapping(index_name, {"properties": note})
     sources = {
         "lost": b'{"text": "a man", "note": 1.10}',
         "nested": b'{"text": "a man", "list": [{"code": 2.0}, {"code": 7.00}]}',
-        "same": b'{"text": "a man", "note": [3.75, 1.0], "list": {"code": 1.5}}',
+        "label": b'{"text": "a man", "label": [1.5, 1e3]}',
+        "weight": b'{"text": "a man", "weight": 4.00}',
+        "length": b'{"text": "a man", "length": 7.00}',
+        "size": b'{"text": "a man", "list": {"size": 2.50}}',
+        "same": b'{"text": "a man", "note": [3.75, 1.0], "list": {"code": 1.5, "size": 2.5}, "label": 1.5, '
+        b'"weight": 4.0, "length": [7, 7.5], "all": 3}',
     }
     write(engine, index_name, sources)
     load(engine.info.url, tiny, index_name, dead=tmp_path / "dead", text_fields=("text",))
     write(engine, index_name, {key: source.replace(b"man", b"cat") for key, source in sources.items()})
     report = load(engine.info.url, tiny, index_name, dead=tmp_path / "dead")
     rewritten = is_rewritten(engine, index_name)
-    assert (report.indexed, report.dead) == ((1, 2) if rewritten else (3, 0))
+    assert (report.indexed, report.dead) == ((1, 6) if rewritten else (7, 0))
     reasons = {letter["id"]: letter["reason"] for letter in letters(tmp_path / "dead")}
-    assert set(reasons) == ({"lost", "nested"} if rewritten else set())
+    assert set(reasons) == (sources.keys() - {"same"} if rewritten else set())
     if rewritten:
+        assert "(label: 1000.0, indexed in labels)" in reasons["label"]
+        assert "indexed in all.words)" in reasons["weight"]
+        assert "(length: 7.0, indexed in length.words)" in reasons["length"]
+        assert "(list.size: 2.5, indexed in list.sizes)" in reasons["size"]
         assert "(note: 1.1)" in reasons["lost"]
         assert "(list.code: 7.0)" in reasons["nested"]
         meta = b', "embedding_meta": {"fingerprint": "x"}}'
@@ -226,8 +244,9 @@ def test_number_whose_text_is_lost_is_not_written_again(
             remove_vectors(engine, index_name, policy=RetryPolicy(30))
     phrase: Json = {"match_phrase": {"note": "1.10"}}
     nested: Json = {"nested": {"path": "list", "query": {"term": {"list.code": "7.00"}}}}
+    words: Json = {"bool": {"should": [{"match": {"length.words": "7.00"}}, {"match": {"all.words": "4.00"}}]}}
     engine.refresh(index_name)
-    assert [engine.count(index_name, query) for query in (phrase, nested)] == [1, 1]
+    assert [engine.count(index_name, query) for query in (phrase, nested, words)] == [1, 1, 2]
 
 
 def test_default_pipeline_does_not_run_again(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
