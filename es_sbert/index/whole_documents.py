@@ -306,11 +306,15 @@ def _leaves(value: Any, name: str = "") -> Iterator[_Place]:
 
 
 def _restore(places: Sequence[_Place], terms: Sequence[str]) -> None:
-    """Replace numbers by terms of the same value that no value of the document accounts for."""
+    """Replace numbers by terms of the same value that no value of the document accounts for.
+
+    A term is listed once, so a number that is not a term has the text of another number of the same value.
+    """
     texts = [one.value if isinstance(one.value, str) else number_text(one.value) for one in places]
     counts, indexed = Counter(texts), set(terms)
-    for term in terms:
-        if counts[term] or not _NUMBER.fullmatch(term):
+    numbers = [term for term in terms if _NUMBER.fullmatch(term)]
+    for term in numbers:
+        if counts[term]:
             continue
         for number, one in enumerate(places):
             is_free = texts[number] not in indexed or counts[texts[number]] > 1
@@ -319,6 +323,11 @@ def _restore(places: Sequence[_Place], terms: Sequence[str]) -> None:
                 counts[texts[number]] -= 1
                 texts[number] = term
                 break
+    for one, text in zip(places, texts, strict=True):
+        if one.is_doubtful and text not in indexed:
+            same = next((term for term in numbers if one.value == float(term)), None)
+            if same is not None:
+                one.holder[one.key] = JsonNumber(same)
 
 
 def _inexact_fields(source: Json, state: IndexState) -> dict[str, str]:
