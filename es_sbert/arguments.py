@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from es_sbert.errors import UsageError
@@ -41,7 +39,8 @@ def check_arguments(function: F) -> F:
     """Decorator: an argument that does not fit its annotation raises a `UsageError` that names it.
 
     Annotations with names that are only imported for type checkers are not checked, nor are the elements of an
-    `Iterable`. Numbers of NumPy count as those of Python.
+    `Iterable`. Values of NumPy and pandas, views of a dict and sets of str become numbers and lists of Python where
+    these are expected.
     """
 
     @functools.cache
@@ -54,29 +53,55 @@ def check_arguments(function: F) -> F:
         known = {name: (TypeAdapter(hint, config=_STRICT), hint) for name, hint in hints.items() if name in parameters}
         return list(parameters), {name: check for name, check in known.items() if name not in _OTHERS}
 
-    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        positional, known = checks()
-        for name, value in chain(zip(positional, args, strict=False), kwargs.items()):
-            if name in known:
-                adapter, hint = known[name]
-                try:
-                    adapter.validate_python(value.item() if isinstance(value, np.generic) else value)
-                except ValidationError:
-                    raise wrong_argument(name, value, describe_hint(hint)) from None
-                if value is not None and name in _LEAST and not value >= _LEAST[name]:
-                    raise UsageError(f"`{name}` is {value}", f"Set it to at least {_LEAST[name]}.")
+    def check(name: str, value: Any) -> Any:
+        known = checks()[1]
+        if name not in known:
+            return value
+        adapter, hint = known[name]
+        if not _fits(adapter, value):
+            value, given = _of_python(value), value
+            if not _fits(adapter, value):
+                raise wrong_argument(name, given, describe_hint(hint))
+        if value is not None and name in _LEAST and not value >= _LEAST[name]:
+            raise UsageError(f"`{name}` is {value}", f"Set it to at least {_LEAST[name]}.")
+        return value
+
+    def check_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        positional = checks()[0]
+        checked = list(map(check, positional, args))
+        return [*checked, *args[len(positional) :]], {name: check(name, value) for name, value in kwargs.items()}
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        check(args, kwargs)
-        return function(*args, **kwargs)
+        args_of_python, kwargs_of_python = check_all(args, kwargs)
+        return function(*args_of_python, **kwargs_of_python)
 
     @functools.wraps(function)
     async def checked_coroutine(*args: Any, **kwargs: Any) -> Any:
-        check(args, kwargs)
-        return await function(*args, **kwargs)
+        args_of_python, kwargs_of_python = check_all(args, kwargs)
+        return await function(*args_of_python, **kwargs_of_python)
 
     return cast("F", checked_coroutine if inspect.iscoroutinefunction(function) else checked)
+
+
+def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:
+    try:
+        adapter.validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _of_python(value: Any) -> Any:
+    """Convert numbers, arrays and columns of NumPy and pandas, views of a dict and sets of str."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, KeysView | ValuesView | list | tuple):
+        converted = map(_of_python, value)
+        return tuple(converted) if isinstance(value, tuple) else list(converted)
+    if isinstance(value, Set) and all(isinstance(each, str) for each in value):
+        return sorted(value)  # an order of numbers would be a guess: weights
+    return {key: _of_python(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def wrong_argument(name: str, value: object, allowed: str) -> UsageError:

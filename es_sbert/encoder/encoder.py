@@ -325,7 +325,7 @@ class Encoder:
         name: str,
         fingerprint: str,
         *,
-        model: str | None = None,
+        model: str | Path | None = None,
         kind: PromptKind | None = None,
         **options: Unpack[LoadOptions],
     ) -> Encoder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD
@@ -44,7 +45,7 @@ INDEX_DEFAULTS: dict[str, object] = dict.fromkeys(IndexOptions.__annotations__) 
 
 @spell_out(IndexOptions, INDEX_DEFAULTS)
 def request_vector_field(
-    model: str | Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, **options: Unpack[IndexOptions]
+    model: str | Path | Encoder | None = None, vector_field: str = DEFAULT_VECTOR_FIELD, **options: Unpack[IndexOptions]
 ) -> FieldRequest:
     """Make the request for a vector field of a model and check it before an engine is contacted.
 
@@ -63,8 +64,8 @@ def request_vector_field(
     text = parse_text_options(text_fields, text_template)
     if text is not None:
         check_name_conflicts({vector_field: text})
-    if model is None or isinstance(model, str):
-        name = model or DEFAULT_MODEL
+    if model is None or isinstance(model, str | Path):
+        name = str(model or DEFAULT_MODEL)
         loaded = read_sentence_model(resolve_model(name), name)
         identity = (loaded.fingerprint, loaded.name, loaded.dimensions)
     else:
@@ -75,7 +76,7 @@ def request_vector_field(
     rules = None if tokens is None else ChunkRules.from_tokens(tokens, overlap)
     if rules is not None:
         # `make_chunker` rejects passages that are longer than the model reads.
-        tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str) else model
+        tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str | Path) else model
         tokenizer.make_chunker(rules.tokens, rules.overlap, "document")
     return FieldRequest(
         vector_field,

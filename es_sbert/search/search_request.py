@@ -357,6 +357,8 @@ def build_vector_queries(
 def _to_float32(vector: Any) -> Vectors:
     try:
         numbers = np.asarray(vector)
+        if numbers.dtype.kind == "O":
+            numbers = np.asarray(numbers.tolist())
     except ValueError:  # lists of different lengths
         numbers = np.array("")
     if numbers.dtype.kind not in "fiu":

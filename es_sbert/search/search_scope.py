@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypedDict
 
 import orjson
@@ -268,7 +269,7 @@ class ModelOptions(TypedDict, total=False):
         device, precision, runtime, threads, report: For loading the model, see `Encoder`.
     """
 
-    model: str | None
+    model: str | Path | None
     encoder: Encoder | None
     device: str
     precision: str

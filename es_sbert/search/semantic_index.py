@@ -71,7 +71,7 @@ class AddOptions(TypedDict, total=False):
     """
 
     dead_letters: str | Path | None
-    max_errors: str | None
+    max_errors: str | int | None
     retry_seconds: float
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.document_vectors import bulk_vector_value
+from es_sbert.index.index_options import request_vector_field
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline, reciprocal_rank_fusion
 from es_sbert.search.vector_query import SearchMethod
@@ -367,7 +369,7 @@ _WRONG: dict[str, list[Any]] = {
     "boosts": [[1], {"v": "2"}, {1: 2}],
     "size": ["1", 1.5, -1],
     "offset": ["1", None, -1],
-    "source": ["text", 5, [1], {"a": 1}, np.array(["text"])],
+    "source": ["text", 5, [1], {"a": 1}, np.array([1])],
     "highlight": ["text", 5, [1]],
     "aggregations": ["x", [], 5],
     "sort": ["number", 5, [5], {"number": "asc"}],
@@ -403,13 +405,34 @@ def test_wrong_arguments_of_a_search_are_named(one: SemanticIndex) -> None:
     _refused("index", 5, partial(one.similar_to, "1"))
 
 
+def test_values_of_numpy_and_views_of_a_dict_are_arguments(site: SampleIndices, one: SemanticIndex) -> None:
+    fields = {"text": 1}
+    for source in (np.array(["text"]), fields.keys(), set(fields)):
+        assert one.body(TEXT, np.int64(3), source=source) == one.body(TEXT, 3, source=["text"])
+    assert one.body(TEXT, source=np.bool_(False), boosts={"v": np.float32(1)}) == one.body(TEXT, source=False)
+    expected = one.hybrid_bodies(TEXT, 3, fusion="weighted", weights=[0.25, 0.75], lexical_fields=["text"], depth=9)
+    for weights in (np.array([0.25, 0.75]), [np.float32(0.25), np.float32(0.75)], {"a": 0.25, "b": 0.75}.values()):
+        options: dict[str, Any] = {"weights": weights, "lexical_fields": fields.keys(), "depth": np.int64(9)}
+        assert one.hybrid_bodies(TEXT, np.int64(3), fusion="weighted", **options) == expected
+    _refused("weights", {0.25, 0.75}, partial(one.hybrid, TEXT))  # in no order
+    vector = np.arange(1, one.field.meta.dimensions + 1)
+    hits = [one.search_vector(each, 3) for each in (vector, vector.astype(object))]
+    assert [hit.id for hit in hits[0]] == [hit.id for hit in hits[1]]
+    folder = Path(site.encoder.info.model)
+    indices: list[Any] = [np.array([site.one]), {site.one}]
+    for index in indices:
+        with SemanticIndex(index, site.engine, model=folder, vector_field="v", device="cpu") as opened:
+            assert opened.encoder.info.fingerprint == one.field.meta.fingerprint
+    assert request_vector_field(folder).fingerprint == one.field.meta.fingerprint
+
+
 def test_wrong_arguments_of_a_write_are_named(one: SemanticIndex) -> None:
     for value in (None, 5, [5], [None], b"x", {"a": 1}, [""], ""):
         _refused("ids", value, one.delete)
     for value in (None, 5, "abc", b"x", {"a": 1}):
         _refused("documents", value, one.add)
     wrong: dict[str, list[Any]] = {
-        "max_errors": [5, "x"],
+        "max_errors": [-1, 5.5, True, "x"],
         "retry_seconds": ["5", None, -1, float("nan")],
         "dead_letters": [5, b"x"],
     }
