@@ -47,10 +47,11 @@ def vector_request(info: EngineInfo, fields: Sequence[VectorField]) -> Json:
     Raises:
         IndexMismatch: see `check_passages_kept`.
     """
-    if doc_values := doc_value_request(info.engine_type, fields):
-        return {"_source": False, **doc_values}
-    paths = [path for field in fields for path in (field.name, vector_path(field.name, field.meta))]
-    return {"_source": info.source_with_vectors(list(dict.fromkeys(paths)))}
+    # Indices may differ in what `_source` keeps of a field.
+    kept = [field for field in fields if field.meta.in_source]
+    paths = [path for field in kept for path in (field.name, vector_path(field.name, field.meta))]
+    source = info.source_with_vectors(list(dict.fromkeys(paths))) if paths else False
+    return {"_source": source, **doc_value_request(info.engine_type, fields)}
 
 
 def stored_value(hit: Json, vector_field: str) -> Any:

@@ -115,6 +115,18 @@ def test_documents_are_embedded_in_place_and_migrated(
         engine.delete_index(f"{index_name}-new")
 
 
+def test_vectors_inside_and_outside_source_are_read_together(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder
+) -> None:
+    create(engine, index_name, {"excludes": ["embedding"]})
+    for name in ("embedding", "title_vec"):
+        with SemanticIndex.create(index_name, engine, encoder=tiny, vector_field=name, text_fields=["text"]):
+            pass
+    with SemanticIndex(index_name, engine, encoder=tiny, vector_field=["embedding", "title_vec"]) as both:
+        both.add({"_id": str(number), "text": f"river {number}"} for number in range(3))
+        assert len(both.similar_to("1")) == 2
+
+
 def test_passages_are_refused_before_anything_is_written(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
