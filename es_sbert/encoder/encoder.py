@@ -15,7 +15,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.arguments import as_texts, check_arguments, iterate_texts
+from es_sbert.arguments import as_texts, check_arguments, iterate_texts, wrong_argument
 from es_sbert.bundle.bundle import EncoderBundle, route_bundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
@@ -483,6 +483,8 @@ class Encoder:
         Raises:
             ModelError: a vector is not finite.
         """
+        if not isinstance(tokenized, TokenizedTexts):
+            raise wrong_argument("tokenized", tokenized, "what `tokenize` returns; for texts, call `encode`")
         if not len(tokenized):
             return np.empty((0, self._model.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
         return self._route(tokenized.route).embed(tokenized, stop, progress)

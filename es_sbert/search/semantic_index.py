@@ -367,6 +367,7 @@ class SemanticIndex:
         ids = as_texts([ids] if isinstance(ids, str) else ids, "ids")
         if "" in ids:
             raise UsageError("`ids` contains an empty id", "Pass the ids of documents: hit.id.")
+        self._scope()  # refuses a closed index
         return delete_documents(self._engine, self._single_name("deleted from"), ids, retry_seconds)
 
     @check_arguments

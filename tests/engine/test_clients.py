@@ -66,6 +66,8 @@ def test_sync_client_is_used_and_stays_open(site: SampleIndices) -> None:
         assert index.engine.info == site.engine.info
     with pytest.raises(UsageError, match="is closed"):
         index.search(TEXT, 5)
+    with pytest.raises(UsageError, match="is closed"):
+        index.delete("none")
     assert from_client(client).count(site.one) > 0  # still open
     client.close()
 

@@ -56,6 +56,8 @@ def test_one_text_is_refused_where_a_list_is_required(encoder: Encoder) -> None:
         refused("texts", call, "one text")
     for text in (None, 5, b"a", ["a"]):
         refused("text", encoder.embed_query, text)
+    for tokenized in (None, "abc", ["a"], []):
+        refused("`tokenized`", encoder.embed, tokenized)
 
 
 def test_strings_of_numpy_in_any_iterable_are_texts(encoder: Encoder) -> None:
