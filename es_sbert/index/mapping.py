@@ -305,7 +305,8 @@ def has_vector_query(field: str, meta: VectorFieldMeta, name: str | None = None)
     if meta.passages is None:
         return {"exists": {"field": field, **named}}
     inner: Json = {"exists": {"field": vector_path(field, meta)}}
-    return {"nested": {"path": field, "query": inner, **named}}
+    # Like `exists`, match no document of an index without the field: the search may be of several indices.
+    return {"nested": {"path": field, "query": inner, "ignore_unmapped": True, **named}}
 
 
 def and_query(first: Json, *others: Json | None) -> Json:

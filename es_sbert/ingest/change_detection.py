@@ -74,7 +74,9 @@ class Decision(Enum):
     UNCHANGED = auto()
     SUPERSEDED = auto()  # the index holds a newer version
     EMPTY = auto()  # no text, and no vector in the index
-    HELD = auto()  # an older index of the alias holds it with other content: in this one, it would be there twice
+    # An older index of the alias holds it, with other content or without a current vector: in this one, it would be
+    # there twice.
+    HELD = auto()
 
 
 # Members of a vector's metadata that change detection reads.
@@ -86,7 +88,7 @@ class ChangeDecision(NamedTuple):
 
     Attributes:
         decision: Action of the load for it.
-        to_embed: Numbers of the targets that get a new vector.
+        to_embed: Numbers of the targets that get a new vector; if held, of those that lack one in the older index.
         reused: Numbers of the targets whose vector is current.
         discarded: Numbers of the targets that this load does not fill and whose vector is of an outdated text.
     """
@@ -248,7 +250,8 @@ class ChangeDetection:
     def _look_up_older(self, documents: list[Document]) -> dict[str, Json]:
         """Look up the documents, by their ids, that other indices of the alias hold and searches of it find."""
         assert self._alias is not None, "the load names an alias of several indices"
-        query: Json = {"bool": {"must_not": [{"term": {"_index": self._index}}]}}
+        query = named_vectors_query((target.field, target.meta) for target in self._targets)
+        query["bool"]["must_not"] = [{"term": {"_index": self._index}}]
         return {hit["_id"]: hit for hit in self._search_ids(self._alias, query, documents).values()}
 
     def _search_ids(self, name: str, query: Json, documents: list[Document]) -> dict[DocumentKey, Json]:
@@ -267,7 +270,14 @@ class ChangeDetection:
         is_same = any(meta is not None and meta.document_hash == document.document_hash for meta in metas)
         if any(is_superseded(document, meta) for meta in metas):
             return ChangeDecision(Decision.SUPERSEDED)
-        if any(self._texts_changed(document, source)) or (any(document.texts) and not is_same):
+        if any(self._texts_changed(document, source)):
+            return ChangeDecision(Decision.HELD)
+        compared = zip(self._targets, document.texts, stored_vectors(hit, self._targets), strict=True)
+        changes = [vector_change(target, text, stored) for target, text, stored in compared]
+        lacking = tuple(number for number, change in enumerate(changes) if change is VectorChange.EMBED)
+        if lacking:
+            return ChangeDecision(Decision.HELD, lacking)
+        if any(document.texts) and not is_same:
             return ChangeDecision(Decision.HELD)
         return _UNCHANGED if is_same else _EMPTY
 
@@ -357,15 +367,30 @@ class ChangeDetection:
             elif made.decision is Decision.UNCHANGED:
                 self._outcomes.held[held[document.id]["_index"]] += 1
             elif made.decision is Decision.HELD:
-                self._outcomes.record_dead_letter(self._held_dead_letter(document, held[document.id]["_index"]))
+                index = held[document.id]["_index"]
+                self._outcomes.record_dead_letter(self._held_dead_letter(document, index, made.to_embed))
         self._outcomes.record_in_index(unchanged)
         kinds = [made.decision for made in decisions]
         for decision in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
             self._outcomes.add(DocumentOutcome[decision.name], kinds.count(decision))
 
-    def _held_dead_letter(self, document: Document, index: str) -> RejectedRecord:
-        """Create the dead letter of a document that another index of the alias holds with other content."""
+    def _held_dead_letter(self, document: Document, index: str, lacking: Sequence[int]) -> RejectedRecord:
+        """Create the dead letter of a document that another index of the alias holds.
+
+        Args:
+            lacking: Numbers of the targets without a current vector there; empty if the content differs.
+        """
         plan = self._context.plan
+        if lacking:
+            fields = ", ".join(self._targets[number].field for number in lacking)
+            embed = (
+                f"`es-sbert ingest --index {index} --retry {plan.dead_letters_place}`, with the model and the vector "
+                "fields of this load, embeds it there"
+            )
+            if plan.from_python:
+                embed = f"add it to {index} to embed it there"
+            reason = f"{index} of the alias {self._alias} holds this document without a current vector in {fields}: "
+            return replace(document.rejected(reason + embed), index=index)
         update = f"`es-sbert ingest --index {index} --retry {plan.dead_letters_place}` updates it there"
         if plan.from_python:
             update = f"add it to {index} to update it there"

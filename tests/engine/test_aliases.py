@@ -296,6 +296,15 @@ def test_load_by_alias_writes_no_document_that_an_older_index_holds(
     again = load_source()
     assert (again.unchanged, again.skipped.empty, again.dead, again.exit_code) == (7, 1, 0, 0)
     assert places() == {key: [old] for key in (*before, "unrefreshed")} | {"new": [rolling.new]}
+    # A vector that is gone, though its metadata is there.
+    rolling.write(old, {key: value for key, value in now["d5"].items() if key not in ("embedding", "_version")})
+    lost = load_source()
+    assert (lost.unchanged, lost.dead, lost.exit_code) == (6, 1, 1)
+    assert (
+        f"{old} of the alias {rolling.alias} holds this document without a current vector in embedding: "
+        in (letters(dead)[-1]["reason"])
+    )
+    assert load(rolling.url, encoder, old, dead=dead, retry=dead).indexed == 1
     # Prune does not look at the older index, and says so.
     del documents[-1], documents[5]
     pruned = load_source(prune=True)
@@ -309,6 +318,23 @@ def test_load_by_alias_writes_no_document_that_an_older_index_holds(
         [letter] = report.rejected
         assert letter["index"] == old
         assert f"add it to {old} to update it there" in letter["reason"]
+
+
+def test_load_by_alias_tells_that_an_older_index_lacks_a_new_vector_field(
+    rolling: Rolling, encoder: Encoder, tmp_path: Path
+) -> None:
+    """Of one vector and of passages; `retry` with the same fields adds it to the older index."""
+    dead, path = tmp_path / "dead", tmp_path / "old.jsonl"
+    for vector, passages in (("second=About {text}", ()), ("parts={text}", ("16",))):
+        options: dict[str, Any] = {"vectors": (vector,), "passages": passages}
+        report = load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id", **options)
+        assert (report.unchanged, report.dead, report.exit_code) == (0, 6, 2)
+        reason = f"holds this document without a current vector in {vector.partition('=')[0]}: "
+        found = {(letter["index"], letter["reason"].partition(reason)[1]) for letter in letters(dead)}
+        assert found == {(rolling.old, reason)}, letters(dead)[0]["reason"]
+        assert load(rolling.url, encoder, rolling.old, dead=dead, retry=dead, **options).indexed == 6
+        again = load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id", **options)
+        assert (again.unchanged, again.dead, again.exit_code) == (6, 0, 0)
 
 
 def test_retry_into_an_older_index_takes_only_its_letters(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
