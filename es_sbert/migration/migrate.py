@@ -287,7 +287,7 @@ class _MigrationRun:
         return count
 
     def _embed(self, ids: Collection[str] | None = None, *, outdated: bool = False) -> bool:
-        """Embed the documents without a vector; False if the load was stopped.
+        """Embed the documents without a vector; False if the user stopped the load.
 
         Copies never have a vector, so existing vectors are current.
 
@@ -296,6 +296,7 @@ class _MigrationRun:
             outdated: Also look for vectors of a text that has changed.
 
         Raises:
+            EngineError: the load ended early for another reason.
             EsSbertError: see `run_load`.
         """
         # Fields without a text are skipped: they have never been loaded.
@@ -325,6 +326,11 @@ class _MigrationRun:
         notes = [*(f"Warning: {warning}" for warning in summary.warnings), *summary.notes]
         result.notes = list(dict.fromkeys([*result.notes, *notes]))
         result.stopped = summary.stopped
+        if control.reason is not None and not control.interrupted:
+            raise EngineError(
+                f"the documents of {self.context.target} were not all embedded: {control.reason}",
+                "Run the same command again once that is fixed: it resumes.",
+            )
         return summary.stopped is None
 
     def _swap_unblocked(self) -> bool:

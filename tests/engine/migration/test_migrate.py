@@ -16,7 +16,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
-from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.errors import AccessDenied, EngineError, IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
 from es_sbert.index.mapping import merge_field_meta, vector_fields, with_meta_entry
 from es_sbert.index.vector_field import read_vector_field
@@ -25,6 +25,7 @@ from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
 from es_sbert.migration.prepare_migration import MigrationRequest, check_migratable, new_index_name
 from tests.conftest import also_opensearch2
+from tests.engine.ingest_support import Interposed
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
@@ -100,6 +101,26 @@ def test_stopped_migration_resumes_and_rollback_leaves_nothing(place: Place, enc
     place.assert_holds(everything(), encoders[1])
     with pytest.raises(IndexMismatch, match="already"):
         place.migrate(encoders[1])
+
+
+def test_engine_that_refuses_vectors_is_an_error_and_no_interrupt(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    place, engine, embedding = place9, place9.engine, threading.Event()
+
+    def refuse(name: str) -> None:
+        if name == "bulk" and embedding.is_set():
+            raise AccessDenied("bulk is refused by the test", "Grant it.")
+
+    place.engine = Overheard(engine, refuse)  # type: ignore[assignment]
+    refused = Interposed(encoders[1], lambda window: embedding.set())
+    with pytest.raises(EngineError, match=r"bulk is refused by the test \(Grant it\)") as caught:
+        place.migrate(refused)  # type: ignore[arg-type]
+    assert "same command again" in caught.value.remedy
+    place.engine = engine
+    assert place.behind() == place.index
+    assert place.migrate(encoders[1]).resumed
+    place.assert_holds(everything(), encoders[1])
 
 
 def test_index_with_a_small_result_window_is_migrated_completely(
