@@ -65,8 +65,12 @@ def fields_missing_from_source(state: IndexState, made: Collection[str]) -> str 
     Returns:
         The end of the sentence "the index does not keep …"; None if nothing would be lost.
     """
-    if source_mode(state) is SourceMode.DISABLED:
+    mode = source_mode(state)
+    if mode is SourceMode.DISABLED:
         return "_source"
+    if mode is SourceMode.SYNTHETIC and state.mappings.get("subobjects", True) not in (True, "true"):
+        # It comes back with dotted names, beside which an update would add an object with the same fields.
+        return "objects in its _source, which is synthetic in a mapping with `subobjects: false`"
     source = state.mappings.get("_source", {})
     if source.get("includes"):
         return f"fields other than {', '.join(source['includes'])} in its _source"

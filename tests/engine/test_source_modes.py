@@ -334,3 +334,19 @@ def test_list_with_a_value_beyond_ignore_above_is_rejected(place: Place, tiny: E
     assert (summary.indexed, summary.dead) == (2, 1)
     assert "a value of more than 10 characters (`ignore_above`)" in letters(dead)[0]["reason"]
     assert load(engine.info.url, tiny, index_name, dead=dead).unchanged == 2
+
+
+@pytest.mark.parametrize("place", ["es9-synthetic"], indirect=True)
+def test_synthetic_source_without_objects_takes_files_only(place: Place, tiny: Encoder, tmp_path: Path) -> None:
+    engine, index_name, _ = place
+    engine.create_index(index_name, {"settings": SYNTHETIC, "mappings": {"subobjects": False}})
+    write(engine, index_name, [{"id": "a", "a.b": "the river"}])
+    url, dead, options = engine.info.url, tmp_path / "dead", {"text_fields": ("a.b",)}
+    with pytest.raises(VectorIndexError, match="`subobjects: false`"):
+        load(url, tiny, index_name, dead=dead, **options)
+    for text in ("the river", "a violin in the garden"):
+        path = write_jsonl(tmp_path / "docs.jsonl", [{"id": "a", "a.b": text}])
+        summary = load(url, tiny, index_name, path, dead=dead, id_field="id", **options)
+        assert (summary.indexed + summary.updated, summary.exit_code) == (1, 0)
+        assert same_vectors(vector_of(contents(url, index_name)["a"]), tiny.encode([text], "document")[0])
+        assert load(url, tiny, index_name, path, dead=dead, id_field="id", **options).unchanged == 1

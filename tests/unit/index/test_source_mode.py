@@ -162,3 +162,11 @@ def test_index_without_updates_or_vectors_is_rejected() -> None:
         check_accepts_updates(index(mode=mode))
     with pytest.raises(VectorIndexError, match="derived_source"):
         check_can_hold_vectors(index(derived_source__enabled="true"))
+
+
+def test_synthetic_source_without_objects_takes_no_partial_updates() -> None:
+    synthetic = {"index.mapping.source.mode": "synthetic"}
+    for subobjects, lost in ((False, True), ("false", True), ("auto", True), (True, False), ("true", False)):
+        state = IndexState("docs", {"subobjects": subobjects}, dict(synthetic))
+        assert (fields_missing_from_source(state, ()) is not None) is lost
+    assert fields_missing_from_source(IndexState("docs", {"subobjects": False}, {}), ()) is None
