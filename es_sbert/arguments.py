@@ -59,7 +59,7 @@ def check_arguments(function: F) -> F:
             return value
         adapter, hint = known[name]
         if not _fits(adapter, value):
-            value, given = _of_python(value), value
+            value, given = _to_python(value), value
             if not _fits(adapter, value):
                 raise wrong_argument(name, given, describe_hint(hint))
         if value is not None and name in _LEAST and not value >= _LEAST[name]:
@@ -73,13 +73,13 @@ def check_arguments(function: F) -> F:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        args_of_python, kwargs_of_python = check_all(args, kwargs)
-        return function(*args_of_python, **kwargs_of_python)
+        python_args, python_kwargs = check_all(args, kwargs)
+        return function(*python_args, **python_kwargs)
 
     @functools.wraps(function)
     async def checked_coroutine(*args: Any, **kwargs: Any) -> Any:
-        args_of_python, kwargs_of_python = check_all(args, kwargs)
-        return await function(*args_of_python, **kwargs_of_python)
+        python_args, python_kwargs = check_all(args, kwargs)
+        return await function(*python_args, **python_kwargs)
 
     return cast("F", checked_coroutine if inspect.iscoroutinefunction(function) else checked)
 
@@ -92,16 +92,16 @@ def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:
     return True
 
 
-def _of_python(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """Convert numbers, arrays and columns of NumPy and pandas, views of a dict and sets of str."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, KeysView | ValuesView | list | tuple):
-        converted = map(_of_python, value)
+        converted = map(_to_python, value)
         return tuple(converted) if isinstance(value, tuple) else list(converted)
     if isinstance(value, Set) and all(isinstance(each, str) for each in value):
         return sorted(value)  # an order of numbers would be a guess: weights
-    return {key: _of_python(each) for key, each in value.items()} if isinstance(value, dict) else value
+    return {key: _to_python(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def wrong_argument(name: str, value: object, allowed: str) -> UsageError:

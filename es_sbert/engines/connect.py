@@ -116,7 +116,7 @@ class AsyncClientAdapter:
         is_exact = EXACT_NUMBERS.get()
 
         async def perform() -> Any:
-            EXACT_NUMBERS.set(is_exact)  # the task has a context of its own
+            EXACT_NUMBERS.set(is_exact)  # a task runs in its own context
             return await self._perform(*args, **kwargs)
 
         return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()

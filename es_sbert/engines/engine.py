@@ -366,24 +366,6 @@ class Engine(ABC):
         with self._reading(f"POST /{name}/_search"):
             return int(answer["hits"]["total"]["value"])
 
-    def lucene_document_count(self, name: str) -> int:
-        """Count the documents on disk, and each of the nested objects in them as one more.
-
-        Nothing hides a document from this count: no filter of an alias, no search pipeline, and no document-level
-        security. Refresh the index first. The count may already include writes that searches see only after the next
-        refresh.
-
-        Args:
-            name: An index, or an alias of one or more.
-
-        Raises:
-            AccessDenied: this user lacks the index privilege `monitor`.
-            IndexMissing: there is no such name.
-            RequestFailed: a shard has no active primary (503).
-        """
-        states = self._all_shard_states(name)
-        return sum(shard.documents for shards in states.values() for shard in shards.values())
-
     def bulk(
         self, name: str, body: bytes, *, actions: int | None = None, timeout: float | None = None
     ) -> list[BulkItemResult]:

@@ -26,8 +26,8 @@ class ErrorClass(StrEnum):
 
 # OpenSearch also closes the whole cluster to new indices when its disks are nearly full.
 BLOCK_TYPES = frozenset({"cluster_block_exception", "index_create_block_exception"})
-# Types of errors that every copy of a shard would return again, with whatever status: of requests and documents, and of
-# code that cannot handle a document.
+# Errors that every copy of a shard would return again, regardless of the status: invalid requests, invalid documents,
+# and engine code that cannot handle a document.
 PERMANENT_TYPES = frozenset({
     "action_request_validation_exception", "arithmetic_exception", "array_index_out_of_bounds_exception",
     "class_cast_exception", "document_parsing_exception", "fail_processor_exception", "illegal_argument_exception",

@@ -121,7 +121,9 @@ class ShardState:
         history: UUID of the shard's history; empty if unknown.
         copies: Number of copies that are started, including the primary.
         node: Id of the node that holds the primary.
-        documents: Number of documents in the primary that are not deleted, and of the nested objects in them.
+        documents: Number of documents on the disk of the primary that are not deleted, and of the nested objects in
+            them. Nothing hides one from it: no filter of an alias, no search pipeline, no document-level security. It
+            may include writes that searches see only after the next refresh.
     """
 
     max_seq_no: int

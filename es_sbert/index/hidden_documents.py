@@ -13,6 +13,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier
 from es_sbert.errors import AccessDenied, IndexMismatch
+from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.vector_field import require_index
 from es_sbert.messages import pluralize
 
@@ -68,14 +69,12 @@ def require_all_visible(engine: Engine, index: str, retrying: Retrier) -> None:
         count_all_documents(engine, index, retrying)
 
 
-def _nested_paths(mapping: Json, prefix: str = "") -> Iterator[str]:
-    for name, field in mapping.get("properties", {}).items():
-        path = f"{prefix}{name}"
+def _nested_paths(mapping: Json) -> Iterator[str]:
+    for path, field in mapped_fields(mapping.get("properties", {})):
         if field.get("type") == "nested":
             yield path
         if field.get("type") == "semantic_text":
             yield f"{path}.inference.chunks"
-        yield from _nested_paths(field, f"{path}.")
 
 
 def _nested_body(paths: list[str]) -> Json:

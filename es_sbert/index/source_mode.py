@@ -69,7 +69,7 @@ def fields_missing_from_source(state: IndexState, made: Collection[str]) -> str 
     if mode is SourceMode.DISABLED:
         return "_source"
     if mode is SourceMode.SYNTHETIC and state.mappings.get("subobjects", True) not in (True, "true"):
-        # It comes back with dotted names, beside which an update would add an object with the same fields.
+        # The engine returns dotted names, and an update would add an object with the same fields to them.
         return "objects in its _source, which is synthetic in a mapping with `subobjects: false`"
     source = state.mappings.get("_source", {})
     if source.get("includes"):
@@ -164,7 +164,7 @@ def _list_form(field: Mapping[str, Any], kept: str) -> ListForm | None:
     if field.get("type") == "keyword":
         keyword, is_kept = field, kept != "none"
     else:
-        # A text without values of its own on disk is rebuilt from the first multi-field that has them.
+        # A text field that does not store its values is rebuilt from the first multi-field that stores them.
         inner = (one for one in field.get("fields", {}).values() if one.get("type") == "keyword")
         found = next((one for one in inner if not one.get("store") and one.get("doc_values", True)), None)
         if found is None or kept != "none" or field.get("store"):

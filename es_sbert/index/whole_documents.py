@@ -142,19 +142,21 @@ def write_lines(hit: Json, change: Json, whole: WholeDocument | None, *, detect_
         body: Json = {"doc": change} if detect_noop else {"doc": change, "detect_noop": False}
         return b"%b\n%b\n" % (json_bytes({"update": action}), json_bytes(body))
     kept = {name: value for name, value in whole.source.items() if name not in change}
-    added = _merge({name: whole.source[name] for name in change if name in whole.source}, change)
+    added = merge_partial_document({name: whole.source[name] for name in change if name in whole.source}, change)
     exact = {name: value for name, value in added.items() if isinstance(value, dict)}
     line = append_members(dump_object(kept | exact), {name: added[name] for name in added if name not in exact})
     # No ingest pipeline is used: it has processed the document already.
     return b"%b\n%b\n" % (json_bytes({"index": action | {"pipeline": "_none"}}), line)
 
 
-def _merge(old: Json, new: Json) -> Json:
-    merged = dict(old)
-    for name, value in new.items():
-        before = merged.get(name)
-        merged[name] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
-    return merged
+def merge_partial_document(previous: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
+    """Apply a partial update to a document, as engines do: merge objects and replace all other values."""
+    result = dict(previous)
+    for name, value in doc.items():
+        before = result.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[name] = merge_partial_document(before, value) if both else value  # type: ignore[arg-type]
+    return result
 
 
 def restore_numbers(
@@ -359,17 +361,13 @@ def max_docvalue_fields(state: IndexState) -> int:
 
 def keyword_fields(state: IndexState) -> dict[str, str]:
     """Field → the keyword field whose terms are its values: itself, or one of its multi-fields."""
-    return _keyword_fields(state.mappings.get("properties", {}))
-
-
-def _keyword_fields(properties: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    properties = state.mappings.get("properties", {})
+    nested = tuple(f"{name}." for name in nested_objects(properties))
     found: dict[str, str] = {}
-    for name, field in properties.items():
-        path = f"{prefix}{name}"
-        if "properties" in field and field.get("type") != "nested":
-            found |= _keyword_fields(field["properties"], f"{path}.")
+    for path, field in mapped_fields(properties):
         for inner, form in [("", field), *((f".{each}", form) for each, form in field.get("fields", {}).items())]:
-            if form.get("type") == "keyword" and form.get("doc_values", True) and "normalizer" not in form:
+            is_keyword = form.get("type") == "keyword" and form.get("doc_values", True) and "normalizer" not in form
+            if is_keyword and not path.startswith(nested):
                 found.setdefault(path, f"{path}{inner}")
     return found
 

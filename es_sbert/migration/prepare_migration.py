@@ -306,7 +306,7 @@ def _find_begun(
     begun, state = found
     text = stored.text if wanted.text is None else wanted.text.template
     _check_same_migration(begun, state, wanted, model, text)
-    _check_copy(engine, index, wanted, model)
+    _check_copy(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
     retrying(lambda: set_target_pointer(plain, index, begun.name))
     return begun, state, index
 
@@ -364,7 +364,7 @@ def _plan_new_index(
     source, _ = find_migration(engine, wanted.alias)
     _check_change_requested(source, read_vector_field(engine, source.name, wanted.vector_field).meta, wanted, model)
     fields = _new_vector_fields(engine, source, wanted, model)
-    _check_copy(engine, source, wanted, model)
+    _check_copy(engine, source, wanted, fields)
     name = _new_name(wanted, model, source)
     check_new_index(engine, source.name, wanted.alias, name)
     if wanted.text is not None:
@@ -589,13 +589,17 @@ def _check_change_requested(
         )
 
 
-def _check_copy(engine: Engine, source: IndexState, wanted: MigrationRequest, model: ModelIdentity) -> None:
+def _check_copy(
+    engine: Engine, source: IndexState, wanted: MigrationRequest, fields: Mapping[str, VectorFieldMeta]
+) -> None:
     """Refuse an index whose documents cannot be copied, embedded again and compared.
+
+    Args:
+        fields: Vector fields of the new index that the new model fills.
 
     Raises:
         IndexMismatch, UsageError, EngineError: see `check_source_index`.
     """
-    fields = _new_vector_fields(engine, source, wanted, model)
     check_source_index(engine, source, wanted, vector_field_names(fields))
     for name, meta in fields.items():
         check_passages_kept(VectorField(source.name, name, meta))

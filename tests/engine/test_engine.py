@@ -68,9 +68,7 @@ def test_settings_are_as_the_engine_holds_them_lists_included(engine: Engine, in
     assert (state.result_window, state.has_setting("index.hidden"), state.setting("index.codec")) == (50, True, None)
 
 
-def test_lucene_document_count_includes_nested_objects_and_what_an_alias_filters_out(
-    engine: Engine, index: str
-) -> None:
+def test_shard_states_count_nested_objects_and_what_an_alias_filters_out(engine: Engine, index: str) -> None:
     engine.put_mapping(index, {"properties": {"part": {"type": "nested"}}})
     engine.bulk(index, numbered(6))
     engine.bulk(index, actions(({"index": {"_id": "0"}}, {"word": "w0", "part": [{"n": 1}, {"n": 2}]})))
@@ -78,9 +76,9 @@ def test_lucene_document_count_includes_nested_objects_and_what_an_alias_filters
     engine.update_aliases([{"add": {"index": index, "alias": f"{index}-one", "filter": {"term": {"n": 2}}}}])
     engine.refresh(index)
     assert engine.count(f"{index}-one") == 1
-    assert engine.lucene_document_count(f"{index}-one") == 6 + 2
+    assert sum(shard.documents for shard in engine.shard_states(f"{index}-one").values()) == 6 + 2
     with pytest.raises(IndexMissing):
-        engine.lucene_document_count(f"{index}-missing")
+        engine.shard_states(f"{index}-missing")
 
 
 def test_get_index_returns_none_for_missing_index(engine: Engine, index_name: str) -> None:

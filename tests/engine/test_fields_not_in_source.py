@@ -1,4 +1,4 @@
-"""Fields that `_source` leaves out: whatever writes documents again refuses before the first write, so none is lost."""
+"""Fields that `_source` leaves out: each command that rewrites documents refuses before its first write."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_failed_refresh_of_a_shard_is_retried(
 def test_lasting_refusal_of_a_scan_ends_the_load_with_the_remedy(
     opensearch_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
-    """OpenSearch opens a point in time for 30 s first, which fails if less is allowed, whatever was requested."""
+    """OpenSearch first opens each point in time for 30 s, so a lower limit rejects every request."""
     reason = (
         "Keep alive for request (30s) is too large. It must be less than (20s). This limit can be set by changing the "
         "[point_in_time.max_keep_alive] cluster level setting."

@@ -57,7 +57,6 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "segments": lambda engine, index: engine.segments(index),
     "running_merges": lambda engine, index: engine.running_merges(index),
     "shard_states": lambda engine, index: engine.shard_states(index),
-    "lucene_document_count": lambda engine, index: engine.lucene_document_count(index),
     "store_size": lambda engine, index: engine.store_size(index),
     "vector_size": lambda engine, index: engine.vector_size(index, "vector"),
     "delete_index": lambda engine, index: engine.delete_index(index),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson
@@ -29,6 +28,7 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.index.vector_changes import StoredVector, VectorChange, vector_change
+from es_sbert.index.whole_documents import merge_partial_document
 from es_sbert.io.json_members import member_value, remove_members, replace_values
 from es_sbert.io.text_formats import depth_problem, parse_json_line
 
@@ -341,16 +341,6 @@ def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tup
         if not all(sets) and (any(sets) or _loses_vector(doc, target)):
             needed |= dict.fromkeys((*target.template.fields, target.meta_field))
     return tuple(needed)
-
-
-def merge_partial_document(previous: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
-    """Apply a partial update to a document, as engines do: merge objects and replace all other values."""
-    result = dict(previous)
-    for name, value in doc.items():
-        before = result.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        result[name] = merge_partial_document(before, value) if both else value  # type: ignore[arg-type]
-    return result
 
 
 def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None, previous: PreviousDocument) -> bool:

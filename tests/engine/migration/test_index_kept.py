@@ -350,7 +350,7 @@ def test_lifecycle_settings_are_set_after_the_swap(
     encoders: tuple[Encoder, Encoder],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The builds of the tests have no lifecycle management, so another setting stands in for it."""
+    """The test builds lack index lifecycle management, so the test uses another setting."""
     monkeypatch.setattr("es_sbert.migration.prepare_migration.lifecycle_settings", lambda index: settings)
     result = place9.migrate(encoders[1])
     assert result.finished

@@ -21,13 +21,13 @@ from es_sbert.gateway.writes.document_changes import (
     PreviousDocument,
     WriteItem,
     WriteKey,
-    merge_partial_document,
     previous_documents,
 )
 from es_sbert.gateway.writes.document_embedder import EmbeddedText
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.gateway.writes.prepare_items import PreparedItems, add_vectors, detect_vector_changes, parse_items
 from es_sbert.index.document_vectors import ChunkedText, DocumentMeta, EmbeddingTargets, document_hash, text_hash
+from es_sbert.index.whole_documents import merge_partial_document
 from tests.unit.gateway.writes.reading import read_bulk
 from tests.unit.ingest.support import target
 
