@@ -689,13 +689,14 @@ class Engine(ABC):
                 ) from error
             raise
 
-    def request_api(self, path: str, params: QueryParams = None, body: Json | None = None) -> Json | None:
-        """Call one of the engine's own APIs (GET; POST with a body); None if the engine lacks the API.
+    def request_api(
+        self, path: str, params: QueryParams = None, body: Json | None = None, method: str = "GET"
+    ) -> Json | None:
+        """Call one of the engine's own APIs; None if the engine lacks the API.
 
         Args:
-            path: A constant, never built from user input.
+            path: With names quoted.
         """
-        method = "GET" if body is None else "POST"
         response = self.send(method, path, params, None if body is None else encode_json(body))
         if response.status in _UNSUPPORTED_API_STATUSES:
             return None

@@ -63,7 +63,7 @@ def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) ->
         return None
     names = sorted(set(privileges))
     body: Json = {"index": [{"names": [index], "privileges": names}]}
-    answer = engine.request_api("/_security/user/_has_privileges", body=body)
+    answer = engine.request_api("/_security/user/_has_privileges", body=body, method="POST")
     if answer is None:
         return None
     found: Json = answer.get("index", {}).get(index, {})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json, quote_index_name
-from es_sbert.errors import EngineError, VectorIndexError
+from es_sbert.errors import AccessDenied, VectorIndexError
 
 # `index.mode` of indices whose documents cannot be written again, and why.
 _APPEND_ONLY_MODES = {
@@ -115,12 +115,12 @@ def index_template_of(engine: Engine, name: str) -> tuple[str, Json] | None:
 def check_can_create(engine: Engine, name: str) -> None:
     """Refuse the name of a new index that the engine would not create.
 
-    What this user may not read, or this engine does not tell, is not checked: the engine's own error follows then.
+    What this user may not read is not checked: the engine's own error follows then.
 
     Raises:
         VectorIndexError: the name is that of data streams, or the cluster holds no more shards.
     """
-    with suppress(EngineError):
+    with suppress(AccessDenied):
         template = index_template_of(engine, name)
         if template is not None and "data_stream" in template[1]:
             raise VectorIndexError(
@@ -141,7 +141,9 @@ def _check_shard_limit(engine: Engine, name: str) -> None:
     nodes = (engine.request_api("/_cluster/health") or {}).get("number_of_data_nodes")
     if not levels or not nodes:
         return
-    simulated = engine.request_api(f"/_index_template/_simulate_index/{quote_index_name(name)}", body={}) or {}
+    # Without a body: one is the template to simulate.
+    path = f"/_index_template/_simulate_index/{quote_index_name(name)}"
+    simulated = engine.request_api(path, method="POST") or {}
     added = _copies(simulated.get("template", {}).get("settings", {}))
     # Closed indices do not count. Hidden ones are not asked for, except those of data streams: system indices are among
     # them, for which engines log a warning. So the sum may be too small, but is never too large.

@@ -1,8 +1,8 @@
 """Defaults of an index, a cluster, an alias or a role that change what the engine answers, or what it stores.
 
 Each line of the table "Defaults of the engine" in docs/reliability.md has a test here, in
-tests/e2e/test_default_search_pipeline.py (search pipelines) or in tests/engine/test_ingest_read_back.py (ingest
-pipelines).
+tests/engine/test_cluster_settings.py, tests/e2e/test_default_search_pipeline.py (search pipelines) or
+tests/engine/test_ingest_read_back.py (ingest pipelines).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from es_sbert.index.privileges import ADOPT, CREATE, LOAD, MIGRATE_FROM, PRUNE, 
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.engine.secured import Secured
-from tests.faults.servers import call
 
 COUNT = 60
 
@@ -99,64 +98,6 @@ def test_settings_of_an_index_change_no_load(
         report = load(engine_url, tiny, index_name, path, dead=dead, id_field="id", prune=True)
     assert (report.unchanged, report.pruned, report.missing) == (20, COUNT - 20, 0)
     assert embedded(engine_url, index_name) == {each["id"] for each in documents()[:20]}
-
-
-CLUSTER_SETTINGS: dict[str, Any] = {
-    "search.allow_expensive_queries": False,
-    "search.default_allow_partial_results": False,
-    "search.max_buckets": 1,
-    "action.auto_create_index": False,
-    "action.destructive_requires_name": True,
-    "search.default_search_timeout": "1m",
-}
-OPENSEARCH_SETTINGS: dict[str, Any] = {
-    "search.concurrent_segment_search.mode": "all",
-    "search.query_rewriting.enabled": True,
-    "search.keyword_index_or_doc_values_enabled": True,
-    "cluster.search.enabled_system_generated_factories": ["*"],
-}
-
-
-@contextmanager
-def cluster_settings(url: str, settings: dict[str, Any]) -> Iterator[None]:
-    call(url, "PUT", "/_cluster/settings", {"persistent": settings})
-    try:
-        yield
-    finally:
-        call(url, "PUT", "/_cluster/settings", {"persistent": dict.fromkeys(settings)})
-
-
-def test_settings_of_the_cluster_change_no_load(
-    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, alone_on_engines: None
-) -> None:
-    with open_engine(engine_url) as engine:
-        is_opensearch = engine.info.engine_type is EngineType.OPENSEARCH
-        with cluster_settings(engine_url, CLUSTER_SETTINGS | (OPENSEARCH_SETTINGS if is_opensearch else {})):
-            path = write_jsonl(tmp_path / "docs.jsonl", documents())
-            assert load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id").indexed == COUNT
-            write_jsonl(path, documents()[:20])
-            report = load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id", prune=True)
-            assert (report.unchanged, report.pruned) == (20, COUNT - 20)
-            engine.bulk(index_name, b'{"index":{"_id":"new"}}\n{"text":"another"}\n')
-            assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").indexed == 1
-            assert len(read_index(engine, index_name, "embedding").ids) == 21
-    assert len(embedded(engine_url, index_name)) == 21
-
-
-@pytest.mark.parametrize("engine_url", ["es8", "opensearch"], indirect=True, scope="session")
-def test_timeout_of_the_cluster_is_an_error(engine_url: str, index_name: str, alone_on_engines: None) -> None:
-    # Engines look at the time once in some thousand documents, and read a clock that moves every 200 ms.
-    count, slow = 6000, {"script": {"script": "for (int i = 0; i < 60000; i++) {} return true"}}
-    with open_engine(engine_url) as engine:
-        engine.create_index(index_name, {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
-        engine.bulk(index_name, b'{"index":{}}\n{"n":1}\n' * count)
-        engine.refresh(index_name)
-        with cluster_settings(engine_url, {"search.default_search_timeout": "1ms"}):
-            with pytest.raises(RequestFailed, match="time limit"):
-                engine.search(index_name, {"query": slow})
-            with pytest.raises(RequestFailed, match="time limit"):
-                engine.count(index_name, slow)
-        assert engine.count(index_name) == count
 
 
 def test_filter_and_routing_of_an_alias_limit_all_of_a_load(

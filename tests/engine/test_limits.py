@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from typing import Any
 from urllib.error import HTTPError
 
-import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
@@ -16,7 +15,6 @@ from es_sbert.diagnostics.doctor import inspect_index
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.index_scan import scan_index
 from es_sbert.errors import EsSbertError, RequestFailed
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.ingest_settings import IngestSettings
@@ -29,44 +27,6 @@ from tests.faults.servers import call
 def engine(engine_url: str) -> Iterator[Engine]:
     with closing(connect(EngineSettings(url=engine_url))) as engine:
         yield engine
-
-
-@contextmanager
-def cluster_settings(url: str, **settings: Any) -> Iterator[None]:
-    """Settings of the cluster, with `__` for dots."""
-    named = {name.replace("__", "."): value for name, value in settings.items()}
-    call(url, "PUT", "/_cluster/settings", {"persistent": named})
-    try:
-        yield
-    finally:
-        call(url, "PUT", "/_cluster/settings", {"persistent": dict.fromkeys(named)})
-
-
-@pytest.mark.usefixtures("alone_on_engines")
-def test_a_scan_uses_the_lifetime_that_the_cluster_allows(
-    engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
-) -> None:
-    name = fresh_index(engine_url)
-    engine.create_index(name, {"settings": {"number_of_shards": 2, "number_of_replicas": 0}})
-    lines = [orjson.dumps(line) for n in range(20) for line in ({"index": {"_id": str(n)}}, {"n": n})]
-    engine.bulk(name, b"\n".join([*lines, b""]))
-    engine.refresh(name)
-    limit = {"search__max_keep_alive": "90s", "search__default_keep_alive": "10s"}
-    if engine.info.engine_type is EngineType.OPENSEARCH:
-        limit["point_in_time__max_keep_alive"] = "90s"
-
-    def scan() -> Iterator[str]:
-        for page in scan_index(engine, name, query={"match_all": {}}, source_includes=["n"], page=3):
-            yield from (hit["_id"] for hit in page.hits)
-
-    begun = scan()
-    first = next(begun)
-    with cluster_settings(engine_url, **limit):
-        # The limit was lowered while a scan was under way, and it applies to the next one from its beginning.
-        assert sorted([first, *begun], key=int) == [str(n) for n in range(20)]
-        with closing(connect(EngineSettings(url=engine_url))) as other:
-            engine = other
-            assert sorted(scan(), key=int) == [str(n) for n in range(20)]
 
 
 def plan(engine: Engine, name: str, *documents: dict[str, Any], **settings: Any) -> None:
@@ -148,14 +108,17 @@ def test_a_template_of_data_streams_is_foreseen(
         call(engine_url, "DELETE", f"/_index_template/{name}", None)
 
 
-@pytest.mark.usefixtures("alone_on_engines")
 def test_the_limit_of_shards_is_foreseen(engine_url: str, engine: Engine, fresh_index: Callable[[str], str]) -> None:
-    name, other = fresh_index(engine_url), fresh_index(engine_url)
-    engine.create_index(other, {"settings": {"number_of_replicas": 0}})
-    with cluster_settings(engine_url, cluster__max_shards_per_node=1):
+    name = fresh_index(engine_url)
+    # The default limit of a cluster of one node is 1000.
+    template = {"index_patterns": [name], "priority": 1000, "template": {"settings": {"number_of_replicas": 1000}}}
+    call(engine_url, "PUT", f"/_index_template/{name}", template)
+    try:
         refused(lambda: plan(engine, name, {"text": "a"}), "cluster.max_shards_per_node", "fewer shards or replicas")
         refused(lambda: engine.create_index(name, {}), "cluster.max_shards_per_node", "fewer shards or replicas")
         assert "cluster.max_shards_per_node" in doctor(engine, name)
+    finally:
+        call(engine_url, "DELETE", f"/_index_template/{name}", None)
 
 
 def test_a_closed_index_of_an_alias_is_named(

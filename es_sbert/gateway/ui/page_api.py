@@ -168,17 +168,19 @@ class CallerClient:
             EngineUnreachable: there is no response, or none that an engine sends.
             EsSbertError: the response is an error in another format.
         """
-        return self._answer(await self.upstream.request("GET", target, credential_headers(self.headers)), target)
+        reply = await self.upstream.request("GET", target, credential_headers(self.headers))
+        return self._answer(reply, f"GET {target}")
 
     async def search(self, index: str, body: Json) -> Json:
         """Search and return the response; raises as `read`."""
         target = f"/{quote_expression(index)}/_search"
-        return self._answer(await self.upstream.search(target, credential_headers(self.headers), body), target)
+        reply = await self.upstream.search(target, credential_headers(self.headers), body)
+        return self._answer(reply, f"POST {target}")
 
-    def _answer(self, reply: UpstreamReply, target: str) -> Json:
+    def _answer(self, reply: UpstreamReply, action: str) -> Json:
         if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
             raise EngineErrorReply(reply)
-        return self.upstream.require_object(reply, target)
+        return self.upstream.require_object(reply, action)
 
     async def require_search_permission(self, index: str) -> None:
         """Check that the caller may search an index before the gateway reveals anything of it.

@@ -1,0 +1,119 @@
+"""Settings of a cluster that change what the engine answers: a load and a scan go around them, or say what is wrong.
+
+These tests have servers of their own: other tests would see the settings too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.analysis.text_collection import read_index
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.errors import RequestFailed
+from tests.conftest import ENGINES, build_of, start_server, stop_server
+from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.engine.test_engine_defaults import COUNT, documents, embedded
+from tests.faults.servers import call
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each engine in turn, as a server that only this module uses."""
+    server = start_server(build_of(request.param), "512m")
+    try:
+        yield server["engine"]["url"]
+    finally:
+        stop_server(server)
+
+
+@contextmanager
+def cluster_settings(url: str, settings: dict[str, Any]) -> Iterator[None]:
+    call(url, "PUT", "/_cluster/settings", {"persistent": settings})
+    try:
+        yield
+    finally:
+        call(url, "PUT", "/_cluster/settings", {"persistent": dict.fromkeys(settings)})
+
+
+def test_a_scan_uses_the_lifetime_that_the_cluster_allows(engine_url: str, index_name: str) -> None:
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        engine.create_index(index_name, {"settings": {"number_of_shards": 2, "number_of_replicas": 0}})
+        lines = [orjson.dumps(line) for n in range(20) for line in ({"index": {"_id": str(n)}}, {"n": n})]
+        engine.bulk(index_name, b"\n".join([*lines, b""]))
+        engine.refresh(index_name)
+        limit = {"search.max_keep_alive": "90s", "search.default_keep_alive": "10s"}
+        if engine.info.engine_type is EngineType.OPENSEARCH:
+            limit["point_in_time.max_keep_alive"] = "90s"
+
+        def scan(engine: Engine) -> Iterator[str]:
+            for page in scan_index(engine, index_name, query={"match_all": {}}, source_includes=["n"], page=3):
+                yield from (hit["_id"] for hit in page.hits)
+
+        begun = scan(engine)
+        first = next(begun)
+        with cluster_settings(engine_url, limit):
+            # The limit was lowered while a scan was under way, and it applies to the next one from its beginning.
+            assert sorted([first, *begun], key=int) == [str(n) for n in range(20)]
+            with closing(connect(EngineSettings(url=engine_url))) as other:
+                assert sorted(scan(other), key=int) == [str(n) for n in range(20)]
+
+
+CLUSTER_SETTINGS: dict[str, Any] = {
+    "search.allow_expensive_queries": False,
+    "search.default_allow_partial_results": False,
+    "search.max_buckets": 1,
+    "action.auto_create_index": False,
+    "action.destructive_requires_name": True,
+    "search.default_search_timeout": "1m",
+}
+OPENSEARCH_SETTINGS: dict[str, Any] = {
+    "search.concurrent_segment_search.mode": "all",
+    "search.query_rewriting.enabled": True,
+    "search.keyword_index_or_doc_values_enabled": True,
+    "cluster.search.enabled_system_generated_factories": ["*"],
+}
+
+
+def test_settings_of_the_cluster_change_no_load(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    with open_engine(engine_url) as engine:
+        is_opensearch = engine.info.engine_type is EngineType.OPENSEARCH
+        with cluster_settings(engine_url, CLUSTER_SETTINGS | (OPENSEARCH_SETTINGS if is_opensearch else {})):
+            path = write_jsonl(tmp_path / "docs.jsonl", documents())
+            assert load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id").indexed == COUNT
+            write_jsonl(path, documents()[:20])
+            report = load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id", prune=True)
+            assert (report.unchanged, report.pruned) == (20, COUNT - 20)
+            engine.bulk(index_name, b'{"index":{"_id":"new"}}\n{"text":"another"}\n')
+            assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").indexed == 1
+            assert len(read_index(engine, index_name, "embedding").ids) == 21
+    assert len(embedded(engine_url, index_name)) == 21
+
+
+def test_timeout_of_the_cluster_is_an_error(engine_url: str, index_name: str) -> None:
+    # Engines look at the time once in some thousand documents, and read a clock that moves every 200 ms.
+    count, slow = 6000, {"script": {"script": "for (int i = 0; i < 60000; i++) {} return true"}}
+    with open_engine(engine_url) as engine:
+        if engine.info.engine_type is EngineType.ELASTICSEARCH and engine.info.version[0] > 8:
+            pytest.skip("this build has no scripts")
+        engine.create_index(index_name, {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
+        engine.bulk(index_name, b'{"index":{}}\n{"n":1}\n' * count)
+        engine.refresh(index_name)
+        with cluster_settings(engine_url, {"search.default_search_timeout": "1ms"}):
+            with pytest.raises(RequestFailed, match="time limit"):
+                engine.search(index_name, {"query": slow})
+            with pytest.raises(RequestFailed, match="time limit"):
+                engine.count(index_name, slow)
+        assert engine.count(index_name) == count
