@@ -33,6 +33,10 @@ class BadRequest(UsageError):
     """The gateway cannot handle the request as sent."""
 
 
+class UnsupportedMediaType(BadRequest):
+    """The body of a request is in a format or an encoding that engines read and the gateway does not."""
+
+
 class RequestTimeout(UsageError):
     """The body of a request arrives too slowly."""
 
@@ -48,6 +52,7 @@ class TextUnknown(ModelError):
 # The first match wins: subclasses come before their base classes.
 _ERROR_TYPES: tuple[tuple[type[EsSbertError], int, str], ...] = (
     (RequestTooLarge, 413, "es_sbert_body_too_large"),
+    (UnsupportedMediaType, 415, "es_sbert_unsupported_media_type"),
     (RequestTimeout, 408, "es_sbert_request_timeout"),
     (Overloaded, 429, "es_rejected_execution_exception"),
     (UpstreamTimeout, 504, "es_sbert_upstream_timeout"),

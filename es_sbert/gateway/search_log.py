@@ -29,7 +29,7 @@ from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EngineError, EngineUnreachable, EsSbertError
 from es_sbert.gateway.clicks import SEARCH_ID_HEADER, ClickRecord, click_document
 from es_sbert.gateway.proxy.incoming_request import Headers
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.gateway.settings import (
     DEFAULT_REPORT_INDEX,
@@ -394,7 +394,7 @@ def requests_hits(body: bytes, query: bytes = b"") -> bool:
         return True
     try:
         return parse_object(body).get("size") != 0
-    except UnsupportedJson:
+    except UnreadableJson:
         return True
 
 
@@ -409,7 +409,7 @@ def lacks_query(body: bytes, parameters: bytes = b"") -> bool:
         return False
     try:
         search = parse_object(body)
-    except UnsupportedJson:
+    except UnreadableJson:
         return False
     query = search.get("query")
     if not isinstance(query, dict) or not search.keys().isdisjoint(_QUERY_MEMBERS):

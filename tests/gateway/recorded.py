@@ -4,7 +4,8 @@ A line has `method`, `target` and perhaps `headers`. The target goes onto the wi
 `json` (a value), `ndjson` (a list of values), `text` or `base64`; `gzip` compresses it and `chunked` sends it without
 its length.
 `{prefix}` stands for the beginning of all names of a run, `{long}` and `{longer}` for very long words, and names under
-`save` (name → key of the answer) for what an earlier answer held.
+`save` (name → key of the answer) for what an earlier answer held. A request that the gateway does not read, and the
+engine may, is `refused`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Request:
         body: Where it is empty, neither a body nor its length is sent.
         chunked: Whether the body goes in chunks of 7 bytes instead of with its length.
         save: Name → key at the top of the answer's JSON.
+        refused: Whether the gateway answers with an error of its own.
     """
 
     method: str
@@ -40,6 +42,7 @@ class Request:
     body: bytes = b""
     chunked: bool = False
     save: Mapping[str, str] = field(default_factory=dict)
+    refused: bool = False
 
     def __str__(self) -> str:
         return f"{self.method} {self.target[:200]}"
@@ -81,6 +84,7 @@ def request(line: Mapping[str, Any], values: Mapping[str, str]) -> Request:
         body,
         line.get("chunked", False),
         line.get("save", {}),
+        line.get("refused", False),
     )
 
 

@@ -11,13 +11,14 @@ import time
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
 from es_sbert.errors import RequestTooLarge
 from es_sbert.gateway.admission import RequestSlot
-from es_sbert.gateway.errors import BadRequest, RequestTimeout
+from es_sbert.gateway.errors import BadRequest, RequestTimeout, UnsupportedMediaType
 from es_sbert.gateway.settings import Limits
 
 # Headers that authenticate a caller. The gateway's requests on behalf of a caller carry them.
@@ -155,6 +156,11 @@ class IncomingRequest:
         return incoming
 
     @property
+    def plain_query(self) -> bytes:
+        """The query string, with its parameters decoded."""
+        return unquote_to_bytes(self.query.replace(b"+", b" "))
+
+    @property
     def target(self) -> bytes:
         """Path and query, as in the request line."""
         return self.path + b"?" + self.query if self.query else self.path
@@ -252,11 +258,6 @@ class IncomingRequest:
         """The content encoding of the body, in lower case."""
         return self.header(b"content-encoding").strip().lower()
 
-    @property
-    def can_decompress(self) -> bool:
-        """Whether the body has no content encoding or a supported one."""
-        return self.content_encoding in (*_NO_ENCODING, *_ENCODINGS)
-
     async def wait_disconnected(self) -> None:
         """Return once the client has disconnected or has received the whole response."""
         if self.has_body:
@@ -265,23 +266,28 @@ class IncomingRequest:
             pass
 
 
-_NO_ENCODING = (b"", b"identity")
+NO_ENCODING = (b"", b"identity")
 _ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"x-deflate")
 
 
-def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes | None:
-    """Undo a body's content encoding; None if the encoding is not supported.
+def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes:
+    """Undo a body's content encoding.
 
     Raises:
+        UnsupportedMediaType: the encoding is neither gzip nor deflate. Engines read others as if there were none.
         RequestTooLarge: the decompressed body exceeds the limit.
         Overloaded: request bodies use all memory that is allowed for them.
-        BadRequest: the body is damaged.
+        BadRequest: the body is damaged, or something follows the compressed data. Engines read the part before.
     """
     encoding = incoming.content_encoding
-    if encoding in _NO_ENCODING or not body:
+    if encoding in NO_ENCODING or not body:
         return body
-    if not incoming.can_decompress:
-        return None
+    if encoding not in _ENCODINGS:
+        name = encoding.decode("latin-1")
+        raise UnsupportedMediaType(
+            f"the gateway cannot read a body with the content encoding {name!r}",
+            "Use gzip or deflate, or send it uncompressed. X-Es-Sbert: off passes the request through unchanged.",
+        )
     # Some clients send raw deflate without the zlib header, and engines accept it.
     raw = encoding.endswith(b"deflate") and not _has_zlib_header(body)
     chunks: list[bytes] = []
@@ -305,7 +311,7 @@ def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes | None:
         if not body:
             return b"".join(chunks)
         if not body.startswith(_GZIP_MEMBER):
-            return None
+            raise BadRequest("something follows the compressed data of the body", _RESEND)
 
 
 def _has_zlib_header(body: bytes) -> bool:

@@ -6,14 +6,13 @@ The `map_…` functions replace parts of a JSON value. They return the identical
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Generic, TypeVar, cast
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, require_utf8, to_utf8
 
 T = TypeVar("T")
 # Name of a member → function from its value to the new one.
@@ -92,14 +91,21 @@ def query_type_and_body(node: Any) -> tuple[str, Json] | None:
 
 
 def decode_wrapper(node: Json) -> Json:
-    """Decode a `wrapper` query, which holds a query as base64 (Spring Data sends it); return others unchanged."""
+    """Decode a `wrapper` query, which holds a query as base64 (Spring Data sends it); return others unchanged.
+
+    Raises:
+        UnreadableJson: the gateway cannot read it; engines also read YAML, CBOR and SMILE.
+    """
     query = query_type_and_body(node)
     if query is None or query[0] != "wrapper" or not isinstance(query[1].get("query"), str):
         return node
     try:
-        return parse_object(base64.b64decode(query[1]["query"], validate=True))
-    except (binascii.Error, ValueError, UnsupportedJson):
-        return node  # the engine rejects it, or knows its format
+        # Engines skip white space.
+        decoded = base64.b64decode("".join(query[1]["query"].split()), validate=True)
+    except ValueError as error:
+        raise UnreadableJson(f"a wrapper query is not base64: {error}") from None
+    require_utf8(decoded)
+    return parse_object(to_utf8(decoded))
 
 
 def inner_queries(node: Any) -> Iterator[Json]:

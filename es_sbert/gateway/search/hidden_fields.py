@@ -18,7 +18,7 @@ from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup
 from es_sbert.gateway.proxy.engine_routes import EngineApi
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.remote_lookup import split_remote
 from es_sbert.gateway.search.compound_queries import map_clauses, map_members
 from es_sbert.gateway.search.incoming_search import RewriteContext
@@ -31,10 +31,10 @@ _HIT_APIS = frozenset({
     EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.SEARCH_TEMPLATE, EngineApi.MULTI_SEARCH,
     EngineApi.MULTI_SEARCH_TEMPLATE,
 })  # fmt: skip
-# Reasons to parse a search: it may filter its source, return none, copy documents, or return hits in other places. Any
-# name may be written with escapes.
+# Reasons to parse a search: it may filter its source, return none, copy documents, return hits in other places, or have
+# comments. Any name may be written with escapes.
 _MARKS = re.compile(
-    rb'_source|stored_fields|script_fields|"pit"|top_hits|inner_hits|\\u|source=|"size"\s*:\s*0\s*[,}]|size=0'
+    rb'_source|stored_fields|script_fields|"pit"|top_hits|inner_hits|\\u|source=|"size"\s*:\s*0\s*[,}]|size=0|//|/\*'
 )
 # Engines limit the first line of a request to 4096 bytes.
 _MAX_TARGET_LENGTH = 4000
@@ -156,7 +156,7 @@ def _hide_in_body(body: bytes, fields: Sequence[str], max_parsed_bytes: int) -> 
         return body
     try:
         search = parse_object(body)
-    except UnsupportedJson:
+    except UnreadableJson:
         return body
     hidden, _ = hide_in_search(search, [], fields)
     return body if hidden is search else write_object(hidden)

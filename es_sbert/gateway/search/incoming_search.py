@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from cachetools import LRUCache
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.concurrency import offload_if_large
+from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import IndexExpression
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
@@ -19,9 +19,8 @@ from es_sbert.gateway.proxy.incoming_request import (
     Headers,
     IncomingRequest,
     credential_headers,
-    decompress_body,
 )
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.remote_lookup import lacks_clusters
 from es_sbert.gateway.search.compound_queries import BOOL_CLAUSES, query_type_and_body
@@ -151,7 +150,8 @@ class ReceivedRequest:
     Attributes:
         unchanged: The request to pass through.
         mode: Mode of the rewriting.
-        plain: The body, uncompressed, in UTF-8; None if nothing is rewritten: it is not JSON, or the mode is off.
+        plain: The body, or the parameter `source`, which engines read if there is no body: uncompressed, in UTF-8. None
+            if the mode is off.
     """
 
     unchanged: OutgoingRequest
@@ -159,30 +159,26 @@ class ReceivedRequest:
     plain: bytes | None
 
 
-async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes | None:
-    """Undo a body's content encoding, in a thread if it may be large; None if the encoding is not supported.
-
-    Raises:
-        RequestTooLarge, BadRequest: see `decompress_body`.
-    """
-    # The size of a compressed body is known only after decompression.
-    size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
-    return await offload_if_large(size, decompress_body, raw, incoming)
+def query_parameters(incoming: IncomingRequest) -> list[tuple[str, str]]:
+    """The parameters of a request, decoded."""
+    return parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
 
 
 def parse_search(plain: bytes, incoming: IncomingRequest) -> tuple[Json, list[tuple[str, str]]]:
     """Parse the search in the body or the parameters of a request.
 
+    Args:
+        plain: See `ReceivedRequest`.
+
     Returns:
         The search body, and the parameters that are not part of it.
 
     Raises:
-        UnsupportedJson: the body is not a JSON object; the engine rejects it.
+        UnreadableJson: the body is not a JSON object.
     """
-    params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+    params = query_parameters(incoming)
     options = dict(params)
-    if not plain.strip() and "source" in options:
-        plain = options.pop("source").encode()
+    if not incoming.has_body:
         params = [(name, value) for name, value in params if name not in ("source", "source_content_type")]
     body = parse_object(plain) if plain.strip() else {}
     if "q" in options:
@@ -201,29 +197,6 @@ def index_expression(value: object) -> str | None:
     if not isinstance(names, list) or not names:
         return None
     return ",".join(quote(str(name), safe="*,") for name in names)
-
-
-def has_json_body(incoming: IncomingRequest) -> bool:
-    """Whether a request has no body or a JSON one, including the vendor media types of clients."""
-    return not incoming.has_body or b"json" in incoming.header(b"content-type").lower()
-
-
-# Formats in which engines also read a search.
-_OTHER_FORMATS = ("yaml", "cbor", "smile")
-
-
-def search_in_other_format(incoming: IncomingRequest, raw: bytes) -> tuple[str, bytes] | None:
-    """The format and the body of a search that the engine reads and the gateway does not; None for all others.
-
-    Args:
-        raw: The body, which may be in the parameter `source` instead.
-    """
-    named, body = incoming.header(b"content-type").decode("latin-1"), raw
-    if not incoming.has_body:
-        params = dict(parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True))
-        named, body = params.get("source_content_type", ""), params.get("source", "").encode()
-    found = next((each for each in _OTHER_FORMATS if each in named.lower()), None)
-    return None if found is None else (found.upper(), body)
 
 
 def request_defined_fields(body: Json) -> frozenset[str]:
@@ -270,18 +243,22 @@ async def render_template(upstream: Upstream, body: Json, incoming: IncomingRequ
 
     Raises:
         EngineUnreachable: the engine did not respond.
+        AccessDenied: the caller may not render templates, so the search is unknown.
+        UnreadableJson: the gateway cannot read the search.
     """
     template = {name: body[name] for name in _TEMPLATE_MEMBERS if name in body}
     render = OutgoingRequest.with_body(incoming, write_object(template), b"/_render/template", "POST")
     answer = await fetch_response(upstream, render)
+    if answer.status == 403:
+        raise AccessDenied(
+            "the gateway renders search templates as their caller, who may not do that",
+            "Allow POST _render/template, or send the search itself.",
+        )
     if answer.status != 200:
         return answer
-    try:
-        output = parse_object(answer.body).get("template_output")
-    except UnsupportedJson:
-        return answer
+    output = parse_object(answer.body).get("template_output")
     if not isinstance(output, dict):
-        return answer
+        raise UnreadableJson("its template does not render to an object")
     return output | {name: body[name] for name in _SEARCH_MEMBERS if name in body}
 
 

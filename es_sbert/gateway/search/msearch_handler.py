@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from starlette.types import Send
 
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
@@ -30,7 +31,7 @@ from es_sbert.gateway.proxy.forward import (
     send_response,
 )
 from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, write_object
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, lines_to_utf8, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_in_bodies
 from es_sbert.gateway.search.incoming_search import (
@@ -99,7 +100,8 @@ class MsearchHandler:
             may_be_semantic = await self._rewriter.maybe_semantic(plain, received.mode, template=template)
             may_hide = self._hider.applies(route.api, {})
             is_read = may_be_semantic or may_hide or recorder.is_logged
-            searches = (await offload_if_large(len(plain), split_entries, plain) if is_read else None) or []
+            split = partial(offload_if_large, len(plain), split_entries, plain, self._upstream.engine_type_or_default)
+            searches = (await split() if is_read else None) or []
             traced = searches if may_be_semantic else searches[:_MAX_LOGGED] if recorder.is_logged else []
             recorder.searches += [entry.trace for entry in traced]
             if may_be_semantic:
@@ -168,10 +170,7 @@ class MsearchHandler:
         size = len(entry.body)
         try:
             header, body = parse_object(entry.header or b"{}"), await offload_if_large(size, parse_object, entry.body)
-        except UnsupportedJson:
-            return entry
-        context = replace(_with_header(context, header), size=size, trace=entry.trace)
-        try:
+            context = replace(_with_header(context, header), size=size, trace=entry.trace)
             if template:
                 rendered = await render_template(self._upstream, body, incoming)
                 if isinstance(rendered, BufferedResponse):
@@ -207,7 +206,7 @@ class MsearchHandler:
         for header, numbers in by_header.items():
             try:
                 header_object = _with_header(context, parse_object(header or b"{}"))
-            except UnsupportedJson:
+            except UnreadableJson:
                 continue  # the engine rejects it
             if not (fields := await self._hider.fields(header_object)):
                 continue
@@ -243,7 +242,7 @@ class MsearchHandler:
             else:
                 try:
                     whole = parse_object(response.body)
-                except UnsupportedJson:
+                except UnreadableJson:
                     return response
                 if response.status != 200:
                     return response
@@ -257,14 +256,14 @@ class MsearchHandler:
         return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
 
 
-def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
-    """Split a body into its searches; None if its lines are not pairs, which the engine rejects."""
+def split_entries(plain: bytes, engine_type: EngineType) -> list[_MsearchEntry] | None:
+    """Split a body into its searches as the engine does; None if it rejects the body: no line feed ends it."""
     lines = plain.split(b"\n")
-    if lines and not lines[-1].strip():
-        lines.pop()
-    if len(lines) % 2:
+    if lines.pop():
         return None
-    pairs = zip(lines[::2], lines[1::2], strict=True)
+    if engine_type is EngineType.OPENSEARCH and lines and not lines[0]:
+        del lines[0]  # to Elasticsearch, it is an empty header
+    pairs = zip(lines[::2], lines[1::2], strict=False)  # engines ignore a last header without a body
     return [_MsearchEntry(header.strip(), body.strip(), _entry_trace(header, body)) for header, body in pairs]
 
 
@@ -272,7 +271,7 @@ def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
     """Create the log entry of a search from its two lines."""
     try:
         members = parse_object(header.strip() or b"{}")
-    except UnsupportedJson:
+    except UnreadableJson:
         members = {}
     expression = index_expression(members.get("index", members.get("indices")))
     return read_trace(body, index=None if expression is None else unquote(expression))
@@ -282,7 +281,7 @@ def _template_error(response: BufferedResponse) -> Json:
     """Convert the engine's error about a template to a part of the response to `_msearch`."""
     try:
         error = parse_object(response.body).get("error")
-    except UnsupportedJson:
+    except UnreadableJson:
         error = None
     if response.status >= 400 and error is not None:
         return {"error": error, "status": response.status}

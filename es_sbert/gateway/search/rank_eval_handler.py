@@ -23,7 +23,7 @@ from es_sbert.gateway.proxy.forward import (
     send_response,
 )
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.json_bodies import parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import (
     RewriteContext,
@@ -107,10 +107,7 @@ class RankEvalHandler:
             return unchanged
         if not await self._rewriter.maybe_semantic(plain, received.mode, template=b'"templates"' in plain):
             return unchanged
-        try:
-            body, params = await offload_if_large(len(plain), parse_search, plain, incoming)
-        except UnsupportedJson:
-            return unchanged
+        body, params = await offload_if_large(len(plain), parse_search, plain, incoming)
         requests = body.get("requests")
         if not isinstance(requests, list):
             return unchanged

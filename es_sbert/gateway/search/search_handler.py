@@ -22,7 +22,7 @@ from es_sbert.gateway.proxy.forward import (
     forward,
 )
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, must_parse
 from es_sbert.gateway.search.incoming_search import ReceivedRequest, RewriteContext, parse_search, render_template
@@ -95,12 +95,11 @@ class SearchHandler:
         template = route.api is EngineApi.SEARCH_TEMPLATE
         if plain is None:
             return unchanged
-        if not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, received.mode, template=template):
+        if not await self._rewriter.maybe_semantic(
+            plain + b" " + incoming.plain_query, received.mode, template=template
+        ):
             return await self._hide_in_plain(received, incoming, route), None
-        try:
-            search, params = await offload_if_large(len(plain), parse_search, plain, incoming)
-        except UnsupportedJson:
-            return unchanged
+        search, params = await offload_if_large(len(plain), parse_search, plain, incoming)
         if template:
             rendered = await render_template(self._upstream, search, incoming)
             if isinstance(rendered, BufferedResponse):
@@ -124,7 +123,7 @@ class SearchHandler:
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
         target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
         # A search from the parameters `source` or `q` is sent as a body.
-        method = "POST" if incoming.method == "GET" and not plain else incoming.method
+        method = "POST" if incoming.method == "GET" and not received.unchanged.body else incoming.method
         written = await offload_if_large(size * max(1, len(result.queries)), write_object, body)
         return OutgoingRequest.with_body(incoming, written, target, method), result
 
@@ -148,13 +147,13 @@ class SearchHandler:
             return received.unchanged
         try:
             search, params = await offload_if_large(size, parse_search, plain, incoming)
-        except UnsupportedJson:
-            return received.unchanged
+        except UnreadableJson:
+            return received.unchanged  # the engine rejects it, or its hits have their vectors
         body, params = await self._hider.hide(search, params, context, route.api)
         if body is search:
             return received.unchanged
         target = incoming.path + (b"?" + urlencode(params, quote_via=quote).encode() if params else b"")
-        method = "POST" if incoming.method == "GET" and not plain else incoming.method
+        method = "POST" if incoming.method == "GET" and not received.unchanged.body else incoming.method
         return OutgoingRequest.with_body(incoming, await offload_if_large(size, write_object, body), target, method)
 
 
@@ -175,7 +174,7 @@ def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
         return response
     try:
         body = parse_object(response.body)
-    except UnsupportedJson:
+    except UnreadableJson:
         return response
     error = body.get("error")
     if not isinstance(error, dict):

@@ -20,7 +20,7 @@ from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import to_utf8
+from es_sbert.gateway.proxy.json_bodies import read_json, require_json_type, require_utf8, to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.incoming_search import (
@@ -29,12 +29,10 @@ from es_sbert.gateway.search.incoming_search import (
     RewriteContext,
     RewriteMode,
     SemanticBudget,
-    decompress_offloaded,
-    has_json_body,
     is_from_query_bar,
+    query_parameters,
     request_defined_fields,
     requested_mode,
-    search_in_other_format,
 )
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, substitute
 from es_sbert.gateway.search.query_finder import FoundQueries, find_queries
@@ -134,44 +132,28 @@ class SearchRewriter:
             to_utf8: Decodes the body.
 
         Raises:
-            RequestTooLarge, BadRequest: the body is too large, its content encoding is invalid, or it may hold a
-                semantic query in a format other than JSON.
+            RequestTooLarge, BadRequest: the body is too large, or the gateway cannot read it; see `read_json`.
         """
         raw = await incoming.body()
-        default = RewriteMode.HYBRID if self._settings.hybrid else RewriteMode.ON
-        mode = requested_mode(incoming) or default
-        plain = None
-        if has_json_body(incoming) and mode is not RewriteMode.OFF:
-            plain = await decompress_offloaded(raw, incoming)
-        if plain is not None:
-            plain = await offload_if_large(len(plain), to_utf8, plain)
-        other = None if mode is RewriteMode.OFF else search_in_other_format(incoming, raw)
-        if other is not None:
-            await self._reject_unread(incoming, *other)
-        return ReceivedRequest(OutgoingRequest.unchanged(incoming, raw), mode, plain)
-
-    async def _reject_unread(self, incoming: IncomingRequest, kind: str, raw: bytes) -> None:
-        """Refuse a search that may have a semantic query in a format other than JSON: the engine would find nothing.
-
-        Raises:
-            BadRequest: the body contains the name of a semantic query.
-        """
-        plain = await decompress_offloaded(raw, incoming)
-        # Names are without quotes in these formats.
-        marks = [mark.strip(b'"') for mark in self._marks]
-        if plain is not None and await offload_if_large(len(plain), _contains_any, to_utf8(plain), marks):
-            raise BadRequest(
-                f"the search is written as {kind} and may contain a semantic query, which the gateway reads in JSON "
-                "only",
-                "Send it as JSON (Content-Type: application/json). X-Es-Sbert: off passes it through unchanged.",
-            )
+        unchanged = OutgoingRequest.unchanged(incoming, raw)
+        mode = requested_mode(incoming) or (RewriteMode.HYBRID if self._settings.hybrid else RewriteMode.ON)
+        if mode is RewriteMode.OFF:
+            return ReceivedRequest(unchanged, mode, None)
+        plain = await read_json(incoming, raw)
+        parameters = {} if raw else dict(query_parameters(incoming))
+        if "source" in parameters:
+            require_json_type(parameters.get("source_content_type", ""))
+            plain = parameters["source"].encode()
+        plain = await offload_if_large(len(plain), to_utf8, plain)
+        await offload_if_large(len(plain), require_utf8, plain)
+        return ReceivedRequest(unchanged, mode, plain)
 
     def budget(self) -> SemanticBudget:
         """The limits of one request."""
         return SemanticBudget(self._limits)
 
     async def maybe_semantic(self, raw: bytes, mode: RewriteMode, *, template: bool = False) -> bool:
-        """Whether a body may contain semantic queries, checked without parsing it. False is certain.
+        """Whether valid UTF-8 may contain semantic queries, checked without parsing it. False is certain.
 
         Args:
             template: Whether the body is a template, whose search is unknown until it is rendered.

@@ -9,7 +9,6 @@ a `must_not` would delete the whole index.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import offload_if_large
@@ -17,7 +16,7 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.json_bodies import parse_object, write_object
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode, index_expression, parse_search
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 
@@ -44,20 +43,18 @@ class UnsupportedApiHandler:
         """Check a request, and return it unchanged.
 
         Raises:
-            BadRequest: the request contains a semantic query.
+            BadRequest: the request contains a semantic query, or the gateway cannot read it.
             EsSbertError: the engine is not available.
         """
         received = await self._rewriter.receive(incoming)
         check = self._check_language if route.api is EngineApi.LANGUAGE else self._check_by_query
         if received.plain is not None:
-            # A body that is not JSON is rejected by the engine.
-            with suppress(UnsupportedJson):
-                await check(received.plain, incoming, route)
+            await check(received.plain, incoming, route)
         return received.unchanged
 
     async def _check_by_query(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
         # Full-text queries never become hybrid here: more documents would match.
-        if not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, RewriteMode.ON):
+        if not await self._rewriter.maybe_semantic(plain + b" " + incoming.plain_query, RewriteMode.ON):
             return
         body, params = await offload_if_large(len(plain), parse_search, plain, incoming)
         expression = route.index

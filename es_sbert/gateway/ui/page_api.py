@@ -22,7 +22,7 @@ from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
 from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
+from es_sbert.gateway.proxy.json_bodies import parse_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.search.full_text_queries import semantic_weight
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
@@ -128,8 +128,6 @@ def parse_page_request(kind: type[RequestT], raw: bytes) -> RequestT:
     """
     try:
         return kind.model_validate(parse_object(raw))
-    except UnsupportedJson as error:
-        raise BadRequest(f"the body is not a JSON object: {error}", "Reload the page.") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         location = ".".join(str(part) for part in first["loc"]) or "the body"

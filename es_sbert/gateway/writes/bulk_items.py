@@ -5,17 +5,19 @@ from __future__ import annotations
 import codecs
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import orjson
 
-from es_sbert.gateway.proxy.json_bodies import lines_to_utf8
+from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.proxy.json_bodies import blank_comments, lines_to_utf8, parse_object
+from es_sbert.messages import shorten
 
 # Whitespace of JSON; a line feed ends a line of a bulk request.
 JSON_SPACE = b" \t\r\n"
-# First bytes of documents. Engines reject others, but Elasticsearch accepts comments before a document.
+# First bytes of documents. Engines reject others, but Elasticsearch accepts a comment before a document.
 DOCUMENT_STARTS = (b"{", b"/")
 # Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024
@@ -32,6 +34,9 @@ class OpType(StrEnum):
     CREATE = "create"
     UPDATE = "update"
     DELETE = "delete"
+
+
+_OP_TYPES = {str(operation): operation for operation in OpType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,10 @@ class BulkItem:
         """All its bytes."""
         return self.head + self.source + self.tail
 
+    def without_comments(self) -> BulkItem:
+        """The item with blanks for the comments in its document."""
+        return replace(self, source=blank_comments(self.source).strip(JSON_SPACE))
+
     @classmethod
     def from_bytes(
         cls, operation: OpType, index: str, id: str | None, routing: str | None, document: bytes, head: bytes = b""
@@ -81,10 +90,6 @@ class BulkItem:
             return cls(operation, index, id, routing, head, b"", document)
         start = document.index(source)
         return cls(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
-
-
-class _InvalidBulkLine(ValueError):
-    """A line that is not an action; the engine rejects the request."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,11 @@ class BulkBody:
         """Check the lines of a body, a part of it in each step.
 
         Returns:
-            The body; None if the engine rejects the whole request, or if the meaning of a line is not certain.
+            The body; None if the engine rejects the whole request: it does not end with a line feed, or an action names
+            no index.
+
+        Raises:
+            BadRequest: a line is not an action.
         """
         body = yield from _to_utf8_in_steps(body)
         if not body.endswith(b"\n"):
@@ -153,27 +162,24 @@ class BulkBody:
         names: set[str] = set()
         cuts, in_part = [0], 0
         step_end = _STEP_BYTES
-        try:
-            for begin, document, end, _, parameters in _scan_actions(body, 0):
-                name = _name_or_none(parameters.get("_index")) or index
-                if not name:
-                    return None
-                # Skip bodies that are not JSON objects; the engine rejects them.
-                if (
-                    name not in names
-                    and len(names) <= most_names
-                    and body[document:end].lstrip(JSON_SPACE).startswith(DOCUMENT_STARTS)
-                ):
-                    names.add(name)
-                if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
-                    cuts.append(begin)
-                    in_part = 0
-                in_part += 1
-                if end >= step_end:
-                    yield
-                    step_end = end + _STEP_BYTES
-        except _InvalidBulkLine:
-            return None
+        for begin, document, end, _, parameters in _scan_actions(body, 0):
+            name = _name_or_none(parameters.get("_index")) or index
+            if not name:
+                return None
+            # Skip bodies that are not JSON objects; the engine rejects them.
+            if (
+                name not in names
+                and len(names) <= most_names
+                and body[document:end].lstrip(JSON_SPACE).startswith(DOCUMENT_STARTS)
+            ):
+                names.add(name)
+            if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
+                cuts.append(begin)
+                in_part = 0
+            in_part += 1
+            if end >= step_end:
+                yield
+                step_end = end + _STEP_BYTES
         destinations = frozenset(names) if len(names) <= most_names else None
         return cls(body, index, routing, destinations, (*cuts, len(body)))
 
@@ -241,7 +247,7 @@ def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpTy
     breaks inside a document's strings. Engines also ignore a last action whose document is missing.
 
     Raises:
-        _InvalidBulkLine: a line is not an action.
+        BadRequest: a line is not an action.
     """
     begin = start
     while start < len(body):
@@ -282,17 +288,20 @@ def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
     """Parse the line of an action.
 
     Raises:
-        _InvalidBulkLine: the line is not an action.
+        BadRequest: the line is not an action.
     """
     try:
         action = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        action = parse_object(line)
+    if isinstance(action, dict) and len(action) == 1:
         [(name, parameters)] = action.items()
-        operation = OpType(name)
-    except (AttributeError, ValueError) as error:
-        raise _InvalidBulkLine from error
-    if not isinstance(parameters, dict):
-        raise _InvalidBulkLine
-    return operation, parameters
+        if name in _OP_TYPES and isinstance(parameters, dict):
+            return _OP_TYPES[name], parameters
+    raise BadRequest(
+        f"a line of the bulk request is not an action: {shorten(line.decode(errors='replace').strip())}",
+        'Send actions such as {"index": {"_id": "1"}}, each on a line, with its document on the next line.',
+    )
 
 
 def _name_or_none(value: object) -> str | None:

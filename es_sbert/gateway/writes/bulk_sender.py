@@ -22,7 +22,7 @@ from es_sbert.gateway.proxy.forward import (
     fetch_response,
 )
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.index.document_vectors import group_actions
@@ -341,7 +341,7 @@ def parse_bulk_response(body: bytes) -> Json | None:
         try:
             # Results may contain lone surrogates.
             answer = parse_object(body)
-        except UnsupportedJson:
+        except UnreadableJson:
             return None
     return answer if _is_bulk_response(answer) else None
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson
-from es_sbert.gateway.proxy.json_bodies import parse_object as parse_plain_json
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.index.document_vectors import (
@@ -30,7 +29,7 @@ from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.index.vector_changes import StoredVector, VectorChange, vector_change
 from es_sbert.index.whole_documents import merge_partial_document
 from es_sbert.io.json_members import member_value, remove_members, replace_values
-from es_sbert.io.text_formats import depth_problem, parse_json_line
+from es_sbert.io.text_formats import depth_problem, parse_json_line, utf8_problem
 
 # Index and id of a document, as an item names them.
 WriteKey = tuple[str, str]
@@ -47,12 +46,13 @@ class WriteItem:
         targets: The vector fields.
         without_text: Names of the vector fields whose text is not known.
         number: Its position in the request.
-        fields: Its JSON object; None if it cannot be parsed, or the engine rejects it.
+        fields: Its JSON object; None if it has none, or it cannot be read.
         whole: Member of the item → the complete document that it may write; "" is the item's whole object. Empty if
             there is none, or if a script makes it.
         doc: The partial document of an update; None for an update by a script.
         creates: Whether the partial document becomes the document if none exists (`doc_as_upsert`).
         unseen: Reason why the gateway cannot see a document that the item may write; None if it can.
+        unreadable: Error of a JSON object that the gateway cannot read.
     """
 
     item: BulkItem
@@ -64,18 +64,19 @@ class WriteItem:
     doc: Json | None = None
     creates: bool = False
     unseen: NoVectorReason | None = None
+    unreadable: UnreadableJson | None = None
 
     @classmethod
     def from_bulk_item(
         cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = (), number: int = 0
     ) -> WriteItem:
         """Parse the JSON object of an item."""
-        if item.operation is OpType.DELETE or not item.source:
+        if not item.has_document:
             return cls(item, targets, without_text, number)
-        fields = _parse_document(item.source)
-        if fields is None:
-            unseen = NoVectorReason.UNREADABLE if _may_be_accepted(item.source) else None
-            return cls(item, targets, without_text, number, unseen=unseen)
+        try:
+            item, fields = _parse_document(item)
+        except UnreadableJson as error:
+            return cls(item, targets, without_text, number, unreadable=error)
         if item.operation is not OpType.UPDATE:
             return cls(item, targets, without_text, number, fields, {"": fields})
         doc = None if "script" in fields else _object_member(fields, "doc")
@@ -202,21 +203,24 @@ def _apply_change(source: bytes, change: DocumentChange, filled: Sequence[Vector
     return append_members(source, vector_members(filled, [*change.cleared, *lost] if partial else ()))
 
 
-def _parse_document(source: bytes) -> Json | None:
-    """Parse a document; None if it cannot be parsed, or the engine rejects it."""
-    fields = parse_json_line(source)
+def _parse_document(item: BulkItem) -> tuple[BulkItem, Json]:
+    """Parse the document of an item; return the item without the document's comments, and the object.
+
+    Raises:
+        UnreadableJson: the document is not a JSON object in UTF-8, or is nested too deeply.
+    """
+    fields = parse_json_line(item.source)
     if isinstance(fields, str):
-        try:
-            # Engines accept lone surrogates.
-            fields = parse_plain_json(source.decode(), finite=False)
-        except (UnsupportedJson, UnicodeDecodeError):
-            return None
-    return fields if depth_problem(fields, source) is None else None
-
-
-def _may_be_accepted(source: bytes) -> bool:
-    """Whether an engine may accept what `_parse_document` does not read: a deep document, or one with comments."""
-    return b"/" in source or isinstance(parse_json_line(source), dict)
+        if item.source.startswith(b"/") and item.operation is not OpType.UPDATE:
+            # Elasticsearch stores it, but then cannot read single fields of it.
+            raise UnreadableJson("the document begins with a comment")
+        if problem := utf8_problem(item.source):
+            raise UnreadableJson(problem)
+        item = item.without_comments()
+        fields = parse_object(item.source, finite=False)  # also reads lone surrogates, which engines accept
+    if problem := depth_problem(fields, item.source):
+        raise UnreadableJson(problem)
+    return item, fields
 
 
 def _object_member(fields: Json, name: str) -> Json | None:

@@ -24,7 +24,6 @@ class NoVectorReason(StrEnum):
     PREVIOUS_UNKNOWN = "previous_unknown"
     NOT_IN_SOURCE = "not_in_source"
     SCRIPT = "script"
-    UNREADABLE = "unreadable"
     MAPPING_UNREADABLE = "mapping_unreadable"
     QUEUE_FULL = "queue_full"
     EMBEDDING_FAILED = "embedding_failed"
@@ -35,8 +34,6 @@ class UnreadReason(StrEnum):
 
     OFF = "off"
     NO_WRITES = "no_writes"
-    NOT_JSON = "not_json"
-    CONTENT_ENCODING = "content_encoding"
     BY_QUERY = "by_query"
 
 
@@ -55,13 +52,10 @@ _EXPLANATIONS = {
     "is not known. Send whole documents, or keep the vector field in `_source`",
     NoVectorReason.SCRIPT: "a script may create them (scripted_upsert). `es-sbert ingest --index {index}` embeds such "
     "documents",
-    NoVectorReason.UNREADABLE: "they are nested too deeply or contain comments. Send plain JSON",
 }
 # `NO_WRITES` is not logged: it is a setting of the operator.
 _UNREAD_EXPLANATIONS = {
     UnreadReason.OFF: "they have the header X-Es-Sbert: off",
-    UnreadReason.NOT_JSON: "their bodies are not JSON",
-    UnreadReason.CONTENT_ENCODING: "their content encoding is neither gzip nor deflate",
     UnreadReason.BY_QUERY: "the engine creates the documents",
 }
 

@@ -144,6 +144,7 @@ class ItemPreparer:
         documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
         errors: dict[int, EsSbertError] = {item.number: unknown_text_error() for item in written if item.lacks_vector}
+        errors |= {item.number: item.unreadable for item in written if item.unreadable is not None}
         errors |= {
             item.written.number: lookup_errors[item.written.key]
             for item in changed

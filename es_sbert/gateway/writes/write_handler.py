@@ -27,9 +27,9 @@ from es_sbert.gateway.proxy.forward import (
     send_response,
 )
 from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
-from es_sbert.gateway.proxy.json_bodies import to_utf8
+from es_sbert.gateway.proxy.json_bodies import read_json, to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.incoming_search import RewriteMode, decompress_offloaded, has_json_body, requested_mode
+from es_sbert.gateway.search.incoming_search import RewriteMode, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.writes.bulk_items import (
     BulkBody,
@@ -112,12 +112,12 @@ class WriteHandler:
             Status of the response; 0 if the client disconnected.
 
         Raises:
-            EsSbertError: the engine is not available, or a single document cannot be embedded.
+            EsSbertError: the engine is not available, the gateway cannot read the body, or a single document cannot be
+                embedded.
         """
-        unread = _unread_reason(incoming)
-        if unread is not None:
+        if requested_mode(incoming) is RewriteMode.OFF:
             status = await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
-            self.record_unread(route, unread, status)
+            self.record_unread(route, UnreadReason.OFF, status)
             return status
         if route.api is EngineApi.BULK:
             return await self._answer_bulk(incoming, route, send)
@@ -139,13 +139,10 @@ class WriteHandler:
     async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> tuple[OutgoingRequest, bool]:
         """Create the request to the engine; return it, and whether it has vectors that the gateway added."""
         raw = await incoming.body()
-        plain = await _decompressed_or_none(raw, incoming)
-        unchanged = OutgoingRequest.unchanged(incoming, raw), False
-        if plain is None:
-            return unchanged
+        plain = await read_json(incoming, raw)
         prepared = await self._prepare([_read_document_item(plain, incoming, route)], incoming.headers)
         if prepared is None:
-            return unchanged
+            return OutgoingRequest.unchanged(incoming, raw), False
         for error in self._rejected(prepared).values():
             raise error
         return OutgoingRequest.with_body(incoming, prepared.items[0].body), True
@@ -291,7 +288,10 @@ class WriteHandler:
         self._log.warning("requests pass without vectors: %s", log_detail(error))
 
     def _rejected(self, prepared: PreparedItems) -> Mapping[int, EsSbertError]:
-        return prepared.errors if self._policy is OnEmbeddingFailure.FAIL else {}
+        """The errors of the items that are not sent: under either policy, those of items that cannot be read."""
+        if self._policy is OnEmbeddingFailure.FAIL:
+            return prepared.errors
+        return {number: error for number, error in prepared.errors.items() if isinstance(error, BadRequest)}
 
     async def _report_lacking_in(self, body: BulkBody, destinations: Mapping[str, Destination]) -> None:
         """Report documents whose index lacks the vector field, in a request that is sent unchanged; part by part."""
@@ -302,49 +302,27 @@ class WriteHandler:
             self._preparer.report_lacking(counts)
 
     def _report(self, prepared: PreparedItems) -> None:
-        rejected = len(self._rejected(prepared))
-        self._metrics.documents(embedded=prepared.embedded, without=0, refused=rejected)
-        outcome = "are rejected" if rejected else "pass without a vector"
+        rejected = self._rejected(prepared)
+        self._metrics.documents(embedded=prepared.embedded, without=0, refused=len(rejected))
         for number, error in prepared.errors.items():
             name, reason = prepared.items[number].index, failure_reason(error)
-            if not rejected and reason is NoVectorReason.TEXT_UNKNOWN:
+            if number in rejected:
+                self._log.warning("documents for %s are rejected: %s", name, log_detail(error))
+            elif reason is NoVectorReason.TEXT_UNKNOWN:
                 self._missing.record(name, [reason])
-                continue
-            if not rejected:
+            else:
                 self._missing.count([reason])
-            self._log.warning(f"documents for %s {outcome}: %s", name, log_detail(error))
-
-
-def _unread_reason(incoming: IncomingRequest) -> UnreadReason | None:
-    """The reason why a request passes through unread; None if it is read."""
-    if requested_mode(incoming) is RewriteMode.OFF:
-        return UnreadReason.OFF
-    if not has_json_body(incoming):
-        return UnreadReason.NOT_JSON
-    return None if incoming.can_decompress else UnreadReason.CONTENT_ENCODING
-
-
-async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes | None:
-    """Undo a body's content encoding; None if only the engine can decode it.
-
-    Raises:
-        RequestTooLarge: the decoded body exceeds the limit.
-    """
-    try:
-        return await decompress_offloaded(raw, incoming)
-    except BadRequest:
-        return None
+                self._log.warning("documents for %s pass without a vector: %s", name, log_detail(error))
 
 
 async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, most: int) -> BulkBody | None:
-    """Read the body of a bulk request; None if it cannot be parsed.
+    """Read the body of a bulk request; None if the engine rejects it.
 
     Raises:
+        BadRequest: the gateway cannot read the body.
         RequestTooLarge: the body has more than `most` actions. Reading and sending them would take minutes.
     """
-    plain = await _decompressed_or_none(raw, incoming)
-    if plain is None:
-        return None
+    plain = await read_json(incoming, raw)
     lines = await offload_steps(len(plain), count_lines_in_steps(plain))
     # An action is a line or two.
     if lines > 2 * most:

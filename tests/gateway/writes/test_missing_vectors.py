@@ -155,20 +155,25 @@ def test_documents_that_a_script_may_create_are_counted(
     assert told(caplog, empty) == ["script"]
 
 
-def test_documents_that_only_the_engine_reads_are_counted(
-    client: httpx.Client, empty: str, counters: Counters, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("policy", OnEmbeddingFailure)
+def test_documents_that_only_the_engine_reads_are_refused(
+    engine_url: str, empty: str, tiny: Path, policy: OnEmbeddingFailure
 ) -> None:
     deep = b'{"text":"a cat","deep":' + b"[" * 300 + b"]" * 300 + b"}"
-    lines = b'{"index":{}}\n' + deep + b'\n{"index":{}}\n/* c */ {"text":"a cat"}\n{"index":{}}\n{"text":"a\n'
-    client.post(f"/{empty}/_bulk", content=lines, headers=JSON).raise_for_status()
-    assert counters.documents() == {"unreadable": 2}
-    assert told(caplog, empty) == ["unreadable"]
+    documents = (deep, b'/* c */ {"text":"a cat"}', b'{"text":"a', b'{"text":"a\xff"}', b'{"text": "a cat" /* c */}')
+    lines = b"".join(b'{"index":{}}\n' + document + b"\n" for document in documents)
+    with passing(engine_url, tiny, on_embedding_failure=policy) as client:
+        counters = Counters(client)
+        answer = client.post(f"/{empty}/_bulk?refresh=true", content=lines, headers=JSON).json()
+        assert [item["index"]["status"] for item in answer["items"]] == [400, 400, 400, 400, 201]
+        assert "nested more than" in answer["items"][0]["index"]["error"]["reason"]
+        assert counters.documents() == {}
+        assert client.get(f"/{empty}/_count").json()["count"] == 1
 
 
 def test_unread_requests_are_counted(
     client: httpx.Client, empty: str, engine_url: str, counters: Counters, caplog: pytest.LogCaptureFixture
 ) -> None:
-    yaml = {"content-type": "application/yaml"}
     accepted: Counter[str] = Counter()
 
     def write(reason: str, path: str, method: str = "PUT", **request: Any) -> None:
@@ -177,15 +182,9 @@ def test_unread_requests_are_counted(
 
     for number in range(2):
         write("off", f"_doc/{number}", json={"text": "a"}, headers={"x-es-sbert": "off"})
-        write("not_json", f"_doc/{number}", content=b"---\ntext: a cat\n", headers=yaml)
-    write("not_json", "_doc/3", content=b"text", headers=yaml)
-    write("content_encoding", "_doc/3", content=b"{}", headers=JSON | {"content-encoding": "x-none"})
     write("by_query", "_update_by_query", "POST", params={"refresh": True})
     client.post(f"/{empty}/_delete_by_query", json={"query": {"match_none": {}}})
-    with open_engine(engine_url) as engine:
-        is_opensearch = engine.info.engine_type is EngineType.OPENSEARCH
-    # OpenSearch refuses YAML for an index with vectors.
-    assert (accepted["off"], accepted["not_json"]) == (2, 0 if is_opensearch else 2)
+    assert accepted["off"] == 2
     expected = {reason: count for reason, count in accepted.items() if count}
     assert counters.increase(UNREAD) == expected
     assert counters.documents() == {}
@@ -205,7 +204,7 @@ def passing(url: str, tiny: Path, **semantic: Any) -> Iterator[httpx.Client]:
     settings = GatewaySettings(
         upstream=EngineSettings(url=url),
         models=tiny_settings(tiny),
-        semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS, **semantic),
+        semantic=SemanticSettings(**{"on_embedding_failure": OnEmbeddingFailure.PASS} | semantic),
     )
     with (
         served(create_app(settings)) as gateway,

@@ -13,6 +13,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import NO_MAPPINGS
+from es_sbert.gateway.proxy.json_bodies import UnreadableJson
 from tests.unit.gateway.rewriting import PLAIN, Rewriting, clauses, vector_field
 
 TEXT = "how do plants make energy"
@@ -77,11 +78,19 @@ def test_unknown_vector_field_in_terms_query_raises() -> None:
         {"query": {"term": {"semantic": "a"}}, "runtime_mappings": {"semantic": {"type": "keyword"}}},
         {"query": SEMANTIC, "sort": ["semantic"], "derived": {"semantic": {"type": "keyword", "script": "emit('a')"}}},
         {"query": {"wrapper": {"query": base64.b64encode(orjson.dumps(EN)).decode()}}},
-        {"query": {"wrapper": {"query": "no base64: semantic"}}},
     ],
 )  # fmt: skip
 def test_non_semantic_bodies_are_never_rejected(body: Json) -> None:
     assert Rewriting()(body) is body
+
+
+def test_wrapper_query_that_cannot_be_read_is_rejected() -> None:
+    lenient = [b"/* all of it */" + orjson.dumps(EN), orjson.dumps(EN).decode().encode("utf-16-le")]
+    for text in lenient:
+        Rewriting().query({"wrapper": {"query": base64.encodebytes(text).decode()}})
+    for query in ("no base64: semantic", *(base64.b64encode(text).decode() for text in (b"match_all: {}", b"{} x"))):
+        with pytest.raises(UnreadableJson):
+            Rewriting().query({"wrapper": {"query": query}})
 
 
 def test_subfields_of_an_ordinary_semantic_field_pass_through() -> None:

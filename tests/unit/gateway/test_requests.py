@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from contextlib import nullcontext
 from typing import Any
 
 import aiohttp
@@ -26,15 +27,30 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
-from es_sbert.gateway.errors import BadRequest, error_body, error_object, http_status, response_headers
+from es_sbert.gateway.errors import (
+    BadRequest,
+    UnsupportedMediaType,
+    error_body,
+    error_object,
+    http_status,
+    response_headers,
+)
 from es_sbert.gateway.index_lookup import resolve_mappings, split_expression
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.proxy.forward import BufferedResponse
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, credential_headers, decompress_body
-from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, to_utf8, write_object
+from es_sbert.gateway.proxy.json_bodies import (
+    UnreadableJson,
+    blank_comments,
+    lines_to_utf8,
+    parse_object,
+    read_json,
+    require_utf8,
+    to_utf8,
+    write_object,
+)
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
 from es_sbert.gateway.remote_lookup import RemoteVectorField, remote_vector_fields, split_remote
-from es_sbert.gateway.search.incoming_search import has_json_body
 from es_sbert.gateway.search.msearch_handler import split_entries
 from es_sbert.gateway.search.search_handler import add_hint
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
@@ -133,19 +149,21 @@ def test_body_is_limited_in_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "json"),
+    ("content_type", "json"),
     [
-        ({"content-length": "1", "content-type": "application/x-ndjson"}, True),
-        ({"content-length": "1", "content-type": "Application/VND.elasticsearch+JSON; compatible-with=9"}, True),
-        ({"content-length": "1", "content-type": "application/cbor"}, False),
-        ({"content-length": "1"}, False),
-        ({"transfer-encoding": "chunked"}, False),
-        ({"x": "y"}, True),
+        ("application/x-ndjson", True),
+        ("Application/VND.elasticsearch+JSON; compatible-with=9", True),
+        (" application/json ;charset=utf-8", True),
+        ("application/cbor", False),
+        ("application/yaml; as=json", False),
+        ("", False),
     ],
 )
-def test_has_json_body_by_content_type(headers: dict[str, str], json: bool) -> None:
-    """Engines refuse a body that says nothing of itself."""
-    assert has_json_body(incoming("/_search", "POST", headers)) is json
+def test_only_json_bodies_are_read(content_type: str, json: bool) -> None:
+    request = incoming("/_search", "POST", {"content-length": "2", "content-type": content_type})
+    with nullcontext() if json else pytest.raises(UnsupportedMediaType, match="content type"):
+        assert asyncio.run(read_json(request, b"{}")) == b"{}"
+    assert asyncio.run(read_json(incoming("/_search", "POST", {}), b"")) == b""
 
 
 def bare_deflate(body: bytes) -> bytes:
@@ -168,8 +186,10 @@ def test_decompressed_body_is_limited_in_size(name: str, pack: Any) -> None:
     with pytest.raises(BadRequest, match="cannot be read"):
         decompress_body(b"no such thing", request)
     assert decompress_body(b"", request) == b""
-    assert decompress_body(b"x", incoming("/", "POST", {"content-encoding": "br"})) is None
-    assert decompress_body(pack(b"x") + b"behind it", request) is None
+    with pytest.raises(UnsupportedMediaType, match="'br'"):
+        decompress_body(b"x", incoming("/", "POST", {"content-encoding": "br"}))
+    with pytest.raises(BadRequest, match="follows the compressed data"):
+        decompress_body(pack(b"x") + b"behind it", request)
 
 
 def test_multi_member_gzip_is_decompressed() -> None:
@@ -207,9 +227,28 @@ def test_json_values_round_trip(value: Any) -> None:
     assert str(again) == str({"value": value}), "numbers keep their kind"
 
 
+def test_comments_are_blanked_outside_strings() -> None:
+    text = b'/* a */{"b//": "/* c */ \\" //", /*"*/ "d": 1 // e\n} // f'
+    assert parse_object(text) == {"b//": '/* c */ " //', "d": 1}
+    assert blank_comments(text).translate(None, b" ") == b'{"b//":"/*c*/\\"//","d":1\n}'
+    assert len(blank_comments(text)) == len(text)
+    for open_ended in (b'{"a": 1} /* b', b'{"a": 1} /*/', b'{"a": "//'):
+        assert blank_comments(open_ended) == open_ended
+        with pytest.raises(UnreadableJson):
+            parse_object(open_ended)
+
+
+# Jackson also reads longer forms of a character than UTF-8 allows.
+@pytest.mark.parametrize("text", [b"\xc1\xb3emantic", b"\xff", b"\xe0\x81\xb3"])
+def test_what_is_not_utf8_is_rejected(text: bytes) -> None:
+    with pytest.raises(UnreadableJson, match="byte 0"):
+        require_utf8(text)
+    require_utf8("ä猫".encode() + b"\xed\xa0\x80")  # a lone surrogate, which some clients send
+
+
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"a":1,"a":2}', b'{"a":NaN}', b"{", b"\xff", b'{"a":' * 100_000])
 def test_json_that_engines_parse_differently_is_rejected(raw: bytes) -> None:
-    with pytest.raises(UnsupportedJson):
+    with pytest.raises(UnreadableJson):
         parse_object(raw)
 
 
@@ -253,12 +292,18 @@ def test_errors_have_engine_format_and_remedy(error: Any, status: int, kind: str
     assert len(response_headers(EngineType.OPENSEARCH, 1)) == len(response_headers(None, 1)) == 2
 
 
-def test_msearch_lines_are_split_into_pairs() -> None:
-    searches = split_entries(b'{}\n{"size":1}\n{"index":"a"}\r\n{}')
-    assert searches is not None
-    assert [(search.header, search.body) for search in searches] == [(b"{}", b'{"size":1}'), (b'{"index":"a"}', b"{}")]
-    assert split_entries(b"{}\n{}\n{}\n") is None
-    assert split_entries(b"") == []
+def test_msearch_body_is_split_as_engines_do() -> None:
+    def split(body: bytes, engine_type: EngineType = EngineType.ELASTICSEARCH) -> list[tuple[bytes, bytes]] | None:
+        searches = split_entries(body, engine_type)
+        return None if searches is None else [(search.header, search.body) for search in searches]
+
+    assert split(b'{}\n{"size":1}\n{"index":"a"}\r\n{}\n') == [(b"{}", b'{"size":1}'), (b'{"index":"a"}', b"{}")]
+    assert split(b"{}\n{}") is None
+    for rest in (b"\n", b"\r\n", b"{}\n"):  # a header without a body
+        assert split(b"{}\n{}\n" + rest) == [(b"{}", b"{}")]
+    assert split(b'\n{"size":1}\n') == [(b"", b'{"size":1}')]
+    assert split(b'\n{}\n{"size":1}\n', EngineType.OPENSEARCH) == [(b"{}", b'{"size":1}')]
+    assert split(b"") == []
 
 
 def test_damaged_mapping_metadata_raises_index_mismatch() -> None:
@@ -401,5 +446,5 @@ def test_json_objects_round_trip(body: dict[str, object]) -> None:
 
 
 def test_number_beyond_float64_is_left_to_the_engine() -> None:
-    with pytest.raises(UnsupportedJson, match="1e400"):
+    with pytest.raises(UnreadableJson, match="1e400"):
         parse_object(b'{"query": {"range": {"n": {"lt": 1e400}}}}')

@@ -341,8 +341,8 @@ PLACE = {"index": "i", "id": "1"}
 @pytest.mark.parametrize(
     ("kind", "raw", "why"),
     [
-        (HitMapRequest, b"[]", "not a JSON object"),
-        (HitMapRequest, b"{", "not a JSON object"),
+        (HitMapRequest, b"[]", "not an object"),
+        (HitMapRequest, b"{", "as JSON"),
         (HitMapRequest, b'{"index":"docs","field":"f","hits":[]}', "exactly one of query and document"),
         (
             HitMapRequest,

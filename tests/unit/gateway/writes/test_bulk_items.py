@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
 from es_sbert.gateway.writes.destinations import Destination
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
@@ -190,11 +191,21 @@ def test_last_action_without_document_passes_through() -> None:
     assert read_bulk(b'{"index":{}}\n', "docs") == BulkBody(b'{"index":{}}\n', "docs", None, frozenset(), (0, 13))
 
 
+@pytest.mark.parametrize("body", [b"", b'{"index":{}}\n{"a":1}'])  # engines want a line feed at the end
+def test_unfinished_bulk_body_is_left_to_the_engine(body: bytes) -> None:
+    assert read_bulk(body, "docs") is None
+
+
+def test_action_line_may_have_comments() -> None:
+    bulk = read_bulk(b'/* to docs */{"index":{"_id":"1"}} // here\n{"a":1}\n', "docs")
+    assert bulk is not None
+    [window] = windows(bulk)
+    assert [(item.id, item.source) for item in window.items] == [("1", b'{"a":1}')]
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b'{"index":{}}\n{"a":1}',  # engines want a line feed at the end
         b'{"index":null}\n{}\n',
         b'{"index":{},"x":1}\n{}\n',
         b'{"upsert":{}}\n{}\n',
@@ -203,10 +214,12 @@ def test_last_action_without_document_passes_through() -> None:
         b'"index"\n{}\n',
         b"\xff\n{}\n",
         b'{"index":{}}\n{}\n{"index"\n{}\n',
+        b'{"index":{}} x\n{}\n',
     ],
 )
-def test_invalid_bulk_body_is_left_to_the_engine(body: bytes) -> None:
-    assert read_bulk(body, "docs") is None
+def test_line_that_is_no_action_is_rejected(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        read_bulk(body, "docs")
 
 
 def test_document_api_body_becomes_a_bulk_item() -> None:

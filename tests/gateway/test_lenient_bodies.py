@@ -1,0 +1,281 @@
+"""Whatever an engine reads as a body, the gateway reads alike, or it refuses the request.
+
+Otherwise a semantic query in such a body would match nothing, and its negation everything: `_delete_by_query` would
+delete an index. A document would get no vector, or keep that of an older text.
+
+Each form of `lenient_bodies` is tried with each API. ES_SBERT_TEST_LENIENT=all also tries each combination of a form of
+the text with one of the whole body, of which otherwise a few are drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.index.document_vectors import text_hash
+from tests.conftest import delete_index
+from tests.engine.ingest_support import load, open_engine, write_jsonl
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.lenient_bodies import FORMS, Form
+from tests.gateway.serving import served
+
+TEXTS = {str(number): f"a man plays guitar {number}" for number in range(6)}
+SEMANTIC: Json = {"match": {"semantic": "the cat sleeps"}}
+ORDINARY: Json = {"match": {"text": "guitar"}}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request.
+
+    Attributes:
+        path: After the index; from the root if it begins with a slash.
+        objects: The JSON objects of its body; `INDEX` stands for the index.
+        writes: Ids of the documents that it may write.
+    """
+
+    path: str
+    objects: tuple[Json, ...]
+    method: str = "POST"
+    writes: tuple[str, ...] = ()
+
+
+def requests(query: Json) -> dict[str, Asked]:
+    """Requests of each API, with a query that selects documents."""
+    others: Json = {"bool": {"must_not": [query]}}
+    reindex = {"source": {"index": "INDEX", "query": others}, "dest": {"index": "INDEX-copy"}}
+    return {
+        "search": Asked("_search", ({"query": query},)),
+        "count": Asked("_count", ({"query": query},)),
+        "explain": Asked("_explain/1", ({"query": query},)),
+        "validate": Asked("_validate/query", ({"query": query},)),
+        "msearch": Asked("_msearch", ({}, {"query": query}, {}, {"query": query, "size": 2})),
+        "async_search": Asked("_async_search", ({"query": query},)),
+        "template": Asked("_search/template", ({"source": {"query": query}},)),
+        "msearch_template": Asked("_msearch/template", ({}, {"source": {"query": query}})),
+        "delete_by_query": Asked("_delete_by_query?refresh=true", ({"query": others},)),
+        "update_by_query": Asked("_update_by_query?refresh=true", ({"query": others},)),
+        "reindex": Asked("/_reindex?refresh=true", (reindex,)),
+        "rank_eval": Asked(
+            "_rank_eval",
+            (
+                {
+                    "requests": [{"id": "q", "request": {"query": query}, "ratings": []}],
+                    "metric": {"precision": {"k": 5}},
+                },
+            ),
+        ),
+    }
+
+
+WRITES = {
+    "doc": Asked("_doc/0", ({"text": "the cat sleeps"},), "PUT", ("0",)),
+    "create": Asked("_create/new", ({"text": "the cat sleeps"},), "PUT", ("new",)),
+    "update": Asked("_update/1", ({"doc": {"text": "the cat sleeps"}},), writes=("1",)),
+    "upsert": Asked("_update/new", ({"doc": {"text": "the cat"}, "doc_as_upsert": True},), writes=("new",)),
+    "bulk": Asked(
+        "_bulk",
+        (
+            {"index": {"_id": "0"}}, {"text": "the cat sleeps"}, {"update": {"_id": "1"}}, {"doc": {"text": "the cat"}},
+            {"create": {"_id": "new"}}, {"text": "the cat"},
+        ),
+        writes=("0", "1", "new"),
+    ),
+}  # fmt: skip
+APIS = (*requests(SEMANTIC), *WRITES)
+BY_QUERY = ("delete_by_query", "update_by_query", "reindex")
+
+
+@dataclass
+class Bed:
+    """An engine with an index of `TEXTS`, and a gateway before it.
+
+    Attributes:
+        engine: A connection to the engine.
+        addresses: Of the engine and of the gateway.
+        index: Its name.
+        client: Sends the requests.
+        before: Its documents.
+    """
+
+    engine: Engine
+    addresses: tuple[str, str]
+    index: str
+    client: httpx.Client
+    before: dict[str, Json] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = self.documents()
+
+    def send(self, asked: Asked, form: Form, *, to_engine: bool = False) -> httpx.Response:
+        path = asked.path if asked.path.startswith("/") else f"/{self.index}/{asked.path}"
+        objects = [orjson.dumps(each).replace(b"INDEX", self.index.encode()) for each in asked.objects]
+        content, headers = form.request(*objects)
+        address = self.addresses[0 if to_engine else 1]
+        return self.client.request(asked.method, address + path, content=content, headers=headers)
+
+    def documents(self) -> dict[str, Json]:
+        """The documents, read from the engine."""
+        return self.engine.mget_sources(self.index, [*TEXTS, "new"], source_includes=["*"], vectors=True)
+
+    def undo(self) -> dict[str, Json]:
+        """Return the documents, and make them again what they were before."""
+        after = self.documents()
+        if after != self.before:
+            again = [line for key, source in self.before.items() for line in ({"index": {"_id": key}}, source)]
+            lines = [*again, {"delete": {"_id": "new"}}]
+            self.engine.bulk(self.index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+            self.engine.refresh(self.index)
+        return after
+
+    def was_copied(self) -> bool:
+        """Whether documents were copied to another index, which is deleted."""
+        found = self.engine.get_index(f"{self.index}-copy") is not None
+        self.engine.delete_index(f"{self.index}-copy")
+        return found
+
+
+@pytest.fixture(scope="module")
+def bed(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    folder, index = tmp_path_factory.mktemp("lenient"), f"test-{uuid.uuid4().hex[:12]}"
+    path = write_jsonl(folder / "docs.jsonl", [{"id": key, "text": text} for key, text in TEXTS.items()])
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=engine_url), models=tiny_settings(tiny), semantic=SemanticSettings(k=3)
+    )
+    try:
+        with (
+            Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder,
+            served(create_app(settings)) as gateway,
+            open_engine(engine_url) as engine,
+            httpx.Client(timeout=120, trust_env=False) as client,
+        ):
+            load(engine_url, encoder, index, path, dead=folder / "dead", id_field="id")
+            yield Bed(engine, (engine_url, gateway), index, client)
+    finally:
+        delete_index(engine_url, index)
+
+
+def forms() -> dict[str, Form]:
+    """Each form, and combinations of one of the text with one of the whole body."""
+    texts = {name: form for name, form in FORMS.items() if form.headers == Form().headers and form.body is Form().body}
+    bodies = {name: form for name, form in FORMS.items() if name not in texts}
+    pairs = [(text, body) for text in texts for body in bodies if bodies[body].text is Form().text]
+    if os.environ.get("ES_SBERT_TEST_LENIENT") != "all":
+        pairs = random.Random(0).sample(pairs, 6)
+    return FORMS | {f"{text}, {body}": replace(bodies[body], text=texts[text].text) for text, body in pairs}
+
+
+def comparable(answer: Any) -> Any:
+    """An answer without what differs from one run to the next, and without what the gateway hides."""
+    if isinstance(answer, list):
+        return [comparable(each) for each in answer]
+    if not isinstance(answer, dict):
+        return answer
+    varying = ("took", "_seq_no", "_version", "_primary_term", "max_score", "_score", "description", "value", "details")
+    varying += (
+        "embedding",
+        "embedding_meta",
+        "start_time_in_millis",
+        "expiration_time_in_millis",
+        "id",
+        "completion_time_in_millis",
+        "result",
+    )
+    return {name: comparable(value) for name, value in answer.items() if name not in varying}
+
+
+def outcome(response: httpx.Response) -> Any:
+    """What a response says; None if it is a refusal."""
+    if response.status_code >= 400:
+        return None
+    if "json" not in response.headers["content-type"]:
+        return response.text
+    answer = response.json()
+    parts = [*answer.get("responses", []), *(each for item in answer.get("items", []) for each in item.values())]
+    return None if any("error" in part for part in parts) or answer.get("failures") else comparable(answer)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_body_has_the_effect_of_plain_json_or_is_refused(bed: Bed, api: str) -> None:
+    asked = (requests(SEMANTIC) | WRITES)[api]
+    plain = outcome(bed.send(asked, Form()))
+    bed.undo()
+    if api in BY_QUERY:
+        assert plain is None
+    problems = []
+    for name, form in forms().items():
+        response = bed.send(asked, form)
+        found = outcome(response)
+        if found is not None and found != plain:
+            problems.append(f"{name}: {response.text[:300]}")
+        if api not in BY_QUERY and api not in WRITES:
+            continue
+        after = bed.undo()
+        if any(bed.before[key] != after.get(key) for key in bed.before if key not in asked.writes):
+            problems.append(f"{name}: another document was changed: {response.text[:200]}")
+        stale = [key for key, source in after.items() if not is_current(source)]
+        if stale:
+            problems.append(f"{name}: {stale} lack the vector of their text: {response.text[:200]}")
+        if api == "reindex" and bed.was_copied():
+            problems.append(f"{name}: documents were copied")
+    assert problems == []
+
+
+def is_current(source: Json) -> bool:
+    meta = source.get("embedding_meta") or {}
+    return source.get("embedding") is not None and meta.get("text_hash") == text_hash(source["text"])
+
+
+@pytest.mark.parametrize("api", requests(ORDINARY))
+def test_a_body_that_concerns_no_vector_gets_the_engines_answer_or_is_refused(bed: Bed, api: str) -> None:
+    asked = requests(ORDINARY)[api]
+    problems = []
+    for name, form in FORMS.items():
+        answers = []
+        for to_engine in (True, False):
+            found = outcome(bed.send(asked, form, to_engine=to_engine))
+            after = bed.undo() if api in BY_QUERY else bed.before
+            answers.append((found, after, bed.was_copied() if api == "reindex" else False))
+        if answers[1] not in ((None, bed.before, False), answers[0]):
+            problems.append(f"{name}: {answers[0][0]} != {answers[1][0]}")
+    assert problems == []
+
+
+ALLOWED = (
+    "plain", "comment before", "comment inside", "comment at the end inside", "comment after", "comment after a key",
+    "comment with quotes", "comment to the end of the line", "white space", "byte order mark", "escapes", "ndjson",
+    "upper case", "gzip", "gzip in two members", "deflate",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("api", ["search", "count", "msearch", *WRITES])
+def test_what_clients_send_and_comments_are_not_refused(bed: Bed, api: str) -> None:
+    refused = []
+    for name in ALLOWED:
+        if outcome(bed.send((requests(SEMANTIC) | WRITES)[api], FORMS[name])) is None:
+            refused.append(name)
+        bed.undo()
+    # Elasticsearch stores a document that begins with a comment, and cannot read it. OpenSearch rejects it.
+    assert refused == (["comment before"] if api in ("doc", "create", "bulk") else [])
+
+
+@pytest.mark.parametrize("parameters", ["q=NOT%20%73emantic:whales", "q=NOT+semantic:whales", "%71=NOT%20semantic:x"])
+def test_names_in_parameters_are_read_as_engines_decode_them(bed: Bed, parameters: str) -> None:
+    response = bed.client.post(f"{bed.addresses[1]}/{bed.index}/_delete_by_query?{parameters}")
+    assert response.status_code == 400
+    assert bed.undo() == bed.before
