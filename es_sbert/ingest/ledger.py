@@ -292,7 +292,8 @@ class OutcomeRecorder:
         left: Documents that are left for the next run.
         lacking: Number of documents that a watch has seen and that lacked a current vector at its end, with those that
             it has left; None for other loads, or if unknown.
-        unseen: Number of other documents that lacked a vector at the end of a watch: written after its last look.
+        unseen: Number of other documents that lacked a current vector at the end of a watch: written after its last
+            look.
     """
 
     def __init__(

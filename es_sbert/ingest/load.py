@@ -409,7 +409,7 @@ def _outcome_notes(context: LoadContext, pruned: int) -> list[str]:
         notes.append(f"{seen} a current vector, {computed_next}")
     if count := outcomes.unseen:
         written = f"{pluralize(count, 'document')} {be(count, past=True)} written after the last look of this watch"
-        notes.append(f"{written} and {have(count)} no vector, {computed_next}")
+        notes.append(f"{written} and {have(count)} no current vector, {computed_next}")
     if outcomes.rerouted and not pruned:
         notes.append(
             f"{pluralize(outcomes.rerouted, 'document')} {be(outcomes.rerouted)} also in {name} with a routing other "

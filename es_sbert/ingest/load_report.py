@@ -48,7 +48,8 @@ class ConcurrentChanges(BaseModel, frozen=True):
         changed: Documents that the load wrote or found unchanged and that have been written since then: they have no
             current vector or, in a load of files, content that differs from the source's.
         unseen: In a load of the index's own documents: other documents that were written during the load and have no
-            current vector. In a watch: documents that were written after its last look and have no vector.
+            current vector. In a watch: documents that were written after its last look and have no
+            current vector.
     """
 
     deleted: int = 0
@@ -222,7 +223,7 @@ class LoadReport(BaseModel, frozen=True):
         )
         lines += [f"Warning: {warning}" for warning in self.warnings]
         lines += self.notes
-        if self.lacking == 0 and self.stopped is None:
+        if self.lacking == 0 and self.stopped is None and not self.concurrent.unseen:
             lines.append("Checked at the end: every document that was seen has its vector")
         if self.stopped is not None:
             lines.append(f"Stopped before the end: {self.stopped}")

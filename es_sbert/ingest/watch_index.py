@@ -68,7 +68,7 @@ def _embed_missed(
 ) -> None:
     """Embed the documents that the watch has missed, if any."""
     try:
-        missed, _ = watcher.missed_documents()
+        missed = watcher.missed_documents()
     except EngineError as error:
         context.control.end_early(reading_failed(error))
         return
@@ -88,16 +88,19 @@ def _count_lacking(context: LoadContext, watcher: IndexWatcher, *, caught_up: bo
         return  # the engine failed
     try:
         unread = watcher.unread_documents()
-        missed, unseen = watcher.missed_documents()
+        missed = watcher.missed_documents()
+        unseen = None if unread is None else watcher.unread_documents(look_again=True)
     except EngineError as error:
         context.control.end_early(f"whether documents lack a vector could not be checked: {error.message}")
         return
     # Documents that were left or not read may have the vector of an earlier text: they do not count as missed then.
     keys = context.outcomes.left.union(document.key for document in [*missed, *(unread or ())])
     context.outcomes.lacking = len(keys)
-    context.outcomes.unseen = sum(document.key not in keys for document in unseen)
-    if not caught_up or unread is None:
+    context.outcomes.unseen = sum(document.key not in keys for document in unseen or ())
+    if not caught_up:
         context.control.end_early("interrupted before every document was compared with its vector")
+    elif unseen is None:
+        context.control.end_early("interrupted before all of the latest changes were compared with their vectors")
 
 
 class IndexWatcher:
@@ -163,11 +166,8 @@ class IndexWatcher:
             self._retries, self._checked = retries, time.monotonic()
         return due
 
-    def missed_documents(self) -> tuple[list[Document], list[Document]]:
-        """Find documents that lack a vector, except rejected documents.
-
-        Returns:
-            Those whose last write was there when the watch last looked, and those that were written since.
+    def missed_documents(self) -> list[Document]:
+        """Find the documents without a vector whose last write was there at the last look, except rejected documents.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
@@ -177,7 +177,6 @@ class IndexWatcher:
         context.retrying(context.engine.refresh, self._index)
         query = lacking_text_query(context.targets, context.check_index_unchanged().mappings)
         missed: list[Document] = []
-        unseen: list[Document] = []
         for page in scan_index(
             context.engine,
             self._name,
@@ -188,20 +187,26 @@ class IndexWatcher:
         ):
             known = self._latest[page.shard].global_checkpoint
             missed += self._stale_in(hit for hit in page.hits if hit["_seq_no"] <= known)
-            unseen += self._stale_in(hit for hit in page.hits if hit["_seq_no"] > known)
-        return missed, unseen
+        return missed
 
-    def unread_documents(self) -> list[Document] | None:
+    def unread_documents(self, *, look_again: bool = False) -> list[Document] | None:
         """Find the documents without a current vector among the writes that were there when the watch last looked, and
         that it has not read before it was stopped; None if there are too many writes to read.
+
+        Args:
+            look_again: Look at the index again, so that later writes are included. Most may be the watch's own.
 
         Raises:
             EngineError: the engine failed.
         """
         documents: list[Document] = []
-        self._changes.make_visible()
-        for number, hits in enumerate(self._unseen_pages()):
-            if number == _LAST_PAGES:
+        latest = self._changes.make_visible()
+        if look_again:
+            self._latest = latest
+        read = 0
+        for hits in self._unseen_pages():
+            read += len(hits)
+            if read > _LAST_WRITES:
                 return None
             documents += self._stale_in(hits)
         return documents
@@ -255,8 +260,8 @@ class IndexWatcher:
 
 # Seconds between two searches of a watch for documents that it has missed.
 CHECK_SECONDS = 300.0
-# Pages of writes that are read after a watch was stopped, to count what it leaves: some seconds.
-_LAST_PAGES = 20
+# Writes that are read after a watch was stopped, to count what it leaves: some seconds.
+_LAST_WRITES = 10_000
 
 
 class _SeenWrites(NamedTuple):
