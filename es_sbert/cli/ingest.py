@@ -49,7 +49,7 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
 
     Exit codes: 0 all documents loaded, 1 some are in the dead-letter file, missing from the index, or left for the
     next run, 2 none could be loaded, 130 interrupted. A watch that is stopped ends with 0, or with 1 if a document
-    that it has seen lacks its vector.
+    lacks its current vector.
 
     \b
     Examples:

@@ -90,7 +90,7 @@ class LoadReport(BaseModel, frozen=True):
         pruned: Documents removed from the index, because the source no longer has them.
         missing: Documents that the engine acknowledged but that are gone at the end, or present in an earlier version:
             the engine has lost writes. If a shard failed, another program may also have deleted them.
-        concurrent: Changes by other programs. They do not affect the exit code.
+        concurrent: Changes by other programs. They do not affect the exit code, except `unseen` in a watch.
         lacking: For a watch, the documents with text that it has seen and that lacked a current vector at its end, with
             those of `left`. None for other loads, or if the check failed.
     """
@@ -184,9 +184,11 @@ class LoadReport(BaseModel, frozen=True):
         """
         if self.interrupted:
             return 130
-        if not (self.dead or self.missing or self.left or self.lacking or self.stopped is not None):
+        is_watch = self.lacking is not None
+        lacking = self.lacking or (is_watch and self.concurrent.unseen)
+        if not (self.dead or self.missing or self.left or lacking or self.stopped is not None):
             return 0
-        if self.lacking is not None:
+        if is_watch:
             return 1
         loaded = self.indexed or self.updated or self.unchanged or self.pruned or self.skipped.superseded
         return 2 if (self.dead or self.stopped is not None) and not loaded else 1

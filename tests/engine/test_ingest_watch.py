@@ -414,7 +414,7 @@ def test_watch_counts_documents_that_changed_after_its_last_look(
 
     report = stop_and(change)
     assert (report.indexed, report.left, report.lacking, report.stopped) == (5, 0, 0, None)
-    assert report.concurrent.unseen == 4
+    assert (report.concurrent.unseen, report.exit_code) == (4, 1)
     assert report.notes == (
         "4 documents were written after the last look of this watch and have no current vector, which the next watch "
         f"computes, or `es-sbert ingest --index {index_name} --vector embedding`",
@@ -499,7 +499,7 @@ def test_watch_that_is_stopped_in_a_retry_counts_its_documents_and_not_those_aft
                 put(engine, index, "a cat", "d", "e")
 
         report = run(control, put_and_stop)
-        assert (report.indexed, report.left, report.lacking, report.exit_code) == (3, 0, 0, 0)
+        assert (report.indexed, report.left, report.lacking, report.exit_code) == (3, 0, 0, 1)
         assert report.concurrent.unseen == 2
         assert report.notes[-1].startswith(
             "2 documents were written after the last look of this watch and have no current vector"

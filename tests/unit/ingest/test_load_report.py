@@ -8,7 +8,7 @@ import pytest
 
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError
-from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.load_report import ConcurrentChanges, LoadReport
 
 INFO = EncoderInfo(
     model="tiny",
@@ -33,6 +33,7 @@ def summary(
     pruned: int = 0,
     missing: int = 0,
     lacking: int | None = None,
+    unseen: int = 0,
     **counts: int,
 ) -> LoadReport:
     ledger = Ledger()
@@ -54,6 +55,7 @@ def summary(
         pruned=pruned,
         missing=missing,
         lacking=lacking,
+        concurrent=ConcurrentChanges(unseen=unseen),
     )
 
 
@@ -81,6 +83,9 @@ def summary(
         # A watch that the user stopped.
         ({"left": 2, "dead": 1, "lacking": 2, "stopped": "interrupted before every document was compared"}, 1),
         ({"indexed": 3, "lacking": 0}, 0),
+        ({"indexed": 3, "lacking": 0, "unseen": 1}, 1),
+        # A load in place during which an application has written.
+        ({"indexed": 3, "unseen": 1}, 0),
         ({"indexed": 3, "stopped": "interrupted", "interrupted": True}, 130),
     ],
 )
