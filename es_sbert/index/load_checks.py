@@ -147,10 +147,24 @@ def check_can_load_files(
             "are already embedded and would embed all of them again",
             f"Load into an index whose `_source` is enabled and keeps {', '.join(lost)}.",
         )
+    check_texts_come_back(state, name, text_fields)
+
+
+def check_texts_come_back(state: IndexState, name: str, text_fields: Sequence[str], *, by_load: bool = False) -> None:
+    """Reject an index that returns text fields in another form than they were sent.
+
+    Args:
+        name: Index or alias as given to the load.
+        by_load: Whether the engine mapped the fields when documents of the load arrived.
+
+    Raises:
+        VectorIndexError: the index rebuilds `_source`, and the mapping of a text field changes its values.
+    """
     for field, reason in inexact_text_fields(text_fields, state).items():
+        origin = ", chosen by dynamic mapping for its first value" if by_load else ""
         raise VectorIndexError(
-            f"the text field {field} of {state.name} {reason}, and the index rebuilds `_source` from its fields, so it "
-            "returns another text than the one that was loaded",
+            f"the text field {field} of {state.name} {reason}{origin}, and the index rebuilds `_source` from its "
+            "fields, so it returns another text than the one that was loaded",
             f"Map {field} as `text`, or with `synthetic_source_keep: all`, in an index that you create first. Or write "
             f"the documents without `es-sbert`, and embed them in place: {in_place_command(name)}.",
         )

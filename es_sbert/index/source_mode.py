@@ -160,6 +160,13 @@ def inexact_text_fields(names: Sequence[str], state: IndexState) -> dict[str, st
     return found
 
 
+def unmapped_text_fields(names: Sequence[str], state: IndexState) -> list[str]:
+    """Text fields for which a value decides how an index that rebuilds `_source` maps them, and so what it returns."""
+    if source_mode(state) is not SourceMode.SYNTHETIC:
+        return []
+    return [name for name in names if _mapped_field(name, state)[0] is _DYNAMIC_STRING]
+
+
 def _list_form(field: Mapping[str, Any], kept: str) -> ListForm | None:
     if field.get("type") == "keyword":
         keyword, is_kept = field, kept != "none"

@@ -350,3 +350,96 @@ def test_synthetic_source_without_objects_takes_files_only(place: Place, tiny: E
         assert (summary.indexed + summary.updated, summary.exit_code) == (1, 0)
         assert same_vectors(vector_of(contents(url, index_name)["a"]), tiny.encode([text], "document")[0])
         assert load(url, tiny, index_name, path, dead=dead, id_field="id", **options).unchanged == 1
+
+
+def template(**field: Any) -> dict[str, Any]:
+    """A mapping that maps a note in this way as soon as there is one."""
+    return {"dynamic_templates": [{"notes": {"match_mapping_type": "string", "match": "note", "mapping": field}}]}
+
+
+# Kind → the mapping, the first text, and the reason of a refusal.
+DYNAMIC: dict[str, tuple[dict[str, Any], str, str]] = {
+    "date": ({}, "2024-01-05", "is of type `date`"),
+    "number": ({"numeric_detection": True}, "007", "is of type `long`"),
+    "boolean": (template(type="boolean"), "true", "is of type `boolean`"),
+    "ip": (template(type="ip"), "::0001", "is of type `ip`"),
+    "normalizer": (template(type="keyword", normalizer="lowercase"), "Bread", "has a `normalizer`"),
+    "object": ({"properties": {"parts": {"properties": {}}}}, "2024-01-05", "is of type `date`"),
+}
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+@pytest.mark.parametrize("place", ["es9-synthetic", "es8-mapped", "es9-logsdb"], indirect=True)
+def test_text_that_dynamic_mapping_makes_inexact_ends_the_load_with_its_cause(
+    place: Place, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, kind: str
+) -> None:
+    engine, index_name, mode = place
+    mappings, text, says = DYNAMIC[kind]
+    settings, mode_mappings = MODES[mode]
+    engine.create_index(index_name, {"settings": settings, "mappings": mode_mappings | mappings})
+    field = "parts.note" if kind == "object" else "note"
+    document: dict[str, Any] = {"id": "a", "@timestamp": "2026-01-01T00:00:00Z"}
+    document |= {"parts": {"note": text}} if kind == "object" else {"note": text}
+    path, url, dead = write_jsonl(tmp_path / "docs.jsonl", [document]), engine.info.url, tmp_path / "dead"
+    options: dict[str, Any] = {"id_field": "id", "text_fields": (field,)}
+    with pytest.raises(VectorIndexError, match=f"the text field {field} of {index_name} {says}") as told:
+        load(url, tiny, index_name, path, dead=dead, **options)
+    assert "dynamic mapping" in told.value.message
+    assert "after 1 document was written" in told.value.with_notes()
+    with pytest.raises(VectorIndexError, match=f"the text field {field} of {index_name} {says}"):
+        load(url, tiny, index_name, path, dead=dead, **options)
+    # The remedy: an index in which the field is text.
+    other, properties = fresh_index(url), {"note": {"type": "text"}}
+    properties = {"parts": {"properties": properties}} if kind == "object" else properties
+    engine.create_index(other, {"settings": settings, "mappings": mode_mappings | {"properties": properties}})
+    assert load(url, tiny, other, path, dead=dead, **options).indexed == 1
+    assert load(url, tiny, other, path, dead=dead, **options).unchanged == 1
+
+
+@pytest.mark.parametrize("place", ["es9-synthetic"], indirect=True)
+def test_field_that_a_later_document_maps_ends_the_load_too(place: Place, tiny: Encoder, tmp_path: Path) -> None:
+    """No document of the first request has it; the sample of a large load would hardly have it either."""
+    engine, index_name, _ = place
+    engine.create_index(index_name, {"settings": SYNTHETIC})
+    found: list[dict[str, Any]] = [{"id": f"d{number}", "text": f"bread {number}"} for number in range(20)]
+    found[7]["note"] = "2024-01-05"
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", found), tmp_path / "dead"
+    options: dict[str, Any] = {"id_field": "id", "text_template": "{text} {note}", "batch_window": 2}
+    with pytest.raises(VectorIndexError, match=f"the text field note of {index_name} is of type `date`") as told:
+        load(engine.info.url, tiny, index_name, path, dead=dead, **options)
+    assert f"`es-sbert ingest --index {index_name}`" in told.value.remedy
+    # In place, the text is the one that the index returns.
+    in_place = load(engine.info.url, tiny, index_name, dead=dead, text_template="{text} {note}")
+    assert (in_place.dead, in_place.exit_code) == (0, 0)
+    assert load(engine.info.url, tiny, index_name, dead=dead).unchanged == engine.count(index_name)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DYNAMIC if kind != "object"])
+@pytest.mark.parametrize("place", ["es9-stored", "opensearch-stored"], indirect=True)
+def test_dynamic_mapping_does_not_matter_to_a_stored_source(
+    place: Place, tiny: Encoder, tmp_path: Path, kind: str
+) -> None:
+    engine, index_name, _ = place
+    mappings, text, _ = DYNAMIC[kind]
+    knn = {"index.knn": True} if engine.info.needs_index_knn else {}
+    engine.create_index(index_name, {"settings": knn, "mappings": mappings})
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", [{"id": "a", "note": text}]), tmp_path / "dead"
+    options: dict[str, Any] = {"dead": dead, "id_field": "id", "text_fields": ("note",)}
+    assert load(engine.info.url, tiny, index_name, path, **options).indexed == 1
+    assert contents(engine.info.url, index_name)["a"]["note"] == text
+    assert load(engine.info.url, tiny, index_name, path, **options).unchanged == 1
+
+
+@pytest.mark.parametrize("place", ["es9-synthetic"], indirect=True)
+def test_other_vector_of_a_text_that_comes_back_differently_is_no_alteration(
+    place: Place, tiny: Encoder, tmp_path: Path
+) -> None:
+    """A load of another field keeps such a vector or drops it, and does not blame the engine."""
+    engine, index_name, mode = place
+    create(engine, index_name, mode, note={"type": "date"})
+    document = documents()[0] | {"note": "2026-01-01"}
+    write(engine, index_name, [document])
+    path, url, dead = write_jsonl(tmp_path / "docs.jsonl", [document]), engine.info.url, tmp_path / "dead"
+    assert load(url, tiny, index_name, dead=dead, vectors=("vector={note}",)).indexed == 1
+    summary = load(url, tiny, index_name, path, dead=dead, id_field="id", vectors=("embedding={text}",))
+    assert (summary.indexed, summary.exit_code) == (1, 0)

@@ -17,6 +17,7 @@ from es_sbert.index.source_mode import (
     is_in_source,
     list_forms,
     source_mode,
+    unmapped_text_fields,
 )
 from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.index.write_limits import check_accepts_updates
@@ -170,3 +171,19 @@ def test_synthetic_source_without_objects_takes_no_partial_updates() -> None:
         state = IndexState("docs", {"subobjects": subobjects}, dict(synthetic))
         assert (fields_missing_from_source(state, ()) is not None) is lost
     assert fields_missing_from_source(IndexState("docs", {"subobjects": False}, {}), ()) is None
+
+
+def test_unmapped_text_fields_are_those_that_dynamic_mapping_will_map() -> None:
+    synthetic = {"index.mapping.source.mode": "synthetic"}
+    mappings = {
+        "properties": {
+            "known": {"type": "text"},
+            "open": {"properties": {}},
+            "closed": {"dynamic": False, "properties": {}},
+            "kept": {"synthetic_source_keep": "all", "properties": {}},
+        }
+    }
+    names = ["known", "new", "open.new", "closed.new", "kept.new"]
+    assert unmapped_text_fields(names, IndexState("docs", mappings, dict(synthetic))) == ["new", "open.new"]
+    assert unmapped_text_fields(names, IndexState("docs", mappings | {"dynamic": "runtime"}, dict(synthetic))) == []
+    assert unmapped_text_fields(names, IndexState("docs", mappings, {})) == []

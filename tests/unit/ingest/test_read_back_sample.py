@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from types import SimpleNamespace
 
+from es_sbert.engines.index_state import IndexState
 from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.read_back import SAMPLE_DOCUMENTS, ReadBackCheck
@@ -23,7 +24,8 @@ def action(number: int) -> DocumentAction:
 
 
 def sampled(seed: int, actions: list[DocumentAction]) -> list[int]:
-    check = ReadBackCheck(SimpleNamespace(targets=()))  # type: ignore[arg-type]
+    index, plan = SimpleNamespace(state=IndexState("docs", {}, {})), SimpleNamespace(sources=())
+    check = ReadBackCheck(SimpleNamespace(targets=(), index=index, plan=plan))  # type: ignore[arg-type]
     check._chance = random.Random(seed)
     for start in range(0, len(actions), REQUEST):
         check._add_to_sample([(one, (0, 1)) for one in actions[start : start + REQUEST]])
