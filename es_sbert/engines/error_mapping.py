@@ -130,6 +130,23 @@ _REASON_REMEDIES = {
     "indices.query.bool.max_clause_count.",
 }
 
+_BLOCKED_INDEX = re.compile(r"index \[([^\]]+)\] blocked by: ((?:\[[^\]]*\];?)+)")
+# Description of a block → its setting. The first ones protect all settings but themselves: to remove the others, they
+# are removed before, each in a request of its own.
+_INDEX_BLOCKS = {
+    "index read-only (api)": "index.blocks.read_only",
+    "index metadata (api)": "index.blocks.metadata",
+    "index write (api)": "index.blocks.write",
+    "index read (api)": "index.blocks.read",
+}
+_CLUSTER_BLOCKS = {
+    "cluster read-only (api)": "cluster.blocks.read_only",
+    "cluster read-only / allow delete (api)": "cluster.blocks.read_only_allow_delete",
+}
+_DISK_BLOCK = re.compile(r"flood.stage|index (?:has )?read-only ?[-/] ?allow[- ]delete")
+_CREATION_BLOCK = "cluster create-index blocked (api)"
+_REMOTE_BLOCK = "remote index is read-only"
+
 # Statuses of errors about an unknown path, script language or type.
 _UNSUPPORTED_STATUSES = frozenset({400, 404, 405})
 
@@ -247,8 +264,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     if kind in BLOCK_TYPES and not is_closed(kind, reason):
         return RequestFailed(
             f"{label} blocks {action}: {reason}",
-            "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the "
-            "block, set index.blocks.read_only_allow_delete to null, or remove the block that was set by hand.",
+            block_remedy(reason),
             status,
             kind=kind,
         )
@@ -280,6 +296,37 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         if found := re.search(pattern, reason):
             remedy = advice.replace("INDEX", _index_in_path(action)).replace("{0}", found[1] if found.groups() else "")
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status, kind=kind)
+
+
+def block_remedy(reason: str) -> str:
+    """Return a remedy that removes the blocks which the engine names in its reason for refusing a request."""
+    cluster = [name for description, name in _CLUSTER_BLOCKS.items() if f"/{description}]" in reason]
+    removals = [f'`PUT _cluster/settings {{"persistent": {{"{name}": null}}}}`' for name in cluster]
+    for index, blocks in _BLOCKED_INDEX.findall(reason):
+        for description, name in _INDEX_BLOCKS.items():
+            if f"/{description}]" in blocks:
+                removals.append(f'`PUT {index}/_settings {{"{name}": null}}`')
+    remedies = []
+    if removals:
+        transient = " (or `transient`, if it was set so)" if cluster else ""
+        what = "a block that was" if len(removals) == 1 else "blocks that were"
+        remedies.append(f"Remove {what} set by hand: {', then '.join(removals)}{transient}.")
+    if _DISK_BLOCK.search(reason):
+        remedies.append(
+            "A full disk makes indices read-only: free some space. If the engine keeps the block, set "
+            "index.blocks.read_only_allow_delete to null."
+        )
+    if _CREATION_BLOCK in reason:
+        remedies.append(
+            "OpenSearch creates no index while its disks are nearly full: free some space. If the block was set by "
+            'hand, remove it: `PUT _cluster/settings {"persistent": {"cluster.blocks.create_index": null}}`.'
+        )
+    if _REMOTE_BLOCK in reason:
+        remedies.append("A searchable snapshot takes no writes: restore the snapshot as an ordinary index.")
+    return " ".join(remedies) or (
+        "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the block, "
+        "find its setting (`GET INDEX/_settings`, `GET _cluster/settings`) and set it to null."
+    )
 
 
 def failed_index(body: Any) -> str:

@@ -382,3 +382,47 @@ def test_async_translog_is_not_waited_for(relaxed: Place, encoders: tuple[Encode
     result = migrate_as(relaxed, overheard, encoders[1])
     assert result.finished
     relaxed.assert_holds(expected | {"y": document(701)}, encoders[1])
+
+
+@pytest.mark.parametrize("blocks", [("read_only",), ("metadata",), ("write", "metadata", "read_only")])
+def test_remedy_removes_the_block_that_was_set_by_hand(
+    place: Place, encoders: tuple[Encoder, Encoder], blocks: tuple[str, ...]
+) -> None:
+    """Not a full disk. The engine names only blocks that concern the request, and a block on writes alone is kept."""
+    engine, remedies = place.engine, []
+
+    def remedy() -> str:
+        try:
+            place.migrate(encoders[1], retry_seconds=1)
+        except EngineError as error:
+            return error.remedy
+        return ""
+
+    for block in blocks:
+        engine.put_settings(place.index, {f"index.blocks.{block}": True})
+    try:
+        while len(remedies) < len(blocks) and (text := remedy()):
+            remedies.append(text)
+            for index, body in re.findall(r"`PUT (\S+)/_settings (.*?)`", text):
+                assert index == place.index
+                engine.put_settings(index, orjson.loads(body))
+    finally:
+        for block in reversed(blocks):
+            engine.put_settings(place.index, {f"index.blocks.{block}": None})
+    assert remedies
+    assert all(text.startswith("Remove ") and "disk" not in text for text in remedies), remedies
+    assert place.behind() != place.index or place.migrate(encoders[1]).finished
+
+
+@pytest.mark.parametrize(
+    ("block", "method", "path"), [("write", "POST", "_doc"), ("read", "POST", "_search"), ("metadata", "GET", "")]
+)
+def test_engine_names_a_block_as_expected(place9: Place, block: str, method: str, path: str) -> None:
+    engine, setting = place9.engine, f"index.blocks.{block}"
+    engine.put_settings(place9.index, {setting: True})
+    try:
+        with pytest.raises(RequestFailed, match="blocked by") as caught:
+            engine._request(method, f"/{place9.alias}/{path}", body={} if path else None)
+        assert f'`PUT {place9.index}/_settings {{"{setting}": null}}`' in caught.value.remedy
+    finally:
+        engine.put_settings(place9.index, {setting: None})

@@ -86,6 +86,40 @@ def test_max_clause_count_error_names_the_setting() -> None:
     assert "indices.query.bool.max_clause_count" in error.remedy
 
 
+_READ_ONLY = '`PUT docs/_settings {"index.blocks.read_only": null}`'
+_METADATA = '`PUT docs/_settings {"index.blocks.metadata": null}`'
+_WRITE = '`PUT {}/_settings {{"index.blocks.write": null}}`'
+_CLUSTER = '`PUT _cluster/settings {{"persistent": {{"cluster.blocks.{}": null}}}}`'
+_OR_TRANSIENT = " (or `transient`, if it was set so)."
+_FULL_DISK = "A full disk makes indices read-only: free some space."
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];", f"Remove a block that was set by hand: "
+         f"{_READ_ONLY}."),
+        ("index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];",
+         f"Remove blocks that were set by hand: {_METADATA}, then {_WRITE.format('docs')}."),
+        ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];index [b] blocked by: [FORBIDDEN/8/index write "
+         "(api)];", f"Remove blocks that were set by hand: {_READ_ONLY}, then {_WRITE.format('b')}."),
+        ("blocked by: [FORBIDDEN/6/cluster read-only (api)];", "Remove a block that was set by hand: "
+         f"{_CLUSTER.format('read_only')}{_OR_TRANSIENT}"),
+        ("blocked by: [FORBIDDEN/13/cluster read-only / allow delete (api)];", "Remove a block that was set by hand: "
+         f"{_CLUSTER.format('read_only_allow_delete')}{_OR_TRANSIENT}"),
+        ("index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has "
+         "read-only-allow-delete block];", _FULL_DISK),
+        ("index [docs] blocked by: [FORBIDDEN/12/index read-only / allow delete (api)];", _FULL_DISK),
+        ("blocked by: [FORBIDDEN/10/cluster create-index blocked (api)];", "OpenSearch creates no index while its"),
+        ("index [docs] blocked by: [FORBIDDEN/13/remote index is read-only];", "A searchable snapshot takes no"),
+    ],
+)  # fmt: skip
+def test_remedy_for_a_block_names_its_setting(reason: str, remedy: str) -> None:
+    error = failed(403, {"error": {"type": "cluster_block_exception", "reason": reason}})
+    assert error.remedy.startswith(remedy)
+    assert ("disk" in error.remedy) == ("disk" in remedy or "OpenSearch" in remedy)
+
+
 @pytest.mark.parametrize("kind", ["cluster_block_exception", "index_create_block_exception"])
 def test_index_block_is_not_access_denied(kind: str) -> None:
     error = failed(403, {"error": {"type": kind, "reason": "index read-only"}})
