@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
 from es_sbert.batched import batched
-from es_sbert.engines.engine import DocumentKey
+from es_sbert.engines.engine import DocumentKey, document_key
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.rest import Json
+from es_sbert.engines.rest import Json, parse_json
 from es_sbert.index.document_vectors import (
     DocumentMeta,
     EmbeddingTargets,
     VectorFieldValue,
+    document_hash,
     read_document_meta,
     stored_text,
     to_bulk_value,
 )
-from es_sbert.index.mapping import named_vectors_query
+from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_fields
 from es_sbert.index.source_mode import is_in_source
 from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
 from es_sbert.index.vector_field import VectorField
@@ -189,6 +190,8 @@ class ChangeDetection:
         self._compared_fields = list(dict.fromkeys([*texts, *metas]))
         # If vectors of the index may differ from what was sent, all documents are embedded again.
         self._untrusted = context.checkpoint is not None and context.checkpoint.is_untrusted()
+        # Older index of the alias → its vector fields and their metadata objects.
+        self._own_fields: dict[str, set[str]] = {}
         # Texts that can be compared with those of the index.
         self._comparable = tuple(
             all(is_in_source(field, context.index.state) for field in target.template.fields)
@@ -213,8 +216,9 @@ class ChangeDetection:
         ]
         held = {} if self._alias is None else self._look_up_older([one for one in documents if one.key not in hits])
         if held:
+            same = self._find_same_content(documents, held, hits)
             decisions = [
-                self._compare_held(document, held[document.id])
+                self._compare_held(document, held[document.id], same)
                 if document.id in held and document.key not in hits
                 else decision
                 for document, decision in zip(documents, decisions, strict=True)
@@ -263,11 +267,55 @@ class ChangeDetection:
             hits |= self._context.retrying(look_up, self._engine, name, [document.id for document in group])
         return hits
 
-    def _compare_held(self, document: Document, hit: Json) -> ChangeDecision:
-        """Compare a document with that of an older index of the alias, which a load in place gives its vectors."""
+    def _find_same_content(
+        self, documents: list[Document], held: Mapping[str, Json], hits: Mapping[DocumentKey, Json]
+    ) -> set[str]:
+        """Find the ids of documents that an older index holds with the same content.
+
+        The hash next to a vector does not tell if the document was embedded in place, or updated since its load. The
+        index then has to return the whole document.
+        """
+        same: set[str] = set()
+        unknown: dict[str, list[Document]] = {}
+        for document in documents:
+            if document.id not in held or document.key in hits:
+                continue
+            hit = held[document.id]
+            source = hit.get("_source") or {}
+            metas = (read_document_meta(source, target.meta_field) for target in self._targets)
+            if any(meta is not None and meta.document_hash == document.document_hash for meta in metas):
+                same.add(document.id)
+            elif any(document.texts) and not any(self._texts_changed(document, source)):
+                unknown.setdefault(hit["_index"], []).append(document)
+        for index, some in unknown.items():
+            for group in batched(some, _VECTOR_LOOKUP):
+                self._context.control.check()
+                keys = [document_key(held[document.id]) for document in group]
+                read = partial(self._engine.mget, index, keys, whole=True)
+                for document, found in zip(group, self._context.retrying(read), strict=True):
+                    if found is not None and self._has_content_of(document, found["_source"], index):
+                        same.add(document.id)
+        return same
+
+    def _has_content_of(self, document: Document, source: Json, index: str) -> bool:
+        """Whether a whole document of an older index is the document of the source, apart from its vectors."""
+        if index not in self._own_fields:
+            state = self._context.retrying(self._engine.get_index, index)
+            names = vector_fields({} if state is None else state.mappings, index)
+            self._own_fields[index] = {each for name in names for each in (name, document_meta_field(name))}
+        content = {name: value for name, value in source.items() if name not in self._own_fields[index]}
+        # Both are parsed in the same way: engines may write `1.10` as 1.1.
+        return document_hash(content) == document_hash(parse_json(document.source))
+
+    def _compare_held(self, document: Document, hit: Json, same: Container[str]) -> ChangeDecision:
+        """Compare a document with that of an older index of the alias, which a load in place gives its vectors.
+
+        Args:
+            same: Ids of documents with the same content.
+        """
         source = hit.get("_source") or {}
         metas = [read_document_meta(source, target.meta_field) for target in self._targets]
-        is_same = any(meta is not None and meta.document_hash == document.document_hash for meta in metas)
+        is_same = document.id in same
         if any(is_superseded(document, meta) for meta in metas):
             return ChangeDecision(Decision.SUPERSEDED)
         if any(self._texts_changed(document, source)):

@@ -21,6 +21,9 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
+from es_sbert.ingest.dry_run import dry_run
+from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
+from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, letters, load, sentences, tiny_encoder, write_jsonl
@@ -318,6 +321,52 @@ def test_load_by_alias_writes_no_document_that_an_older_index_holds(
         [letter] = report.rejected
         assert letter["index"] == old
         assert f"add it to {old} to update it there" in letter["reason"]
+
+
+def test_load_by_alias_compares_documents_that_were_embedded_in_place(
+    rolling: Rolling, encoder: Encoder, tmp_path: Path
+) -> None:
+    """The metadata of their vectors has no hash of the document."""
+    engine, old, dead = rolling.engine, rolling.old, tmp_path / "dead"
+    found: list[dict[str, Any]] = [
+        {"id": f"p{number}", "text": f"A guitar and number {number}.", "price": 1.5, "none": None, "list": [],
+         "parts": [{}, {"size": 2.0, "big": 2**60}], "object": {}, "flag": True}
+        for number in range(6)
+    ]  # fmt: skip
+    lines = [orjson.dumps(line) for one in found for line in ({"index": {"_id": one["id"]}}, one)]
+    # Numbers that an engine may write differently are the same to a load.
+    lines[1] = lines[1].replace(b'"price":1.5', b'"price":1.50')
+    assert all(item.ok for item in engine.bulk(old, b"\n".join(lines) + b"\n"))
+    assert load(rolling.url, encoder, old, dead=dead).indexed == 6
+    assert load(rolling.url, encoder, old, dead=dead, vectors=("other={text}",), passages=("8",)).indexed == 12
+    hashes = [source["embedding_meta"]["document_hash"] for source in contents(rolling.url, old).values()]
+    assert hashes.count(None) == 6
+    # Another program changes a field that is not part of the text: the hash of d0 is that of the earlier document.
+    assert engine.bulk(old, b'{"update":{"_id":"d0"}}\n{"doc":{"price":4.5}}\n')[0].ok
+    source = [*found, sentences(1)[0] | {"price": 4.5}]
+    source[1] = found[1] | {"price": 1}
+    source[2] = found[2] | {"flag": 1}
+    source[3] = {name: value for name, value in found[3].items() if name != "none"}
+    source[4] = found[4] | {"text": "A storm."}
+    before = contents(rolling.url, old)
+    path = write_jsonl(tmp_path / "source.jsonl", source)
+    report = load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+    assert (report.index, report.indexed, report.unchanged, report.dead) == (rolling.new, 0, 3, 4)
+    assert {letter["id"] for letter in letters(dead)} == {"p1", "p2", "p3", "p4"}
+    assert all("with other content" in letter["reason"] for letter in letters(dead))
+    assert contents(rolling.url, old) == before
+    assert contents(rolling.url, rolling.new) == {}
+
+
+def test_dry_run_names_the_older_index_of_a_document(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "source.jsonl", [*sentences(2), {"id": "new", "text": "A forest."}, {"id": "x"}])
+    settings = IngestSettings(index=rolling.alias, files=(str(path),), id_field="id", dry_run=5)
+    shown = dry_run(rolling.engine, encoder, plan_load(rolling.engine, settings, resolve_sources(settings)), 5)
+    assert [document.held_in for document in shown.documents] == [rolling.old, rolling.old, None, None]
+    assert f"{rolling.old} of the alias {rolling.alias} holds this id" in "\n".join(shown.lines())
+    settings = settings.model_copy(update={"index": rolling.new})
+    shown = dry_run(rolling.engine, encoder, plan_load(rolling.engine, settings, resolve_sources(settings)), 5)
+    assert {document.held_in for document in shown.documents} == {None}
 
 
 def test_load_by_alias_tells_that_an_older_index_lacks_a_new_vector_field(
