@@ -37,7 +37,11 @@ _NUMERIC_TYPES = frozenset({
     "byte", "double", "float", "half_float", "integer", "long", "rank_feature", "rank_features", "scaled_float",
     "short", "token_count", "unsigned_long",
 })  # fmt: skip
-_TEXT_TYPES = frozenset({"flat_object", "flattened", "keyword", "match_only_text", "text", "wildcard"})
+# With these types, `1.10` and `1.1` are indexed differently, and a phrase query finds the one that is indexed.
+_TEXT_TYPES = frozenset({
+    "annotated_text", "constant_keyword", "flat_object", "flattened", "keyword", "match_only_text", "pattern_text",
+    "search_as_you_type", "text", "wildcard",
+})  # fmt: skip
 _MAX_CLAUSES = 500
 _DENIED_REASON = "security_exception"
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")

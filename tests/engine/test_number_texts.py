@@ -254,6 +254,50 @@ def test_number_whose_text_is_lost_is_not_written_again(
     assert [engine.count(index_name, query) for query in (phrase, nested, words)] == [1, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("type", "options"),
+    [
+        ("text", {}),
+        ("match_only_text", {}),
+        ("search_as_you_type", {}),
+        ("wildcard", {}),
+        ("constant_keyword", {"value": "1.10"}),
+        ("flat_object", {}),
+    ],
+)
+def test_lost_text_is_found_in_every_type_of_text(
+    opensearch_url: str,
+    open_engine: Callable[[str], Engine],
+    fresh_index: Callable[[str], str],
+    tiny: Encoder,
+    tmp_path: Path,
+    type: str,
+    options: Json,
+) -> None:
+    """The other builds of the tests have `text` and `flattened` alone."""
+    engine, index = open_engine(opensearch_url), fresh_index(opensearch_url)
+    create(engine, index, **{"index.knn": True})
+    engine.put_mapping(index, {"properties": {"note": {"type": type, **options}}})
+    lost, same = (b'{"code": 1.10}', b'{"code": 3.75}') if type == "flat_object" else (b"1.10", b"3.75")
+    sources = {"lost": b'{"text": "a man", "note": %b}' % lost, "none": b'{"text": "a man"}'}
+    if type != "constant_keyword":
+        sources["same"] = b'{"text": "a man", "note": %b}' % same
+    write(engine, index, sources)
+    load(engine.info.url, tiny, index, dead=tmp_path / "dead", text_fields=("text",))
+    write(engine, index, {key: source.replace(b"man", b"cat") for key, source in sources.items()})
+    assert is_rewritten(engine, index)
+    report = load(engine.info.url, tiny, index, dead=tmp_path / "dead")
+    assert (report.indexed, report.dead) == (len(sources) - 1, 1)
+    [letter] = letters(tmp_path / "dead")
+    assert letter["id"] == "lost"
+    assert "has changed a number in the `_source` of the document" in letter["reason"]
+    name = "note.code" if type == "flat_object" else "note"
+    engine.refresh(index)
+    # All documents have the value of a `constant_keyword`.
+    found = len(sources) if type == "constant_keyword" else 1
+    assert engine.count(index, {"match_phrase": {name: "1.10"}}) == found
+
+
 def test_default_pipeline_does_not_run_again(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
     create(engine, index_name)
     write(engine, index_name, documents())
