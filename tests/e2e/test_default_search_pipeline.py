@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import orjson
 import pytest
 
@@ -27,7 +28,9 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import delete_index
 from tests.e2e.cli_support import Cli
-from tests.engine.ingest_support import contents, open_engine, write_jsonl
+from tests.e2e.test_migrate_cli import kill_at
+from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of, write_jsonl
+from tests.engine.migration.support import Place
 from tests.engine.test_ingest_watch import until, watching
 from tests.faults.servers import call
 from tests.gateway.serving import gateway
@@ -260,6 +263,51 @@ def test_migrations_lose_no_document(both: list[Indices]) -> None:
         check(has_vectors=True)
         at.run("index", "remove", alias, "--reindex", "--yes", "--json", with_model=False)
         check(has_vectors=False)
+
+
+def test_resumed_migration_and_rollback_lose_no_document(both: list[Indices], tmp_path: Path) -> None:
+    """Both are killed once they have copied documents, and other programs write before each command."""
+    _, at = both
+    wanted = {str(number): document(number) for number in range(COUNT)}
+    with open_engine(at.url) as engine, Encoder(str(at.model), precision="fp32", threads=1) as encoder:
+        old = at.fill(engine, "old", vectors_of(at), aliases=("alias",))
+        new, place = at.name("new"), Place(engine, at.name("alias"), old, tmp_path / "dead")
+        at.run("index", "adopt", old, "--text-field", "text", "--all", "--json")
+
+        def others_write(step: int) -> None:
+            changes = {f"new-{step}": document(COUNT + step), str(step): document(COUNT + 10 + step)}
+            place.write(changes)
+            place.delete(str(100 + step))
+            wanted.update(changes)
+            del wanted[str(100 + step)]
+            assert engine.get_index(place.alias) is not None
+
+        def has_copied(index: str, id: str) -> bool:
+            return engine.get_index(index) is not None and bool(engine.mget_sources(index, [id], source_includes=[]))
+
+        def check(index: str, dimensions: int) -> None:
+            assert list(engine.get_aliases(place.alias)) == [index]
+            engine.refresh(index)
+            assert engine.count(index) == len(wanted)
+            found = engine.mget_sources(index, list(wanted), source_includes=["*"])
+            vectors = encoder.encode([source["text"] for source in wanted.values()], "document")[:, :dimensions]
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            for (id, source), vector in zip(wanted.items(), vectors, strict=True):
+                assert found[id].items() >= source.items()
+                assert same_vectors(vector_of(found[id]), vector)
+
+        with_model = ("--model", at.model, "--precision", "fp32", "--threads", "1")
+        smaller = ("--dimensions", "8", "--name", new, "--yes", "--json")
+        kill_at(lambda: has_copied(new, "200"), place, *smaller, *with_model)
+        others_write(1)
+        at.run("index", "migrate", place.alias, *smaller)
+        check(new, dimensions=8)
+        others_write(2)
+        kill_at(lambda: has_copied(old, "new-2"), place, "--rollback", "--json", *with_model)
+        others_write(3)
+        [report] = at.run("index", "migrate", place.alias, "--rollback", "--json")
+        assert report["rollback"]
+        check(old, dimensions=encoder.info.dimensions)
 
 
 def test_searches_of_users_keep_the_pipeline(both: list[Indices]) -> None:
