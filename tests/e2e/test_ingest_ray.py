@@ -17,6 +17,8 @@ import pytest
 from es_sbert import __version__
 from es_sbert.encoder.encoder import Encoder
 from tests.e2e.cli_support import Cli
+from tests.e2e.test_default_search_pipeline import COUNT as HOSTILE_COUNT
+from tests.e2e.test_default_search_pipeline import HOSTILE, document, indices
 from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
 from tests.faults.bench import Bench, Load
 from tests.faults.compare import compare
@@ -185,6 +187,25 @@ def test_slices_embed_index_in_place_despite_killed_node(
     assert (filled["source"], filled["read"]) == ("index", count)
     assert filled["indexed"] + filled["unchanged"] == count
     check_vectors(bench)
+
+
+def test_in_place_load_goes_around_default_search_pipeline(
+    cluster: RayCluster, opensearch_url: str, cli: Cli, model: Path, tiny: Encoder, tmp_path: Path
+) -> None:
+    with (
+        indices(opensearch_url, cli, model, tmp_path / "hostile", HOSTILE) as hostile,
+        open_engine(opensearch_url) as engine,
+    ):
+        name = hostile.fill(engine, "place")
+        for kind in ("indexed", "unchanged"):
+            [report] = hostile.run("ingest", "--index", name, "--json", "--ray", cluster.address)
+            assert (report["read"], report[kind]) == (HOSTILE_COUNT, HOSTILE_COUNT)
+        wanted = {str(number): document(number) for number in range(HOSTILE_COUNT)}
+        found = engine.mget_sources(name, list(wanted), source_includes=["*"], vectors=True)
+        vectors = tiny.encode([source["text"] for source in wanted.values()], "document")
+        for (key, source), vector in zip(wanted.items(), vectors, strict=True):
+            assert found[key].items() >= source.items()
+            assert same_vectors(vector_of(found[key]), vector)
 
 
 def test_worker_reports_altering_pipeline_and_rerun_repairs(
