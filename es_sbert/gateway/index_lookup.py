@@ -16,6 +16,7 @@ from cachetools import TTLCache
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import response_error
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
@@ -24,6 +25,7 @@ from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.remote_lookup import RemoteIndices, RemoteLookup, RemoteRefusal, split_remote
 from es_sbert.index.derived_fields import DerivedField, derived_fields
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
+from es_sbert.index.source_mode import name_form
 
 _CACHE_SIZE = 1000
 _CACHE_SECONDS = 10.0
@@ -154,6 +156,8 @@ class CallerPermissions:
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 _FILTER_PATH = (
     "*.mappings._meta.es_sbert", "*.mappings._source", "*.settings.index.number_of_shards", "*.aliases.*.filter",
+    # The form of names in `_source`.
+    "*.mappings.subobjects", "*.settings.index.mode", "*.settings.index.mapping.source.mode",
     # Ordinary fields of the virtual field's name: with a type, with subfields, with a dot in the name, runtime fields.
     "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
     # Aliases and targets of copy_to, by which queries name the texts and vectors of other fields.
@@ -457,6 +461,20 @@ def _expression_too_long(expression: str, reason: str) -> BadRequest:
     )
 
 
+def read_vector_fields(state: Json, index: str) -> dict[str, VectorFieldMeta]:
+    """Read the vector fields from the mapping and the settings of an index or a template.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` of the mapping is invalid.
+    """
+    mappings, settings = state.get("mappings", {}), state.get("settings", {}).get("index", {})
+    mode, source_mode = settings.get("mode"), settings.get("mapping", {}).get("source", {}).get("mode")
+    flat = {"index.mode": mode, "index.mapping.source.mode": source_mode}
+    form = name_form(IndexState(index, mappings, flat))
+    fields = vector_fields(mappings, index)
+    return {name: meta.model_copy(update={"name_form": form}) for name, meta in fields.items()}
+
+
 def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
     """Read the vector fields from a response to `GET /EXPRESSION`.
 
@@ -466,7 +484,7 @@ def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
     Raises:
         IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
     """
-    by_index = {index: vector_fields(state.get("mappings", {}), index) for index, state in answer.items()}
+    by_index = {index: read_vector_fields(state, index) for index, state in answer.items()}
     fields = {index: fields for index, fields in by_index.items() if fields}
     shards = {
         index: int(answer[index].get("settings", {}).get("index", {}).get("number_of_shards", 1)) for index in fields

@@ -543,11 +543,14 @@ def build_field_value(
     return VectorFieldValue(chunked.target.field, value, meta)
 
 
-def vector_members(fields: Sequence[VectorFieldValue], cleared: Sequence[str] = ()) -> Json:
+def vector_members(
+    fields: Sequence[VectorFieldValue], cleared: Sequence[str] = (), *, dotted_names: bool = False
+) -> Json:
     """Build the members for vector fields in a document or a partial document.
 
     Args:
         cleared: Vector fields to remove, with their metadata.
+        dotted_names: Write the members of the metadata with dotted names instead of in an object.
     """
     added: Json = {}
     for filled in fields:
@@ -555,4 +558,8 @@ def vector_members(fields: Sequence[VectorFieldValue], cleared: Sequence[str] = 
         added[document_meta_field(filled.field)] = filled.meta.as_json()
     for field in cleared:
         added |= {field: None, document_meta_field(field): None}
-    return added
+    if not dotted_names:
+        return added
+    metas = [document_meta_field(name) for name in (*(filled.field for filled in fields), *cleared)]
+    dotted = {f"{meta}.{name}": (added[meta] or {}).get(name) for meta in metas for name in DocumentMeta._fields}
+    return {name: value for name, value in added.items() if name not in metas} | dotted

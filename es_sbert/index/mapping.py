@@ -28,7 +28,7 @@ from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.source_mode import is_in_source
+from es_sbert.index.source_mode import NameForm, is_in_source
 from es_sbert.mappings import read_body
 from es_sbert.messages import setting_text
 
@@ -88,6 +88,8 @@ class VectorFieldMeta(BaseModel):
             `es-sbert index calibrate --save` for this model and text; None for no minimum.
         in_source: Whether `_source` of the index keeps the vectors, and with passages their offsets. Read from the
             mapping, not part of the entry.
+        name_form: The form of names in `_source` of the index, which a partial update must use too. Known only to the
+            gateway's writes, not part of the entry.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -102,6 +104,7 @@ class VectorFieldMeta(BaseModel):
     passages: ChunkRules | None = None
     min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
     in_source: bool = Field(default=True, exclude=True)
+    name_form: NameForm = Field(default=NameForm.AS_SENT, exclude=True)
 
     def changed(self, **changes: Any) -> VectorFieldMeta:
         """Copy this entry with other values; the minimum cosine is dropped if the model or the text changes."""

@@ -41,6 +41,21 @@ def source_mode(state: IndexState) -> SourceMode:
     return SourceMode(mode) if mode in (SourceMode.STORED, SourceMode.DISABLED) else SourceMode.SYNTHETIC
 
 
+class NameForm(StrEnum):
+    """The form in which the engine returns the fields of objects in `_source`."""
+
+    AS_SENT = "as_sent"
+    OBJECTS = "objects"
+    DOTTED = "dotted"
+
+
+def name_form(state: IndexState) -> NameForm:
+    """Read the form of names in `_source` from the settings and the mapping of an index."""
+    if source_mode(state) is not SourceMode.SYNTHETIC:
+        return NameForm.AS_SENT
+    return NameForm.OBJECTS if state.mappings.get("subobjects", True) in (True, "true") else NameForm.DOTTED
+
+
 def is_in_source(name: str, state: IndexState) -> bool:
     """Whether the index returns a field in `_source`."""
     if source_mode(state) is SourceMode.DISABLED:
@@ -65,11 +80,10 @@ def fields_missing_from_source(state: IndexState, made: Collection[str]) -> str 
     Returns:
         The end of the sentence "the index does not keep …"; None if nothing would be lost.
     """
-    mode = source_mode(state)
-    if mode is SourceMode.DISABLED:
+    if source_mode(state) is SourceMode.DISABLED:
         return "_source"
-    if mode is SourceMode.SYNTHETIC and state.mappings.get("subobjects", True) not in (True, "true"):
-        # The engine returns dotted names, and an update would add an object with the same fields to them.
+    if name_form(state) is NameForm.DOTTED:
+        # An update would add an object with the same fields to them.
         return "objects in its _source, which is synthetic in a mapping with `subobjects: false`"
     source = state.mappings.get("_source", {})
     if source.get("includes"):

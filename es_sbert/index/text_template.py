@@ -20,7 +20,7 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
 from es_sbert.index.derived_fields import DerivedField, derived_fields, mapped_fields
 from es_sbert.index.mapping import document_meta_field
-from es_sbert.index.source_mode import ListForm
+from es_sbert.index.source_mode import ListForm, NameForm
 from es_sbert.io.html_text import HtmlTooDeep, strip_html
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.runtime.joined_text import SEPARATOR, JoinedText
@@ -117,6 +117,26 @@ def find_field(fields: Mapping[str, Any], name: str) -> Any:
     if not found:
         return MISSING
     return list(flatten(found)) if crosses_list or len(found) > 1 else found[0]
+
+
+def with_name_form(fields: dict[str, Any], form: NameForm) -> dict[str, Any]:
+    """Return a document with its names in the form in which an engine returns it. Nulls may be left out."""
+    if form is NameForm.AS_SENT:
+        return fields
+    dotted = {name: find_field(fields, name) for name in document_field_names(fields)}
+    if form is NameForm.DOTTED:
+        return dotted
+    result: dict[str, Any] = {}
+    for name, value in dotted.items():
+        if value is None:
+            continue
+        *path, last = name.split(".")
+        inner = result
+        for part in path:
+            inner = inner.setdefault(part, {}) if isinstance(inner, dict) else {}
+        if isinstance(inner, dict):  # the engine rejects a name that is both an object and a value
+            inner[last] = value
+    return result
 
 
 def flatten(values: Iterable[Any]) -> Iterator[Any]:

@@ -12,11 +12,11 @@ from cachetools import TTLCache
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import ThrottledLog, log_detail
-from es_sbert.gateway.index_lookup import IndexLookup
+from es_sbert.gateway.index_lookup import IndexLookup, read_vector_fields
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
-from es_sbert.index.mapping import VectorFieldMeta, vector_fields
+from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 
 logger = logging.getLogger(__name__)
@@ -168,8 +168,9 @@ class DestinationResolver:
         if answer.status != 200 or not isinstance(answer.body, dict):
             return {}
         with self._upstream.parsing("POST /_index_template/_simulate_index"):
-            mappings = answer.body.get("template", {}).get("mappings", {})
-            return vector_fields(mappings.get("_doc", mappings), name)
+            template = answer.body.get("template", {})
+            mappings = template.get("mappings", {})
+            return read_vector_fields(template | {"mappings": mappings.get("_doc", mappings)}, name)
 
     async def _get(self, path: str, headers: Headers) -> Json:
         answer = await self._upstream.request("GET", path, self._indices.lookup_credentials(headers))

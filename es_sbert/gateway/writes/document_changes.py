@@ -25,7 +25,8 @@ from es_sbert.index.document_vectors import (
     stored_text,
     vector_members,
 )
-from es_sbert.index.text_template import MISSING, find_field
+from es_sbert.index.source_mode import NameForm
+from es_sbert.index.text_template import MISSING, find_field, with_name_form
 from es_sbert.index.vector_changes import StoredVector, VectorChange, vector_change
 from es_sbert.index.whole_documents import merge_partial_document
 from es_sbert.io.json_members import member_value, remove_members, replace_values
@@ -117,12 +118,29 @@ class WriteItem:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Fields of the previous document that tell whether a vector without metadata was copied from it."""
+        """Fields of the previous document that are used if they can be read.
+
+        They tell whether a vector without metadata was copied from it, and whether a text field that a partial document
+        sets has other values under another spelling: `{"a.b": …}` does not replace `{"a": {"b": …}}`.
+        """
         if self.key is None or self.item.operation is OpType.CREATE:
             return ()
         documents = [document for document in (self.whole.get(""), self.doc) if document is not None]
-        copied = [target for target in self.targets if any(_lacks_meta(document, target) for document in documents)]
-        return tuple(dict.fromkeys(name for target in copied for name in (*target.template.fields, target.field)))
+        names: dict[str, None] = {}
+        for target in self.targets:
+            if any(_lacks_meta(document, target) for document in documents):
+                names |= dict.fromkeys((*target.template.fields, target.field))
+            if self.doc is not None:
+                doc = self.doc
+                names |= dict.fromkeys(
+                    name for name in target.template.fields if "." in name and _sets_field(doc, name)
+                )
+        return tuple(names)
+
+    @property
+    def name_form(self) -> NameForm:
+        """The form of names in `_source` of the index."""
+        return self.targets[0].meta.name_form if self.targets else NameForm.AS_SENT
 
     def changes(self, previous: PreviousDocument) -> dict[str, DocumentChange]:
         """Detect changes and missing vectors by the member that is a document; "" is the item's whole object.
@@ -154,13 +172,22 @@ class WriteItem:
             if not change:
                 continue
             document = member_value(source, member) if member else source
-            values[member] = _apply_change(document, change, filled.get(member, ()), partial=member == "doc")
+            if change.removed:
+                document = remove_members(document, change.removed)
+            added, partial = filled.get(member, ()), member == "doc"
+            lost = change.cleared_without(added) if partial else ()
+            dotted_names = partial and self.name_form is NameForm.DOTTED
+            values[member] = append_members(document, vector_members(added, lost, dotted_names=dotted_names))
         if not values:
             return self.item
         return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:
-        """Return the document after the item, if the engine accepts the item."""
+        """Return the document after the item as the engine returns it, if the engine accepts the item."""
+        after = self._after(before)
+        return with_name_form(after, self.name_form) if isinstance(after, dict) else after
+
+    def _after(self, before: PreviousDocument) -> PreviousDocument:
         operation = self.item.operation
         if operation is OpType.DELETE:
             return NoPreviousDocument.MISSING
@@ -193,14 +220,6 @@ def previous_documents(
         if item.key in now:
             now[item.key] = item.after(before)
     return result
-
-
-def _apply_change(source: bytes, change: DocumentChange, filled: Sequence[VectorFieldValue], *, partial: bool) -> bytes:
-    if change.removed:
-        source = remove_members(source, change.removed)
-    got = {field.field for field in filled}
-    lost = [target.field for target, _ in change.to_embed if target.field not in got]
-    return append_members(source, vector_members(filled, [*change.cleared, *lost] if partial else ()))
 
 
 def _parse_document(item: BulkItem) -> tuple[BulkItem, Json]:
@@ -260,6 +279,11 @@ class DocumentChange:
     def __bool__(self) -> bool:
         return bool(self.to_embed or self.removed or self.cleared)
 
+    def cleared_without(self, filled: Sequence[VectorFieldValue]) -> list[str]:
+        """Vector fields that a partial document sets to null, including those that could not be embedded."""
+        got = {field.field for field in filled}
+        return [*self.cleared, *(target.field for target, _ in self.to_embed if target.field not in got)]
+
 
 def whole_document_change(
     fields: Json, targets: Sequence[EmbeddingTarget], previous: PreviousDocument
@@ -309,14 +333,15 @@ def partial_document_change(
         if not any(sets) and not _loses_vector(doc, target):
             continue
         is_unknown = False
-        if all(sets) or (previous is NoPreviousDocument.MISSING and creates):
-            text = stored_text(doc, target)
-        elif isinstance(previous, dict):
+        if isinstance(previous, dict):
             text = stored_text(merge_partial_document(previous, doc), target)
             # Assume that there is a vector: only its metadata was read.
             stored = StoredVector(True, read_document_meta(previous, target.meta_field))
-            if target.meta.in_source and vector_change(target, text, stored) is VectorChange.KEEP:
+            is_kept = target.meta.in_source and not all(sets)
+            if is_kept and vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
+        elif all(sets) or (previous is NoPreviousDocument.MISSING and creates):
+            text = stored_text(doc, target)
         elif previous is NoPreviousDocument.UNKNOWN:
             text, is_unknown = None, True
         else:

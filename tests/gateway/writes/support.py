@@ -10,7 +10,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.document_vectors import read_vector, text_hash
+from es_sbert.index.document_vectors import read_document_meta, read_vector, text_hash
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.vectors import Vectors
 from tests.engine.ingest_support import open_engine, sentences
@@ -62,7 +62,9 @@ def bulk_lines(actions: Sequence[tuple[str, dict[str, Any], Any]]) -> bytes:
 
 def assert_vector(source: dict[str, Any], encoder: Encoder, text: str) -> None:
     assert source["text"] == text
-    assert source["embedding_meta"]["text_hash"] == text_hash(text)
+    meta = read_document_meta(source, "embedding_meta")
+    assert meta is not None
+    assert meta.text_hash == text_hash(text)
     expected = encoder.encode([text], "document")[0]
     np.testing.assert_allclose(read_vector(source["embedding"]), expected, rtol=0, atol=1e-6)
 

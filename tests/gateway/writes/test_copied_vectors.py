@@ -32,14 +32,16 @@ KEPT = SYNTHETIC | {"index.mapping.synthetic_source_keep": "arrays"}
 def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder) -> Callable[..., str]:
     """A function that creates an index with a vector field."""
 
-    def create(settings: dict[str, Any], properties: dict[str, Any] | None = None, **mappings: Any) -> str:
+    def create(
+        settings: dict[str, Any], properties: dict[str, Any] | None = None, text: str = "{text}", **mappings: Any
+    ) -> str:
         name = fresh_index(engine_url)
         with open_engine(engine_url) as engine:
-            if settings and engine.info.engine_type is not EngineType.ELASTICSEARCH:
-                pytest.skip("only Elasticsearch has a synthetic source")
+            if (settings or mappings == FLAT) and engine.info.engine_type is not EngineType.ELASTICSEARCH:
+                pytest.skip("only Elasticsearch has a synthetic source, and mappings without objects")
             if settings == COLUMNAR and engine.info.version < (9, 5):
                 pytest.skip("this version has no columnar indices")
-            body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
+            body = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder, text))
             body["settings"] |= settings
             body["mappings"] |= mappings
             body["mappings"]["properties"] |= properties or {}
@@ -50,17 +52,23 @@ def make_index(engine_url: str, fresh_index: Callable[[str], str], tiny_encoder:
 
 
 WITHOUT_META = {"_source": {"excludes": ["embedding_meta"]}}
+FLAT = {"subobjects": False}  # with a synthetic source, documents come back with dotted names
 
 
-@pytest.mark.parametrize("settings", [{}, SYNTHETIC, KEPT, LOGSDB], ids=["stored", "synthetic", "kept", "logsdb"])
+@pytest.mark.parametrize(
+    ("settings", "mapped"),
+    [({}, {}), (SYNTHETIC, {}), (KEPT, {}), (LOGSDB, {}), (SYNTHETIC, FLAT), (LOGSDB, FLAT)],
+    ids=["stored", "synthetic", "kept", "logsdb", "synthetic-flat", "logsdb-flat"],
+)
 def test_document_written_back_after_a_partial_update_gets_a_new_vector(
     engine_url: str,
     client: httpx.Client,
     make_index: Callable[..., str],
     tiny_encoder: Encoder,
     settings: dict[str, Any],
+    mapped: dict[str, Any],
 ) -> None:
-    index = make_index(settings)
+    index = make_index(settings, **mapped)
     put(client, index, "a man plays guitar")
     client.post(f"/{index}/_update/1", json={"doc": {"text": "a storm at sea"}}).raise_for_status()
     source = contents(engine_url, index)["1"]

@@ -10,12 +10,14 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import VectorIndexError
 from es_sbert.index.source_mode import (
     ListForm,
+    NameForm,
     SourceMode,
     check_can_hold_vectors,
     fields_missing_from_source,
     inexact_text_fields,
     is_in_source,
     list_forms,
+    name_form,
     source_mode,
     unmapped_text_fields,
 )
@@ -171,6 +173,8 @@ def test_synthetic_source_without_objects_takes_no_partial_updates() -> None:
         state = IndexState("docs", {"subobjects": subobjects}, dict(synthetic))
         assert (fields_missing_from_source(state, ()) is not None) is lost
     assert fields_missing_from_source(IndexState("docs", {"subobjects": False}, {}), ()) is None
+    assert name_form(IndexState("docs", {"subobjects": False}, {})) is NameForm.AS_SENT
+    assert name_form(IndexState("docs", {}, dict(synthetic))) is NameForm.OBJECTS
 
 
 def test_unmapped_text_fields_are_those_that_dynamic_mapping_will_map() -> None:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import absent_fields, text_hash
-from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, document_field_names, find_field
+from es_sbert.index.source_mode import NameForm
+from es_sbert.index.text_template import (
+    MISSING,
+    TextFieldError,
+    TextTemplate,
+    document_field_names,
+    find_field,
+    with_name_form,
+)
 from es_sbert.ingest.records import InvalidId, Origin, Record, document_id
 from es_sbert.runtime.joined_text import value_spans
 
@@ -253,3 +261,13 @@ def test_unknown_filter_is_refused(template: str) -> None:
     with pytest.raises(UsageError, match="has the unknown filter") as error:
         TextTemplate.parse(template)
     assert error.value.remedy == "The filters are: strip_html; write {FIELD|strip_html}."
+
+
+def test_names_take_the_form_of_the_source() -> None:
+    fields = {"a.b": 1, "a": {"b": 2, "c": None}, "d": [{"e": 1}, {"e": 2}], "f": {}, "g": 3, "h": None, "h.i": 4}
+    assert with_name_form(fields, NameForm.AS_SENT) is fields
+    dotted = {"a.b": [1, 2], "a.c": None, "d.e": [1, 2], "g": 3, "h": None, "h.i": 4}
+    assert with_name_form(fields, NameForm.DOTTED) == dotted
+    objects = {"a": {"b": [1, 2]}, "d": {"e": [1, 2]}, "g": 3, "h": {"i": 4}}
+    assert with_name_form(fields, NameForm.OBJECTS) == objects
+    assert with_name_form({"a": 1, "a.b": 2, "a.b.c": 3}, NameForm.OBJECTS) == {"a": 1}

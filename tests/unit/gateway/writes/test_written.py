@@ -27,6 +27,7 @@ from es_sbert.gateway.writes.document_embedder import EmbeddedText
 from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.gateway.writes.prepare_items import PreparedItems, add_vectors, detect_vector_changes, parse_items
 from es_sbert.index.document_vectors import ChunkedText, DocumentMeta, EmbeddingTargets, document_hash, text_hash
+from es_sbert.index.source_mode import NameForm
 from es_sbert.index.whole_documents import merge_partial_document
 from tests.unit.gateway.writes.reading import read_bulk
 from tests.unit.ingest.support import target
@@ -493,3 +494,29 @@ def test_lacks_vector_unless_whole_document_brings_it(operation: OpType, source:
     item = BulkItem(operation, "docs", "1", None, b"", raw, b"")
     assert WriteItem.from_bulk_item(item, PLAIN, ("late",)).lacks_vector is lacks
     assert not WriteItem.from_bulk_item(item, PLAIN).lacks_vector
+
+
+DOTTED = (replace(PLAIN[0], meta=PLAIN[0].meta.model_copy(update={"name_form": NameForm.DOTTED})),)
+
+
+def test_update_writes_metadata_with_the_names_of_the_source() -> None:
+    ready = passed(update({"doc": {"text": "a"}, "upsert": {"text": "b"}}) + update({"doc": {"text": ""}}), DOTTED)
+    document, upsert = written(ready, 0)["doc"], written(ready, 0)["upsert"]
+    assert document.keys() == {"text", "embedding", *(f"embedding_meta.{name}" for name in DocumentMeta._fields)}
+    assert document["embedding_meta.text_hash"] == text_hash("a")
+    assert upsert["embedding_meta"]["text_hash"] == text_hash("b")
+    cleared = dict.fromkeys(["embedding", *(f"embedding_meta.{name}" for name in DocumentMeta._fields)])
+    assert written(ready, 1)["doc"] == {"text": ""} | cleared
+
+
+def test_previous_document_is_read_for_dotted_names() -> None:
+    targets = (target(template="{a.b}"),)
+    for doc, previous, text in (
+        ({"a.b": "a cat"}, {"a": {"b": "a dog"}}, "a dog\na cat"),
+        ({"a": {"b": "a cat"}}, {"a": {"b": "a dog"}}, "a cat"),
+        ({"a": None}, {"a.b": "a dog"}, "a dog"),
+        ({"a.b": "a cat"}, NoPreviousDocument.UNKNOWN, "a cat"),
+    ):
+        [item] = parse_items(read(update({"doc": doc})), {"docs": Destination("docs", targets)})
+        assert (item.needed, item.compared) == ((), ("a.b",))
+        assert [embedded for _, embedded in item.changes(previous)["doc"].to_embed] == [text]
