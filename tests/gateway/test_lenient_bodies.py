@@ -180,23 +180,21 @@ def forms() -> dict[str, Form]:
     return FORMS | {f"{text}, {body}": replace(bodies[body], text=texts[text].text) for text, body in pairs}
 
 
+VARYING = frozenset({
+    "took", "_seq_no", "_version", "_primary_term", "max_score", "_score", "description", "value", "details", "id",
+    "result", "start_time_in_millis", "expiration_time_in_millis", "completion_time_in_millis",
+    "embedding", "embedding_meta",  # hidden by the gateway
+    "status",  # OpenSearch adds it to the answer to a template
+})  # fmt: skip
+
+
 def comparable(answer: Any) -> Any:
     """An answer without what differs from one run to the next, and without what the gateway hides."""
     if isinstance(answer, list):
         return [comparable(each) for each in answer]
     if not isinstance(answer, dict):
         return answer
-    varying = ("took", "_seq_no", "_version", "_primary_term", "max_score", "_score", "description", "value", "details")
-    varying += (
-        "embedding",
-        "embedding_meta",
-        "start_time_in_millis",
-        "expiration_time_in_millis",
-        "id",
-        "completion_time_in_millis",
-        "result",
-    )
-    return {name: comparable(value) for name, value in answer.items() if name not in varying}
+    return {name: comparable(value) for name, value in answer.items() if name not in VARYING}
 
 
 def outcome(response: httpx.Response) -> Any:

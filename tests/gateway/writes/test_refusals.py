@@ -83,11 +83,7 @@ def test_unembeddable_documents_pass_without_vectors_if_configured(
         assert client.put(f"/{unknown}/_doc/3", json={"text": "a cat"}).status_code == 201
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{}\n", b'{"index":{}}\n{"text":"a"}', b'{"index":{}}\n', b'{"index":{}}\n{"text":"a"}\n{"text"\n{}\n',
-     b'{"bogus":{}}\n{"text":"a"}\n', b"\xff\xfe\n\n"],
-)  # fmt: skip
+@pytest.mark.parametrize("body", [b"", b'{"index":{}}\n{"text":"a"}', b'{"index":{}}\n'])
 def test_malformed_request_gets_engines_own_error(
     engine_url: str, client: httpx.Client, empty: str, body: bytes
 ) -> None:
@@ -95,6 +91,17 @@ def test_malformed_request_gets_engines_own_error(
     through = client.post(f"/{empty}/_bulk", content=body, headers=JSON)
     assert through.status_code == direct.status_code == 400
     assert through.json() == direct.json()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{}\n", b'{"index":{}}\n{"text":"a"}\n{"text"\n{}\n', b'{"bogus":{}}\n{"text":"a"}\n', b"\xff\xfe\n\n"],
+)
+def test_line_that_is_no_action_is_refused(client: httpx.Client, empty: str, body: bytes) -> None:
+    answer = client.post(f"/{empty}/_bulk", content=body, headers=JSON)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "illegal_argument_exception"
+    assert client.get(f"/{empty}/_count").json()["count"] == 0
 
 
 def test_malformed_documents_are_rejected_by_engine(client: httpx.Client, empty: str) -> None:
