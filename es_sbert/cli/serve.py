@@ -402,7 +402,7 @@ def serve(**options: Any) -> int:
       curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
     """
     require_extra("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
-    from es_sbert.engines.detection import refuse_old_engine
+    from es_sbert.engines.detection import check_nodes
     from es_sbert.gateway.admission import raise_open_file_limit
     from es_sbert.gateway.server import bind_socket, create_server, freeze_objects, tune_interpreter
     from es_sbert.gateway.service_manager import notify_service_manager
@@ -412,7 +412,7 @@ def serve(**options: Any) -> int:
     settings = gateway_settings(options)
     # Accept an engine that does not answer yet: it may start later.
     wait = settings.limits.connect_seconds
-    refuse_old_engine([replace(address, timeout=wait) for address in parse_addresses(settings.upstream)])
+    check_nodes([replace(address, timeout=wait) for address in parse_addresses(settings.upstream)])
 
     def on_loaded() -> None:
         freeze_objects()

@@ -171,18 +171,15 @@ def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> 
 def _identify(address: Address) -> tuple[EngineInfo, str | None]:
     """Identify the engine at an address, and the UUID of its cluster; None if `GET /` does not return a UUID."""
     node = Urllib3HttpNode(address.node_config())
-    uuids: list[str] = []
+    uuids: list[str | None] = []
 
     def get(path: str) -> EngineResponse:
         response = _get(node, path)
-        uuid = response.body.get("cluster_uuid") if isinstance(response.body, dict) else None
-        # A node that has not joined a cluster yet returns `_na_`.
-        if isinstance(uuid, str) and uuid != "_na_":
-            uuids.append(uuid)
+        uuids.append(cluster_uuid(response.body))
         return response
 
     try:
-        return identify_engine(get, address.url), uuids[0] if uuids else None
+        return identify_engine(get, address.url), next((uuid for uuid in uuids if uuid is not None), None)
     except (TransportConnectionError, ConnectionTimeout) as error:
         raise connection_error(address.url, error, address.timeout) from error
     finally:
@@ -219,6 +216,13 @@ def sniff(cluster: Cluster) -> tuple[Address, ...]:
         return (*cluster.answering, *cluster.failures)
     # Given addresses that answer are left out: a node under two names would get twice the requests.
     return (*usable, *(each for each in cluster.failures if each not in usable))
+
+
+def cluster_uuid(root: Any) -> str | None:
+    """Read the UUID of the cluster from the parsed response to `GET /`; None if it has none."""
+    uuid = root.get("cluster_uuid") if isinstance(root, dict) else None
+    # A node that has not joined a cluster yet returns `_na_`.
+    return uuid if isinstance(uuid, str) and uuid != "_na_" else None
 
 
 def _get(node: Urllib3HttpNode, path: str) -> EngineResponse:
@@ -286,16 +290,19 @@ def check_version(info: EngineInfo) -> None:
         )
 
 
-def refuse_old_engine(addresses: Sequence[Address]) -> None:
-    """Refuse addresses at which an engine that is too old answers now. Other responses, or none, are not an error.
+def check_nodes(addresses: Sequence[Address]) -> None:
+    """Check the nodes that answer at these addresses now. Responses of other programs, or none, are not an error.
 
     Raises:
         EngineTooOld: the version of a node is older than `MIN_VERSIONS`.
+        UsageError: the addresses belong to different clusters.
     """
-    _, failures = _identify_all(addresses)
+    found, failures = _identify_all(addresses)
     for failure in failures.values():
         if isinstance(failure, EngineTooOld):
             raise failure
+    if found:
+        _check_same_cluster([(address.url, *found[address]) for address in addresses if address in found])
 
 
 def _check_access(response: EngineResponse, path: str, url: str) -> None:

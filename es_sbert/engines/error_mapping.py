@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
+from urllib3.exceptions import NewConnectionError
 
 from es_sbert.engines.error_class import BLOCK_TYPES, is_closed
 from es_sbert.errors import (
@@ -171,6 +172,10 @@ class NodeSilentError(Exception):
         self.sent = sent
 
 
+class ForeignNodeError(NewConnectionError):
+    """Raised before a connection to a node that belongs to another cluster than the nodes before."""
+
+
 def connection_error(
     url: str, error: BaseException, timeout: float | None, *, refused_remedy: str = _START_ENGINE_REMEDY
 ) -> EngineUnreachable:
@@ -189,6 +194,10 @@ def connection_error(
         return EngineUnreachable(
             f"{silent}: not even a health request gets a response",
             "Check that the process is not stopped and the machine not overloaded, or restart the node.",
+        )
+    if any(isinstance(cause, ForeignNodeError) for cause in causes):
+        return EngineUnreachable(
+            f"the addresses {url} belong to different clusters", "Use only addresses of nodes of one cluster."
         )
     if any(isinstance(cause, ssl.SSLError) for cause in causes) or "certificate" in text or "ssl" in text:
         if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:

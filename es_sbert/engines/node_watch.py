@@ -11,6 +11,7 @@ With one address, none of this is used.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import socket
 import threading
 import time
@@ -18,15 +19,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+import orjson
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import HttpHeaders, NodeConfig, TransportError, Urllib3HttpNode
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
-from es_sbert.engines.error_mapping import NodeSilentError, exception_chain
+from es_sbert.engines.detection import cluster_uuid
+from es_sbert.engines.error_mapping import ForeignNodeError, NodeSilentError, exception_chain
 from es_sbert.engines.rest import is_repeatable
 from es_sbert.errors import EngineUnreachable
+from es_sbert.messages import log_event
 
 T = TypeVar("T")
+
+_HEALTH = {"accept": "application/json", "connection": "close"}
 
 # Seconds without a response after which the node is checked, and again after each check that it passes.
 UNANSWERED_SECONDS = 5.0
@@ -63,7 +69,8 @@ class WatchedNode:
     """One node: whether its last request failed, and whether it answers.
 
     Args:
-        config: Address and TLS settings of the node. Health requests have no credentials: a refusal is a response too.
+        config: Address, TLS settings and credentials of the node. Health requests have no credentials: a refusal is a
+            response too.
         seconds: Timeout of a health request in seconds.
 
     Attributes:
@@ -73,6 +80,7 @@ class WatchedNode:
 
     def __init__(self, config: NodeConfig, seconds: float) -> None:
         self._node = Urllib3HttpNode(dataclasses.replace(config, headers={}, connections_per_node=2, _extras={}))
+        self._headers = dict(config.headers or {})
         self._seconds = seconds
         self.url = self._node.base_url
         self.is_suspect = False
@@ -95,12 +103,20 @@ class WatchedNode:
 
     def _answers_once(self) -> bool:
         # Use a new connection each time: a firewall may have dropped an idle one.
-        headers = HttpHeaders({"accept": "application/json", "connection": "close"})
         try:
-            self._node.perform_request("GET", "/", headers=headers, request_timeout=self._seconds)
+            self._node.perform_request("GET", "/", headers=HttpHeaders(_HEALTH), request_timeout=self._seconds)
         except TransportError:
             return False
         return True
+
+    def cluster_uuid(self) -> str | None:
+        """The UUID of the node's cluster; None if it does not tell."""
+        headers = HttpHeaders(self._headers | _HEALTH)
+        try:
+            _, raw = self._node.perform_request("GET", "/", headers=headers, request_timeout=self._seconds)
+            return cluster_uuid(orjson.loads(raw))
+        except (TransportError, orjson.JSONDecodeError):
+            return None
 
     def close(self) -> None:
         self._node.close()
@@ -142,6 +158,8 @@ class NodeWatch:
         self._flights: set[_Flight] = set()
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
+        self._cluster: str | None = None
+        self._foreign: set[str] = set()  # addresses that were logged
 
     def add(self, config: NodeConfig, pool: Any) -> WatchedNode:
         """Start watching a node, and return it.
@@ -212,6 +230,25 @@ class NodeWatch:
             with self._lock:
                 self._flights.discard(flight)
 
+    def check_cluster(self, flight: _Flight) -> None:
+        """Check the cluster of a node before a new connection to it: a node that comes back may be another one.
+
+        The first cluster that is found is the right one.
+
+        Raises:
+            ForeignNodeError: the node belongs to another cluster.
+        """
+        uuid = flight.node.cluster_uuid()
+        with self._lock:
+            self._cluster = self._cluster or uuid
+        if uuid not in (None, self._cluster):
+            url = flight.node.url
+            message = f"{url} belongs to another cluster than the other addresses, so nothing is sent to it"
+            if url not in self._foreign:
+                self._foreign.add(url)
+                log_event("foreign_node", message, logging.WARNING, url=url)
+            raise ForeignNodeError(flight.connection, message)
+
     def _run(self) -> None:
         idle_since = time.monotonic()
         while not self._closed.wait(min(1.0, self._unanswered / 5)):
@@ -253,6 +290,8 @@ class _WatchedConnection:
 
     def connect(self) -> None:
         self._note_flight()
+        if self.flight is not None:
+            self.watch.check_cluster(self.flight)
         # Limit the time to connect: the timeout of a request is too long, and a connection is made quickly, or never.
         allowed = self.timeout
         self.timeout = min(allowed, _CONNECT_SECONDS) if isinstance(allowed, int | float) else _CONNECT_SECONDS

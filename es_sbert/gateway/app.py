@@ -138,6 +138,7 @@ class Gateway:
                 *health_routes(
                     self._models,
                     self._upstream.health_problem,
+                    lambda: self._upstream.foreign_nodes,
                     lambda: self._admission.full or connections.full,
                     shutdown,
                 ),
@@ -334,6 +335,7 @@ HEALTH_PATHS = ("/healthz", "/readyz")
 def health_routes(
     models: ModelRegistry,
     engine_problem: Callable[[], Awaitable[str | None]],
+    foreign_nodes: Callable[[], str | None],
     overload: Callable[[], str | None],
     shutdown: ShutdownState,
 ) -> list[Route]:
@@ -341,6 +343,7 @@ def health_routes(
 
     Args:
         engine_problem: Returns the reason why the engine is not available; None if it is.
+        foreign_nodes: Returns a message if a node is left out because it belongs to another cluster; else None.
         overload: Returns a message if a limit of the gateway is reached; else None.
         shutdown: State of the server's shutdown.
     """
@@ -359,6 +362,8 @@ def health_routes(
         }
         ready = not any(problems.values())
         checks = {part: problem or "ok" for part, problem in problems.items()}
+        # Requests are answered by the other nodes.
+        checks |= {"nodes": message} if (message := foreign_nodes()) else {}
         return JSONResponse({"status": "ready" if ready else "not ready", **checks}, 200 if ready else 503)
 
     return [Route(path, page, methods=["GET"]) for path, page in zip(HEALTH_PATHS, (healthz, readyz), strict=True)]

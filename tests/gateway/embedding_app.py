@@ -56,7 +56,7 @@ def embedding_app(
     return Starlette(
         routes=[
             *OpenAIApi(models, gateway, metrics, admission).routes(),
-            *health_routes(models, upstream_problem, lambda: admission.full, ShutdownState()),
+            *health_routes(models, upstream_problem, lambda: None, lambda: admission.full, ShutdownState()),
             *metrics_routes(metrics, metrics_key),
         ],
         lifespan=lifespan,

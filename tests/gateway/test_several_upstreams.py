@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import httpx
+import orjson
 import pytest
 
 from tests.conftest import free_port
@@ -89,6 +92,8 @@ def test_a_read_goes_on_to_the_next_node_if_one_freezes(tiny: Path, echoes: tupl
 
 def test_a_write_is_not_repeated_if_a_node_freezes(tiny: Path, echoes: tuple[Echo, Echo]) -> None:
     with Relay(echoes[0].url) as relay, proxied(tiny, relay.url, echoes[1].url) as client:
+        for _ in range(2):
+            assert client.post("/docs/_refresh").status_code == 200
         relay.freeze()
         answers = [client.post("/docs/_forcemerge") for _ in range(4)]
         # One of them went to the frozen node, which is left out from then on.
@@ -221,3 +226,83 @@ def test_readiness_needs_one_node(tiny: Path, echoes: tuple[Echo, Echo]) -> None
         problem = client.get("/readyz").json()["engine"]
         assert "cannot be reached" in problem
         assert "127.0.0.1" not in problem
+
+
+def member_of(cluster: str) -> Callable[[Received, BinaryIO], bool]:
+    """Answer as a node of a cluster, and to other requests than that for the root as `OK`."""
+    root = orjson.dumps({"cluster_uuid": cluster, "version": {"number": "9.0.0"}})
+    answer = raw(HEAD + b"content-length: %d\r\n\r\n%s" % (len(root), root))
+    return lambda got, out: (answer if got.target == b"/" else raw(OK))(got, out)
+
+
+def test_node_of_another_cluster_gets_nothing(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Echo(member_of("one")) as one, Echo(member_of("two")) as two, proxied(tiny, one.url, two.url) as client:
+        for _ in range(6):
+            assert client.post("/docs/_refresh").status_code == 200
+        asked_of = [asked(echo, b"/docs/_refresh") for echo in (one, two)]
+        assert sorted(asked_of) == [0, 6]
+        ready = client.get("/readyz")
+        number = asked_of.index(0) + 1
+        assert (ready.status_code, ready.json()["nodes"]) == (
+            200,
+            f"another cluster answers at address {number} of --upstream",
+        )
+    assert "belongs to another cluster than the other addresses" in caplog.text
+
+
+def test_node_that_comes_back_with_another_cluster_gets_nothing(tiny: Path) -> None:
+    with Echo(member_of("one")) as one, Echo(member_of("one")) as same, Echo(member_of("two")) as other:
+        relay = Relay(one.url)
+        port = int(relay.url.rpartition(":")[2])
+        with proxied(tiny, relay.url, same.url) as client:
+            for _ in range(4):
+                assert client.post("/docs/_refresh").status_code == 200
+            assert [asked(echo, b"/docs/_refresh") for echo in (one, same)] == [2, 2]
+            relay.stop()
+            time.sleep(1.1)  # no engine starts within the second for which its cluster is known
+            # No request fails in the meantime: the next one finds a node that listens.
+            with Relay(other.url, port=port):
+                for _ in range(8):
+                    assert client.put("/docs/_doc/1", json={"a": 1}).status_code == 200
+                assert asked(other, b"/docs/_doc/1") == 0
+                assert asked(same, b"/docs/_doc/1") == 8
+                assert "another cluster" in client.get("/readyz").json()["nodes"]
+            deadline = time.monotonic() + 120
+            with Relay(one.url, port=port):
+                while not asked(one, b"/docs/_doc/1"):
+                    assert client.put("/docs/_doc/1", json={"a": 1}).status_code == 200
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            assert asked(other, b"/docs/_doc/1") == 0
+
+
+def test_cluster_that_callers_may_not_read_is_accepted(tiny: Path) -> None:
+    denied = raw(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\n{}")
+
+    def reply(got: Received, out: BinaryIO) -> bool:
+        return (denied if got.target == b"/" else raw(OK))(got, out)
+
+    with Echo(reply) as one, Echo(reply) as two, proxied(tiny, one.url, two.url) as client:
+        for _ in range(4):
+            assert client.post("/docs/_refresh", headers={"authorization": "Basic YTpi"}).status_code == 200
+        assert [asked(echo, b"/docs/_refresh") for echo in (one, two)] == [2, 2]
+        # The caller's credentials are used, because the gateway has none.
+        roots = [dict(got.headers).get(b"authorization") for got in one.received if got.target == b"/"]
+        assert b"Basic YTpi" in roots
+
+
+def test_serve_refuses_addresses_of_different_clusters(tmp_path: Path) -> None:
+    with Echo(member_of("one")) as one, Echo(member_of("two")) as two:
+        command = [
+            sys.executable,
+            "-m",
+            "es_sbert.cli.main",
+            "serve",
+            "--upstream",
+            f"{one.url},{two.url}",
+            "--port",
+            "0",
+        ]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "belong to different clusters" in done.stderr

@@ -6,9 +6,11 @@ import asyncio
 import json
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -27,8 +29,9 @@ from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
 from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
-from es_sbert.gateway.proxy.incoming_request import Headers
+from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.upstream_nodes import (
+    ForeignNode,
     HealthChecker,
     NodeRotation,
     NodeSilent,
@@ -40,6 +43,10 @@ from es_sbert.gateway.settings import Limits
 
 logger = logging.getLogger(__name__)
 
+# Seconds for which the cluster of a node is known: no engine restarts in that time.
+_CLUSTER_KNOWN_SECONDS = 1.0
+# Errors after which nothing was sent.
+_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ForeignNode)
 # A deprecation warning of an engine may be longer than the usual limit of a header.
 _MAX_HEADER_BYTES = 64 * 1024
 _BUFFER_BYTES = 256 * 1024
@@ -98,6 +105,7 @@ class Upstream:
         self._revivals: set[asyncio.Task[None]] = set()
         self.engine_type: EngineType | None = None
         self._info: EngineInfo | None = None
+        self._cluster: str | None = None  # its UUID
         self._hides_version = False
         self.log = ThrottledLog(logger)
 
@@ -129,6 +137,8 @@ class Upstream:
             limit=0, ssl=tls, keepalive_timeout=self._limits.idle_seconds, socket_factory=keepalive_socket
         )
         self._health = HealthChecker(tls, self._limits)
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_create_start.append(self._check_cluster)
         self._session = aiohttp.ClientSession(
             connector=connector,
             auto_decompress=False,
@@ -141,6 +151,7 @@ class Upstream:
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,
             middlewares=(_send_once,),
+            trace_configs=[tracing] if len(self.nodes) > 1 else None,
         )
 
     @asynccontextmanager
@@ -175,7 +186,7 @@ class Upstream:
                     yield reply
                     return
             except (aiohttp.ClientError, TimeoutError) as error:
-                is_unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+                is_unsent = isinstance(error, _UNSENT)
                 if isinstance(error, NodeSilent) or (is_unsent and not is_answered):
                     self._mark_dead(node, error)
                 # A request that takes too long on a node that is alive would take too long on the next one.
@@ -213,14 +224,57 @@ class Upstream:
         url = URL(node.url + target.decode("ascii"), encoded=True)
         async with (
             SilenceWatch(node, self._health, self._limits.unanswered_seconds),
-            self._session.request(method, url, headers=headers, data=data, allow_redirects=False) as reply,
+            self._session.request(
+                method, url, headers=headers, data=data, allow_redirects=False, trace_request_ctx=(node, headers)
+            ) as reply,
         ):
             yield reply
+
+    async def _check_cluster(
+        self, session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionCreateStartParams
+    ) -> None:
+        """Refuse a connection to a node that belongs to another cluster: writes would be spread over both.
+
+        All connections are checked, because a node that comes back may be another one.
+
+        Raises:
+            ForeignNode: the node belongs to another cluster.
+            aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError: the node did not respond.
+        """
+        node, headers = context.trace_request_ctx
+        if time.monotonic() < node.is_known_until:
+            return
+        sent = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        try:
+            await self._identify(node, self.own_credentials or credential_headers(sent))
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError(node.url) from error
+        if node.is_foreign:
+            raise ForeignNode(node.url)
+        node.is_known_until = time.monotonic() + _CLUSTER_KNOWN_SECONDS
+
+    async def _identify(self, node: UpstreamNode, credentials: Headers) -> None:
+        """Set `is_foreign` of a node. The first cluster that is found is the right one.
+
+        Raises:
+            aiohttp.ClientConnectorError, TimeoutError: the node did not respond.
+        """
+        assert self._health is not None, "open"
+        uuid = await self._health.cluster_uuid(node, decode_headers(credentials))
+        self._cluster = self._cluster or uuid
+        node.is_foreign = uuid not in (None, self._cluster)
 
     def _mark_dead(self, node: UpstreamNode, error: Exception) -> None:
         """Exclude a node for a while; a single node is always tried."""
         seconds = self._rotation.mark_dead(node)
-        if len(self.nodes) > 1:
+        if isinstance(error, ForeignNode):
+            self.log.warning(
+                "%s belongs to another cluster than the other addresses, so nothing is sent to it. Use only addresses "
+                "of nodes of one cluster after --upstream; restart the gateway if the cluster was replaced.",
+                node.url,
+                kind=f"{node.url} foreign",
+            )
+        elif len(self.nodes) > 1:
             reason = "has stopped answering" if isinstance(error, NodeSilent) else "cannot be reached"
             self.log.warning(
                 "%s %s and is excluded. It is tried again after %s seconds.",
@@ -245,7 +299,12 @@ class Upstream:
 
     async def _check(self, node: UpstreamNode) -> None:
         assert self._health is not None, "open"
-        if await self._health.answers(node, 1):
+        is_usable = await self._health.answers(node, 1)
+        if is_usable and node.is_foreign:
+            with suppress(aiohttp.ClientError, TimeoutError):
+                await self._identify(node, self.own_credentials)
+            is_usable = not node.is_foreign
+        if is_usable:
             self._mark_alive(node)
         else:
             self._rotation.mark_dead(node)
@@ -314,6 +373,12 @@ class Upstream:
         """
         problems = await asyncio.gather(*map(self._node_problem, self.nodes))
         return None if None in problems else problems[0]
+
+    @property
+    def foreign_nodes(self) -> str | None:
+        """The nodes that belong to another cluster and get no requests, as a sentence; None if there are none."""
+        numbers = [str(node.number) for node in self.nodes if node.is_foreign]
+        return f"another cluster answers at address {', '.join(numbers)} of --upstream" if numbers else None
 
     async def _node_problem(self, node: UpstreamNode) -> str | None:
         try:
@@ -430,6 +495,8 @@ class Upstream:
                 str(error),
             )
             return UpstreamTimeout("the engine behind the gateway has stopped answering", _CHECK_BEFORE_RETRY)
+        if isinstance(error, ForeignNode):
+            return EngineUnreachable("the gateway's upstream addresses belong to different clusters", _RETRY_SOON)
         if isinstance(error, aiohttp.ServerTimeoutError | asyncio.TimeoutError):
             self.log.warning(
                 "the engine at %s did not respond in time. Check its load (`GET _nodes/hot_threads`), or start the "

@@ -7,9 +7,10 @@ again when it answers. If all nodes are excluded, requests try them anyway.
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from es_sbert.engines.address import Address
+from es_sbert.engines.detection import cluster_uuid
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, HEALTH_ATTEMPTS, MAX_BACKOFF_SECONDS
 from es_sbert.gateway.settings import Limits
 
@@ -29,6 +31,10 @@ class NodeSilent(TimeoutError):
     """A node has left a request unanswered, and does not answer a health request either."""
 
 
+class ForeignNode(aiohttp.ClientConnectionError):
+    """A node belongs to another cluster than the others, so nothing is sent to it."""
+
+
 class UpstreamNode:
     """One node.
 
@@ -39,6 +45,8 @@ class UpstreamNode:
     Attributes:
         url: Address without credentials.
         is_alive: Whether it gets requests.
+        is_foreign: Whether it belongs to another cluster than the others.
+        is_known_until: Monotonic time until which its cluster is known.
     """
 
     def __init__(self, address: Address, number: int) -> None:
@@ -46,6 +54,8 @@ class UpstreamNode:
         self.url = address.url
         self.number = number
         self.is_alive = True
+        self.is_foreign = False
+        self.is_known_until = 0.0
         self.failures = 0
         self.retry_at = 0.0
         self.health_check: asyncio.Task[bool] | None = None
@@ -104,7 +114,7 @@ class NodeRotation:
 
 
 class HealthChecker:
-    """Sends health requests on separate connections and without credentials; any response counts.
+    """Sends health requests on separate connections and without credentials; any response counts. Asks for clusters.
 
     Args:
         tls: TLS settings as for aiohttp.
@@ -136,6 +146,24 @@ class HealthChecker:
                 ):
                     return True
         return False
+
+    async def cluster_uuid(self, node: UpstreamNode, credentials: Mapping[str, str]) -> str | None:
+        """The UUID of the cluster of a node; None if the node does not tell it, or not with these credentials.
+
+        Raises:
+            aiohttp.ClientConnectorError, TimeoutError: the node did not respond.
+        """
+        url = URL(f"{node.url}/", encoded=True)
+        try:
+            async with (
+                asyncio.timeout(self._seconds),
+                self._session.get(url, headers=credentials, allow_redirects=False) as reply,
+            ):
+                return cluster_uuid(json.loads(await reply.read()))
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ClientError, ValueError):
+            return None  # the connection broke, or this is another program
 
     async def close(self) -> None:
         await self._session.close()

@@ -14,7 +14,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
-from es_sbert.engines.detection import _parse_version, refuse_old_engine
+from es_sbert.engines.detection import _parse_version, check_nodes
 from es_sbert.errors import AccessDenied, EngineTooOld, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 
 Serve = Callable[..., str]
@@ -104,10 +104,10 @@ def test_only_old_versions_are_refused_before_a_gateway(silent_port: int) -> Non
         web_server(401, b"{}", {}) as secured,
     ):
         silent = f"http://127.0.0.1:{silent_port}"
-        refuse_old_engine(parse_addresses(EngineSettings(url=f"{supported},{other},{secured},{silent}")))
+        check_nodes(parse_addresses(EngineSettings(url=f"{supported},{other},{secured},{silent}")))
         for url in (old, f"{supported},{old}"):
             with pytest.raises(EngineTooOld, match=r"OpenSearch 2\.18\.0"):
-                refuse_old_engine(parse_addresses(EngineSettings(url=url)))
+                check_nodes(parse_addresses(EngineSettings(url=url)))
 
 
 def test_rejected_credentials_raise_access_denied() -> None:

@@ -1,0 +1,110 @@
+"""A client of several addresses sends nothing to a node of another cluster."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.engines.connect import connect
+from es_sbert.errors import EngineUnreachable
+
+
+class Node:
+    """A server that answers as a node of a cluster.
+
+    Args:
+        cluster: UUID of the cluster.
+        opensearch: Whether it is OpenSearch, or Elasticsearch.
+        port: 0 for a free one.
+    """
+
+    def __init__(self, cluster: str, *, opensearch: bool, port: int = 0) -> None:
+        version: dict[str, Any] = (
+            {"number": "3.0.0", "distribution": "opensearch"} if opensearch else {"number": "9.0.0"}
+        )
+        root = json.dumps({"cluster_uuid": cluster, "version": version}).encode()
+        self.asked: list[str] = []
+        asked = self.asked
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = root if self.path == "/" else b'{"acknowledged": true}'
+                if self.path != "/":
+                    asked.append(self.path)
+                self.rfile.read(int(self.headers.get("content-length") or 0))
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.send_header("connection", "close")  # each request opens a connection
+                if not opensearch:
+                    self.send_header("x-elastic-product", "Elasticsearch")
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_PUT = do_GET  # noqa: N815  # as http.server names it
+
+            def log_message(self, *args: Any) -> None:
+                """Keep the test's output clean."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def node(cluster: str, *, opensearch: bool, port: int = 0) -> Iterator[Node]:
+    started = Node(cluster, opensearch=opensearch, port=port)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.mark.parametrize("opensearch", [False, True])
+def test_node_that_comes_back_with_another_cluster_gets_nothing(
+    opensearch: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with node("one", opensearch=opensearch) as stays:
+        goes = Node("one", opensearch=opensearch)
+        with closing(connect(EngineSettings(url=f"{stays.url},{goes.url}", timeout=30))) as engine:
+            for _ in range(6):
+                engine.put_mapping("docs", {})
+            assert len(goes.asked) == len(stays.asked) == 3
+            goes.stop()
+            with node("two", opensearch=opensearch, port=goes.port) as other:
+                for _ in range(6):
+                    engine.put_mapping("docs", {})
+                assert other.asked == []
+                assert len(stays.asked) == 9
+            said = [each for each in caplog.records if each.name == "es_sbert" and "another cluster" in each.message]
+            assert len(said) == 1
+
+
+@pytest.mark.parametrize("opensearch", [False, True])
+def test_nodes_of_another_cluster_alone_are_an_error(opensearch: bool) -> None:
+    one, two = (Node("one", opensearch=opensearch) for _ in range(2))
+    with closing(connect(EngineSettings(url=f"{one.url},{two.url}", timeout=30))) as engine:
+        engine.put_mapping("docs", {})
+        one.stop()
+        two.stop()
+        with (
+            node("two", opensearch=opensearch, port=one.port) as first,
+            node("two", opensearch=opensearch, port=two.port) as second,
+        ):
+            with pytest.raises(EngineUnreachable, match="belong to different clusters"):
+                engine.put_mapping("docs", {})
+            assert first.asked == second.asked == []
