@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlencode
 
-from cachetools import TTLCache
+from cachetools import TLRUCache, TTLCache
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import response_error
@@ -29,6 +29,8 @@ from es_sbert.index.source_mode import name_form
 
 _CACHE_SIZE = 1000
 _CACHE_SECONDS = 10.0
+# Seconds after which a vector field that is added to an index is seen by searches and writes.
+NEW_FIELD_SECONDS = 1.0
 # Either of these allows writing whole documents.
 _WRITE_PRIVILEGES = ("create_doc", "index")
 _MATCH_NONE: Json = {"size": 0, "query": {"match_none": {}}, "track_total_hits": False}
@@ -216,6 +218,10 @@ NO_MAPPINGS = ResolvedIndices({}, {})
 MISSING_INDICES = ResolvedIndices({}, {}, exists=False)
 
 
+def _expires_at(key: bytes, indices: ResolvedIndices, now: float) -> float:
+    return now + (_CACHE_SECONDS if indices else NEW_FIELD_SECONDS)
+
+
 class IndexLookup:
     """Resolves index expressions, with a cache of a few seconds.
 
@@ -235,7 +241,7 @@ class IndexLookup:
         self._permissions = CallerPermissions(upstream)
         self._remote = RemoteLookup(upstream, virtual_field)
         self._keys = CallerCacheKeys()
-        self._cache: TTLCache[bytes, ResolvedIndices] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
+        self._cache: TLRUCache[bytes, ResolvedIndices] = TLRUCache(_CACHE_SIZE, ttu=_expires_at)
         self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
         self._elsewhere: TTLCache[bytes, frozenset[str]] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 

@@ -124,9 +124,9 @@ class GatewayMetrics:
         """Count documents that were written without the vector of a vector field."""
         self._documents_without_vector.labels(reason).inc(count)
 
-    def unread_write(self, reason: str) -> None:
-        """Count a write request that passed through without being read."""
-        self._unread_writes.labels(reason).inc()
+    def unread_write(self, reason: str, count: int = 1) -> None:
+        """Count write requests that passed through without being read."""
+        self._unread_writes.labels(reason).inc(count)
 
     def model_loaded(self, model: str, fingerprint: str, change: int = 1) -> None:
         """Count a loaded model, or a dropped one if `change` is -1."""

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import ThrottledLog, log_detail
-from es_sbert.gateway.index_lookup import IndexLookup, read_vector_fields
+from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_vector_fields
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers
 from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.writes.missing_vectors import MissingVectors, UnreadReason
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
@@ -23,9 +24,6 @@ logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 1000
 _DENIED = (401, 403)
-# The cache is short-lived, so that an index with a new vector field gets vectors soon. The mapping is read again after
-# embedding.
-_CACHE_SECONDS = 1.0
 # Memory per dimension of a vector, in bytes: its float32 value and its JSON in the request.
 _BYTES_PER_NUMBER = 16
 # Minimum bytes of text for a token.
@@ -73,19 +71,23 @@ class Destination:
 
 
 class DestinationResolver:
-    """Resolves the destinations of writes, with a cache of one second.
+    """Resolves the destinations of writes, with a cache of one second. The mapping is read again after embedding.
 
     Args:
         upstream: The engine.
         indices: Resolves mappings.
+        missing: Counts and logs writes that may have passed without the vector of a new field.
     """
 
-    def __init__(self, upstream: Upstream, indices: IndexLookup) -> None:
+    def __init__(self, upstream: Upstream, indices: IndexLookup, missing: MissingVectors) -> None:
         self._upstream = upstream
         self._indices = indices
+        self._missing = missing
         self._keys = CallerCacheKeys()
         self._log = ThrottledLog(logger)
-        self._known: TTLCache[bytes, Destination] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
+        self._known: TTLCache[bytes, Destination] = TTLCache(_CACHE_SIZE, NEW_FIELD_SECONDS)
+        # Name → requests since its mapping was read and had no vector field.
+        self._without_vectors: LRUCache[str, int] = LRUCache(_CACHE_SIZE)
 
     def invalidate(self) -> None:
         """Drop cached destinations, because indices are about to change."""
@@ -108,6 +110,7 @@ class DestinationResolver:
         key = self._keys.key(headers, name)
         destination = None if fresh else self._known.get(key)
         if destination is not None:
+            self._without_vectors[name] = 0 if destination.has_vectors else self._without_vectors.get(name, 0) + 1
             return destination
         try:
             destination = await self._look_up(name, headers)
@@ -117,6 +120,9 @@ class DestinationResolver:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
             destination = Destination(name, is_unreadable=True)
         self._known[key] = destination
+        passed = self._without_vectors.pop(name, 0)
+        if destination.has_vectors and passed:
+            self._missing.record_unread(name, UnreadReason.NEW_FIELD, passed)
         return destination
 
     async def _look_up(self, name: str, headers: Headers) -> Destination:

@@ -35,6 +35,7 @@ class UnreadReason(StrEnum):
     OFF = "off"
     NO_WRITES = "no_writes"
     BY_QUERY = "by_query"
+    NEW_FIELD = "new_field"
 
 
 _EXPLANATIONS = {
@@ -57,6 +58,7 @@ _EXPLANATIONS = {
 _UNREAD_EXPLANATIONS = {
     UnreadReason.OFF: "they have the header X-Es-Sbert: off",
     UnreadReason.BY_QUERY: "the engine creates the documents",
+    UnreadReason.NEW_FIELD: "a vector field was added in the second before",
 }
 
 
@@ -102,13 +104,14 @@ class MissingVectors:
         if not partly:
             self._metrics.documents(embedded=0, without=count, refused=0)
 
-    def record_unread(self, index: str, reason: UnreadReason) -> None:
-        """Count a request that writes documents and passes through unread, and log it once per index and reason.
+    def record_unread(self, index: str, reason: UnreadReason, count: int = 1) -> None:
+        """Count requests that write documents and pass through unread, and log them once per index and reason.
 
         Args:
-            index: The index in its path; empty if there is none.
+            index: The index in their path; empty if there is none.
+            count: Number of requests.
         """
-        self._metrics.unread_write(reason)
+        self._metrics.unread_write(reason, count)
         explanation = _UNREAD_EXPLANATIONS.get(reason)
         if explanation is not None:
             message = (

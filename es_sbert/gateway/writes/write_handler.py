@@ -98,9 +98,9 @@ class WriteHandler:
         self._max_actions = settings.limits.bulk_actions
         self._part_limit = PartLimit(settings.limits.body_bytes)
         self._upstream = upstream
-        self.destinations = DestinationResolver(upstream, indices)
-        embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
         self._missing = MissingVectors(metrics)
+        self.destinations = DestinationResolver(upstream, indices, self._missing)
+        embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
         self._preparer = ItemPreparer(upstream, self.destinations, embedder, self._policy, self._missing)
         self._metrics = metrics
         self._log = ThrottledLog(logger)

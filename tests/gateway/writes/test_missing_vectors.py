@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.gateway.app import create_app
+from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.engine.ingest_support import contents, open_engine
@@ -314,3 +316,30 @@ def test_vector_that_source_lacks_survives_partial_updates_or_is_counted(
     scripted = {"script": {"source": "ctx._source.n = 4"}}
     client.post(f"/{name}/_update/1", json=scripted)
     assert counters.documents() == ({} if is_kept else {"not_in_source": 1})
+
+
+def test_field_added_behind_the_gateway_is_seen_after_a_second_and_missed_writes_are_counted(
+    client: httpx.Client, loaded: str, engine_url: str, index_name: str, counters: Counters,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def search() -> httpx.Response:
+        return client.post(f"/{index_name}/_search", json={"query": {"match": {"semantic": "a cat"}}})
+
+    with open_engine(engine_url) as engine:
+        knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
+        engine.create_index(index_name, {"settings": knn})
+        assert "have no vector field" in search().text
+        client.put(f"/{index_name}/_doc/before", json={"text": "a cat"}).raise_for_status()
+        state = engine.get_index(loaded)
+        assert state is not None
+        engine.put_mapping(index_name, state.mappings)
+    client.put(f"/{index_name}/_doc/missed", json={"text": "a cat"}).raise_for_status()
+    time.sleep(NEW_FIELD_SECONDS + 0.1)
+    client.put(f"/{index_name}/_doc/seen?refresh=true", json={"text": "a cat"}).raise_for_status()
+    stored = contents(engine_url, index_name)
+    assert stored["seen"].get("embedding") is not None
+    missed = [name for name in ("before", "missed") if stored[name].get("embedding") is None]
+    assert {hit["_id"] for hit in search().json()["hits"]["hits"]} == {"before", "missed", "seen"} - set(missed)
+    # The mapping may have been read again for the second write, on a slow machine.
+    assert counters.increase(UNREAD).get("new_field", 0) == (1 if "missed" in missed else 0)
+    assert told(caplog, index_name) == (["new_field"] if "missed" in missed else [])
