@@ -22,7 +22,14 @@ from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter
 from es_sbert.gateway.clicks import SEARCH_ID_HEADER, ClickApi, ClickRecord
 from es_sbert.gateway.concurrency import cancel_on_disconnect
-from es_sbert.gateway.errors import RequestTimeout, UpstreamTimeout, error_body, http_status, response_headers
+from es_sbert.gateway.errors import (
+    OwnCredentialsRefused,
+    RequestTimeout,
+    UpstreamTimeout,
+    error_body,
+    http_status,
+    response_headers,
+)
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
 from es_sbert.gateway.model_registry import ModelRegistry
@@ -176,6 +183,8 @@ class Gateway:
                 if isinstance(error, EngineUnreachable):
                     reason = "timeout" if isinstance(error, UpstreamTimeout) else "unreachable"
                     self._metrics.upstream_errors.labels(reason).inc()
+                elif isinstance(error, OwnCredentialsRefused):
+                    self._metrics.upstream_errors.labels("credentials").inc()
                 # The traceback would keep the request's body in memory while the error is sent.
                 error.__cause__ = error.__context__ = None
                 failure = error.with_traceback(None)

@@ -45,6 +45,10 @@ class UpstreamTimeout(EngineUnreachable):
     """The engine did not respond in time."""
 
 
+class OwnCredentialsRefused(EngineError):
+    """The engine refuses the gateway's own credentials."""
+
+
 class TextUnknown(ModelError):
     """The mapping does not say which text the vectors of a field are made of."""
 
@@ -57,6 +61,7 @@ _ERROR_TYPES: tuple[tuple[type[EsSbertError], int, str], ...] = (
     (Overloaded, 429, "es_rejected_execution_exception"),
     (UpstreamTimeout, 504, "es_sbert_upstream_timeout"),
     (EngineUnreachable, 502, "es_sbert_upstream_unreachable"),
+    (OwnCredentialsRefused, 503, "es_sbert_credentials_refused"),
     (EngineTooOld, 501, "es_sbert_engine_too_old"),
     (AccessDenied, 403, "security_exception"),
     (IndexMissing, 404, "index_not_found_exception"),

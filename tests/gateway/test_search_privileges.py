@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,3 +112,32 @@ def test_gateway_credentials_are_not_used_for_searches(shelf: Secured, tiny: Pat
     assert answer.status_code == direct.status_code == (401 if key is None else 403)
     assert answer.json()["error"]["type"] == direct.json()["error"]["type"] == "security_exception"
     assert "hits" not in answer.json()
+
+
+def test_dead_key_of_the_gateway_is_an_outage(shelf: Secured, tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key = shelf.api_key(cluster=["monitor"], index={INDEX: ["view_index_metadata"]})
+    writer = {"authorization": f"ApiKey {shelf.api_key(index={INDEX: ['all']})}"}
+    own = EngineSettings(url=shelf.url, ca_certs=shelf.ca_certs, api_key=SecretStr(key))
+    settings = GatewaySettings(upstream=own, models=tiny_settings(tiny), semantic=SemanticSettings(k=1))
+    others: Json = {"query": {"bool": {"must_not": [SEMANTIC["query"]]}}}
+    requests: list[tuple[str, str, Json]] = [
+        ("POST", "_search", SEMANTIC),
+        ("POST", "_count", SEMANTIC),
+        ("POST", "_delete_by_query", others),
+        ("PUT", "_doc/2", {"text": "the cat sleeps"}),
+        ("POST", "_update/1", {"doc": {"text": "the cat sleeps"}}),
+    ]
+    with served(create_app(settings)) as url, httpx.Client(timeout=120, headers=writer) as client:
+        assert client.get(f"{url}/readyz").json()["engine"] == "ok"
+        shelf.ask("DELETE", "/_security/api_key", {"ids": [base64.b64decode(key).decode().partition(":")[0]]})
+        for method, path, body in requests:
+            answer = client.request(method, f"{url}/{INDEX}/{path}", json=body)
+            assert (answer.status_code, answer.json()["error"]["type"]) == (503, "es_sbert_credentials_refused"), path
+        # What needs no mapping goes on.
+        assert client.post(f"{url}/{INDEX}/_search", json={"query": {"match": {"text": "cat"}}}).status_code == 200
+        assert client.get(f"{url}/{INDEX}/_doc/1").json()["_source"]["text"] == "the cat"
+        assert client.get(f"{url}/{INDEX}/_doc/2").status_code == 404
+        ready = client.get(f"{url}/readyz")
+        assert (ready.status_code, "own credentials" in ready.json()["engine"]) == (503, True)
+        assert 'es_sbert_gateway_upstream_errors_total{reason="credentials"} 5.0' in client.get(f"{url}/metrics").text
+    assert "refuses the gateway's own credentials" in caplog.text

@@ -28,7 +28,7 @@ from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
 from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
-from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
+from es_sbert.gateway.errors import BadRequest, OwnCredentialsRefused, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.upstream_nodes import (
     ForeignNode,
@@ -59,6 +59,8 @@ _CHECK_BEFORE_RETRY = (
     "The engine may have executed the request: check before you repeat a write. The gateway's log has the reason."
 )
 _JSON = "application/json"
+_ACCEPT = (b"accept", _JSON.encode())
+_CREDENTIALS_REFUSED = "the engine refuses the gateway's own credentials (401)"
 
 
 @dataclass(frozen=True)
@@ -336,12 +338,20 @@ class Upstream:
 
         Raises:
             EngineUnreachable: the engine did not respond.
+            OwnCredentialsRefused: the engine refuses the gateway's own credentials. Of an error 401 with the caller's,
+                the caller hears from the engine itself.
         """
-        headers = [*headers, (b"accept", _JSON.encode())]
+        sent = [*headers, _ACCEPT]
         if body is not None:
-            headers.append((b"content-type", content_type.encode()))
+            sent.append((b"content-type", content_type.encode()))
             body = body if isinstance(body, bytes) else orjson.dumps(body)
-        reply, raw = await self.fetch(method, target.encode(), headers, body)
+        reply, raw = await self.fetch(method, target.encode(), sent, body)
+        if reply.status == 401 and headers is self.own_credentials and headers:
+            self.log.warning("%s: start it with others", _CREDENTIALS_REFUSED, kind="credentials")
+            raise OwnCredentialsRefused(
+                _CREDENTIALS_REFUSED,
+                "Its operator has to start it with others. X-Es-Sbert: off passes a request through.",
+            )
         return await offload_if_large(len(raw), _parse_reply, reply.status, raw)
 
     async def search(self, target: str, headers: Headers, body: Json) -> UpstreamReply:
@@ -363,13 +373,16 @@ class Upstream:
         Raises:
             EngineUnreachable: the engine did not respond.
         """
-        reply = await self.request(method, target, self.own_credentials, body, content_type)
+        try:
+            reply = await self.request(method, target, self.own_credentials, body, content_type)
+        except OwnCredentialsRefused:
+            return 401, None
         return reply.status, reply.body
 
     async def health_problem(self) -> str | None:
         """Check whether the engine is available; return the reason if it is not, else None.
 
-        A node that requires authentication is available.
+        A node that requires authentication is available, unless the gateway has credentials.
         """
         problems = await asyncio.gather(*map(self._node_problem, self.nodes))
         return None if None in problems else problems[0]
@@ -384,10 +397,12 @@ class Upstream:
         try:
             async with (
                 asyncio.timeout(self._limits.connect_seconds),
-                self._exchange(node, "GET", b"/", CIMultiDict(accept=_JSON), None) as reply,
+                self._exchange(node, "GET", b"/", decode_headers([*self.own_credentials, _ACCEPT]), None) as reply,
             ):
                 self.detect_engine_type(reply)
                 self._mark_alive(node)
+                if reply.status == 401 and self.own_credentials:
+                    return _CREDENTIALS_REFUSED
                 return f"the engine responds with status {reply.status}" if reply.status >= 500 else None
         except NodeSilent as error:
             return self.transport_error(error).message
