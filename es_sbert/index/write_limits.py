@@ -145,9 +145,9 @@ def _check_shard_limit(engine: Engine, name: str) -> None:
     path = f"/_index_template/_simulate_index/{quote_index_name(name)}"
     simulated = engine.request_api(path, method="POST") or {}
     added = _copies(simulated.get("template", {}).get("settings", {}))
-    # Closed indices do not count. Hidden ones are not asked for, except those of data streams: system indices are among
+    # Closed indices do not count. Names with a dot are left out, except those of data streams: system indices are among
     # them, for which engines log a warning. So the sum may be too small, but is never too large.
-    indices = engine.request_api("/*,.ds-*/_settings/index.number_of_*", {"expand_wildcards": "open"}) or {}
+    indices = engine.request_api("/*,-.*,.ds-*/_settings/index.number_of_*", {"expand_wildcards": "open"}) or {}
     is_open = sum(_copies(state["settings"]) for state in indices.values())
     limit = int(levels[0]["max_shards_per_node"]) * int(nodes)
     if is_open + added > limit:
