@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from es_sbert.ingest.sources.json_values import value_to_json
 from es_sbert.ingest.sources.table_rows import SQL_ROWS, row_record
 from es_sbert.installation import install_command, install_extra_command
 from es_sbert.io.text_formats import CorruptStream
+from es_sbert.messages import shorten
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Engine
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 _FETCH_ROWS = 200  # fetched at a time
 _URL_HINT = "Write it like postgresql://user@host/database or sqlite:///folder/file.db."
+# A query begins with one of these words. EXPLAIN does not, because it can run the statement that it explains.
+_QUERY_WORDS = ("SELECT", "WITH", "VALUES", "TABLE")
+_QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 # With these names, which give no driver, the driver of the extra is used. Some providers write postgres.
 _POSTGRESQL_NAMES = ("postgresql", "postgres")
 
@@ -123,8 +128,9 @@ class SqlSource(DocumentSource):
 
         Raises:
             SQLAlchemyError: the database refuses the query.
-            SourceError: the statement returns no rows.
+            SourceError: the statement is not a query.
         """
+        _check_query(self.statement)
         # Read-only where the database supports it, so that the statement cannot change data.
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA query_only = ON")
@@ -190,6 +196,26 @@ class SqlSource(DocumentSource):
         reason = error_summary(getattr(error, "orig", None) or error)
         password = self._url().password
         return reason.replace(str(password), "***") if password else reason
+
+
+def _check_query(statement: str) -> None:
+    """Check that a statement is one query.
+
+    A read-only transaction is not enough: ATTACH and VACUUM INTO create files even there, and not every database has
+    one. A query can still call functions that write.
+
+    Raises:
+        SourceError: it is a different statement, or there are several.
+    """
+    bare = _QUOTED_OR_COMMENT.sub(" ", statement).strip("(; \t\r\n")
+    word = re.split(r"\W", bare, maxsplit=1)[0].upper()
+    if word not in _QUERY_WORDS:
+        raise SourceError(
+            f"the statement in `sql` is not a query: it begins with {shorten(word, 40) or 'nothing'}",
+            "Write a query, such as SELECT … FROM …. Run other statements in a SQL client.",
+        )
+    if ";" in bare:
+        raise SourceError("`sql` has several statements", "Write one query. Run other statements in a SQL client.")
 
 
 def _check_sqlite_file(url: URL) -> None:

@@ -73,22 +73,49 @@ def test_rows_are_read_in_order_with_row_numbers(database: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELEC 1", "refuses the query: near \"SELEC\": syntax error\n  Correct the query"),
+        ("SELECT 1 FRM docs", "refuses the query: near \"docs\": syntax error\n  Correct the query"),
         ("SELECT * FROM missing", "refuses the query: no such table: missing"),
         ("SELECT id, text AS body FROM docs",
          "the query has no column text\n  Name one with `text_fields`; its columns are: id, body"),
         ("SELECT text FROM docs", "the query has no column id\n  Name one with `id_field`; its columns are: text"),
         ("SELECT id, text, text FROM docs", "the query has two columns called text"),
-        ("SELECT 1; SELECT 2", "refuses the query: You can only execute one statement at a time"),
-        ("DELETE FROM docs", "refuses the query: attempt to write a readonly database"),
-        ("DROP TABLE docs", "refuses the query: attempt to write a readonly database"),
-        ("PRAGMA query_only = OFF", "the statement in `sql` returns no rows"),
+        ("SELECT 1; SELECT 2", "`sql` has several statements\n  Write one query"),
+        ("SELECT ';'; DELETE FROM docs --", "`sql` has several statements"),
+        ("SELECT 1 /* ; */; ATTACH 'new.db' AS new", "`sql` has several statements"),
+        ("DELETE FROM docs", "not a query: it begins with DELETE\n  Write a query, such as SELECT"),
+        ("-- SELECT\n/* SELECT */ drop TABLE docs", "not a query: it begins with DROP"),
+        ("WITH x AS (SELECT 1) DELETE FROM docs", "refuses the query: attempt to write a readonly database"),
+        ("PRAGMA query_only = OFF", "not a query: it begins with PRAGMA"),
+        ("PRAGMA journal_mode = WAL", "not a query: it begins with PRAGMA"),
+        ("ATTACH 'new.db' AS new", "not a query: it begins with ATTACH"),
+        ("VACUUM INTO 'new.db'", "not a query: it begins with VACUUM"),
+        ("COPY docs TO 'new.db'", "not a query: it begins with COPY"),
+        ("INSTALL httpfs", "not a query: it begins with INSTALL"),
+        ("INSERT INTO docs VALUES (1, 'a', 1, NULL) RETURNING id, text", "not a query: it begins with INSERT"),
+        ("-- only a comment", "not a query: it begins with nothing"),
     ],
 )  # fmt: skip
-def test_invalid_queries_are_rejected_before_the_load(database: Path, query: str, message: str) -> None:
+def test_invalid_queries_are_rejected_before_the_load(
+    database: Path, query: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(database.parent)
     with pytest.raises(SourceError, match=message):
         check(source(database, query))
     assert len(list(read(source(database)))) == COUNT
+    assert list(database.parent.iterdir()) == [database]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "  select id, text from docs;\n-- the end; really",
+        "/* all */ WITH found AS (SELECT * FROM docs) SELECT id, text FROM found",
+        "VALUES (1, 2)",
+        "SELECT id, text || '; ' || \";\" AS text FROM (SELECT id, text, 'it''s; ' AS \";\" FROM docs) /* ; */ ; ",
+    ],
+)
+def test_queries_are_recognized(database: Path, query: str) -> None:
+    assert list(read(source(database, query)))
 
 
 @pytest.mark.parametrize(
