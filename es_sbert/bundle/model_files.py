@@ -7,6 +7,7 @@ JSON header, raw tensor bytes).
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import BundleInvalid
+from es_sbert.io.text_formats import depth_problem
+from es_sbert.messages import size_text
 
 COPY_AGAIN = "Copy or download the model folder again."
+
+# A tokenizer.json of a million words has less. Parsed, JSON can take thirty times its size.
+_MAX_TEXT_BYTES = 128_000_000
+
+
+def check_model_file(path: Path) -> int:
+    """Check that a file of a model folder is a regular file, and return its size: a pipe or device may never end.
+
+    Raises:
+        BundleInvalid: it is something else.
+        OSError: the file is missing or unreadable.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BundleInvalid(f"{path} is not a regular file", "Replace it with a file, or do not use this model.")
+    return status.st_size
+
+
+def read_model_text(path: Path) -> str:
+    """Read a text file of a model folder.
+
+    Raises:
+        BundleInvalid: it is not a regular file, or larger than any such file.
+        OSError, ValueError: the file is missing, unreadable, or not UTF-8.
+    """
+    size = check_model_file(path)
+    if size > _MAX_TEXT_BYTES:
+        raise BundleInvalid(
+            f"{path} has {size_text(size)}, more than the limit of {size_text(_MAX_TEXT_BYTES)} for texts of a model",
+            "Do not use this model, or reduce its vocabulary.",
+        )
+    return path.read_text(encoding="utf-8")
+
+
+def _parse_json(path: Path) -> Any:
+    """Parse a file.
+
+    Raises:
+        BundleInvalid: see `read_model_text`.
+        OSError, ValueError: the file is missing, unreadable, not JSON, or nested too deeply.
+    """
+    text = read_model_text(path)
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its objects are nested too deeply") from error
+    # Values are also written again, at other depths of the call stack.
+    if problem := depth_problem({"": value}, text.encode()):
+        raise ValueError(problem)
+    return value
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises:
-        BundleInvalid: the file is missing, unreadable, or not a JSON object.
+        BundleInvalid: the file is missing, unreadable, too large, nested too deeply, or not a JSON object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = _parse_json(path)
     except FileNotFoundError as error:
         raise BundleInvalid(f"{path} is missing", COPY_AGAIN) from error
     except (OSError, ValueError) as error:
@@ -59,7 +112,7 @@ def read_module_entries(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / "modules.json"
     try:
-        entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        entries: list[dict[str, Any]] = _parse_json(path)
         for entry in entries:
             _ = entry["type"], entry["path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -135,7 +188,7 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
         BundleInvalid: the file is missing or truncated, or not a safetensors file.
     """
     try:
-        size = path.stat().st_size
+        size = check_model_file(path)
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
             if size < _HEADER_LENGTH_BYTES or length > min(size - _HEADER_LENGTH_BYTES, _MAX_HEADER):
@@ -149,7 +202,7 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
         end = max((entry["data_offsets"][1] for entry in tensors.values()), default=base)
     except OSError as error:
         raise BundleInvalid(f"{path} cannot be read: {error.strerror}", COPY_AGAIN) from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise BundleInvalid(f"{path} has no valid safetensors header", COPY_AGAIN) from error
     if end != size:
         raise BundleInvalid(f"{path} has {size} bytes, but {end} according to its header", COPY_AGAIN)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from es_sbert.bundle.model_files import COPY_AGAIN, read_json, read_optional_json
+from es_sbert.bundle.model_files import COPY_AGAIN, read_json, read_model_text, read_optional_json
 from es_sbert.errors import BundleInvalid
 
 Json = dict[str, Any]
@@ -60,10 +60,10 @@ def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
     try:
         if kind is not None and kind.model == "WordPiece" and (folder / "vocab.txt").exists():
             # Not `splitlines`, which also splits at form feeds and other separators.
-            words = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            words = read_model_text(folder / "vocab.txt").removesuffix("\n").split("\n")
             model = {"type": "WordPiece", "vocab": {word.rstrip(): number for number, word in enumerate(words)}}
         elif kind is not None and kind.model == "BPE" and not kind.needs_file and (folder / "merges.txt").exists():
-            merges = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+            merges = read_model_text(folder / "merges.txt").split("\n")
             merges = [line for line in merges if line and not line.startswith("#version")]
             model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": merges}
     except (OSError, ValueError) as error:

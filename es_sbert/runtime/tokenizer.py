@@ -270,6 +270,7 @@ def load_sentence_tokenizer(model: SentenceModel) -> Tokenizer:
             raise BundleInvalid(
                 f"the vocabulary in {model.transformer_folder} is broken: {error}", COPY_AGAIN
             ) from error
+        _check_unknown_words(made, model.transformer_folder)
         return _lowercasing(made, lowercase=model.lowercase)
     return load_tokenizer(model.tokenizer_file, changes=model.tokenizer_changes, lowercase=model.lowercase)
 
@@ -294,7 +295,26 @@ def load_tokenizer(path: Path, *, changes: Mapping[str, Any] | None = None, lowe
         raise
     except Exception as error:  # the library raises bare Exception for every kind of broken file
         raise BundleInvalid(f"{path} is not a tokenizer: {error}", COPY_AGAIN) from error
+    _check_unknown_words(tokenizer, path)
     return _lowercasing(tokenizer, lowercase=lowercase)
+
+
+_UNKNOWN_WORD = "\U00013000"  # a hieroglyph
+
+
+def _check_unknown_words(tokenizer: Tokenizer, place: Path) -> None:
+    """Check that the tokenizer has a token for words that it does not know, so that it can read any text.
+
+    Raises:
+        BundleInvalid: it has none.
+    """
+    try:
+        tokenizer.encode(_UNKNOWN_WORD)
+    except Exception as error:  # the library raises bare Exception
+        raise BundleInvalid(
+            f"the tokenizer in {place} cannot read unknown words: {error}",
+            "Add its unknown token, such as [UNK], to the vocabulary, or use another model.",
+        ) from error
 
 
 def _lowercasing(tokenizer: Tokenizer, *, lowercase: bool) -> Tokenizer:

@@ -1,0 +1,95 @@
+"""Files of a model folder that are too large or too deep, never end, or are no files: refused without a hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from es_sbert.bundle import model_files
+from es_sbert.bundle.model_files import read_header, read_json, read_module_entries
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import BundleInvalid
+from tests.tiny import write_tiny_bert
+
+pytestmark = pytest.mark.timeout(60)
+
+FILES = ("modules.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors",
+         "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json")  # fmt: skip
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _socket(path: Path) -> None:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path.relative_to(Path.cwd())))  # the length of its path is limited
+    server.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+@pytest.mark.parametrize("place", [_fifo, _device, _socket])
+@pytest.mark.parametrize("name", FILES)
+def test_other_than_regular_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: Callable[[Path], None]
+) -> None:
+    folder = write_tiny_bert(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    place(folder / name)
+    with pytest.raises(BundleInvalid, match=f"{name} is not a regular file\n  Replace it"):
+        _ = read_sentence_model(folder, "tiny").fingerprint
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_deeply_nested_files_are_refused(tmp_path: Path, name: str) -> None:
+    folder = write_tiny_bert(tmp_path / "model")
+    for depth in (250, 950, 100_000):
+        nested = '{"a":' * depth + "1" + "}" * depth
+        data = f"[{nested}]".encode() if name == "modules.json" else nested.encode()
+        if name == "model.safetensors":
+            data = len(data).to_bytes(8, "little") + data
+        (folder / name).write_bytes(data)
+        with pytest.raises(BundleInvalid, match=r"nested|no valid safetensors header"):
+            _ = read_sentence_model(folder, "tiny").fingerprint
+
+
+def test_huge_files_are_refused_unread(tmp_path: Path) -> None:
+    for name, read in (("config.json", read_json), ("modules.json", lambda path: read_module_entries(path.parent))):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(8 << 30)  # sparse
+        with pytest.raises(BundleInvalid, match=r"has 8\.6 GB, more than the limit of 128\.0 MB for texts of a model"):
+            read(tmp_path / name)
+    with pytest.raises(BundleInvalid):
+        read_header(tmp_path / "config.json")
+
+
+def test_huge_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_tiny_bert(tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    (folder / "vocab.txt").write_text("word\n" * 10_000)
+    monkeypatch.setattr(model_files, "_MAX_TEXT_BYTES", 40_000)
+    with pytest.raises(BundleInvalid, match=r"vocab.txt has 50\.0 kB, more than the limit"):
+        read_sentence_model(folder, "tiny")
+
+
+def test_tokenizer_without_an_unknown_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    folder = write_tiny_bert(tmp_path / "model")
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["model"]["vocab"]["[UNUSED]"] = settings["model"]["vocab"].pop("[UNK]")
+    settings["added_tokens"] = [token for token in settings["added_tokens"] if token["content"] != "[UNK]"]
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    with pytest.raises(BundleInvalid, match=r"unknown words: .*Missing \[UNK\].*\n  Add its unknown token"):
+        Encoder(str(folder), device="cpu", precision="fp32").encode(["zebra"])
