@@ -22,13 +22,13 @@ from es_sbert.filesystem import is_stream, open_output
 from es_sbert.io.file_formats import FileFormat, WrongFormat, text_chunks
 from es_sbert.io.text_encoding import windows_1252_sample
 from es_sbert.io.text_formats import CorruptStream, split_lines
-from es_sbert.messages import be, pluralize
+from es_sbert.messages import be, pluralize, size_text
 from es_sbert.vectors import Vectors
 
 VECTOR_FIELD = "embedding"
 _CHUNK = 1 << 16
-# Practically unlimited, because a text is held in memory whole in any case.
-_MAX_LINE = 1 << 40
+# No text is this long: it is a damaged or hostile file.
+_MAX_LINE = 64 << 20
 
 
 # Returns the text in a field of an object; None if the field holds no text.
@@ -198,7 +198,13 @@ def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[b
     read = getattr(source, "read1", source.read)
     text = text_chunks(iter(partial(read, _CHUNK), b""), FileFormat(form), encoding)
     try:
-        yield from (line.data for line in split_lines(text, _MAX_LINE))
+        for line in split_lines(text, _MAX_LINE):
+            if line.is_too_long:
+                raise SourceError(
+                    f"line {line.number} has {size_text(line.size)}, more than the limit of {size_text(_MAX_LINE)}",
+                    "Split it into several texts, or remove it.",
+                )
+            yield line.data
     except OSError as error:
         raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
     except WrongFormat as wrong:

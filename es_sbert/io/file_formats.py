@@ -65,9 +65,11 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = tuple(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))
 MAGIC_BYTES = 4
 
-# Bytes that are unpacked at a time, to at most 16 MiB for gzip and 32 MiB for zstd.
+# Bytes that are unpacked at a time, to at most 16 MiB for gzip and 32 MiB for zstd, and bytes that are yielded at a
+# time: short lines take twenty times their size.
 _GZIP_MAX_INPUT = 1 << 14
 _ZSTD_MAX_INPUT = 1 << 10
+_MAX_OUTPUT = 1 << 20
 
 
 class Compression(StrEnum):
@@ -123,8 +125,8 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
                         break
                     decoder = zlib.decompressobj(wbits=31) if is_gzip else zstandard.ZstdDecompressor().decompressobj()
                 out, data = decoder.decompress(data[:max_input]), data[max_input:]
-                if out:
-                    yield out
+                for start in range(0, len(out), _MAX_OUTPUT):
+                    yield out[start : start + _MAX_OUTPUT]
                 if decoder.eof:
                     data = decoder.unused_data + data
                     decoder = None

@@ -32,6 +32,7 @@ from es_sbert.io.file_formats import (
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
 from es_sbert.io.text_encoding import detect_encoding
 from es_sbert.io.text_formats import CorruptStream, ParsedRow, csv_rows, dict_rows, jsonl_rows, split_lines, tsv_rows
+from es_sbert.messages import shorten, size_text
 
 _MAX_LISTED = 5
 
@@ -86,9 +87,8 @@ class MissingColumns(SourceError):
     """
 
     def __init__(self, path: Path, missing: Sequence[str], names: Sequence[str]) -> None:
-        super().__init__(
-            f"{path} has no column {', '.join(missing)}", f"Choose one of its columns: {', '.join(names) or 'none'}."
-        )
+        present = shorten(", ".join(names)) or "none"
+        super().__init__(f"{path} has no column {', '.join(missing)}", f"Choose one of its columns: {present}.")
         self.path = path
         self.missing = missing
         self.names = names
@@ -217,8 +217,8 @@ def _abbreviate(value: object) -> str:
 
 
 _CHUNK = 1 << 18
-# Tables are completely in memory anyway, so a long row adds no risk.
-_MAX_BYTES = 1 << 40
+# Bytes of a row. Tables are completely in memory, but no example is this long: it is a damaged or hostile file.
+_MAX_BYTES = 64 << 20
 
 _TEXT_FORMATS = (FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV)
 
@@ -243,7 +243,8 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
     try:
         for row in islice(_file_rows(path, form), limit):
             if isinstance(row.fields, str):
-                problems.add(row.number, row.fields)
+                limit_name = f"a row may have ({size_text(_MAX_BYTES)})"
+                problems.add(row.number, row.fields.replace("`max_document_bytes` allows", limit_name))
                 continue
             names.update(dict.fromkeys(row.fields))
             lines.append(row.number)
@@ -388,6 +389,8 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
     """
     if not path.exists():
         raise SourceError(f"{path} does not exist", "Check the path; relative paths start at the data folder (`data`).")
+    if not path.is_file() and not path.is_dir():
+        raise SourceError(f"{path} is a pipe, a device or a socket", "Write its data to a file.")
     form, compression = guess_format(path.name)
     if path.is_dir():
         table = read_datasets_folder(path, columns, limit)

@@ -211,7 +211,9 @@ def windows_1252_sample(line: bytes) -> str | None:
         letters = word[0]
         if letters.isascii():
             continue
-        if not _is_plausible_word(letters, text[: word.start()][-1:], text[word.end() :][:1]):
+        if not _is_plausible_word(
+            letters, text[max(0, word.start() - 1) : word.start()], text[word.end() : word.end() + 1]
+        ):
             return None
         first = word.start() if first is None else first
     signs = [place for place, sign in enumerate(text) if not sign.isascii() and not _WORD.match(sign)]

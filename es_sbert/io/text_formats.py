@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import orjson
 
-from es_sbert.messages import pluralize
+from es_sbert.messages import pluralize, shorten
 
 # Number of bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
@@ -120,8 +121,8 @@ def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:
         level = [
             inner
             for value in level
-            for inner in (value.values() if isinstance(value, dict) else value)
-            if isinstance(inner, dict | list)
+            for inner in (value.values() if type(value) is dict else value)
+            if type(inner) is dict or type(inner) is list  # three times as fast as isinstance
         ]
         if not level:
             return None
@@ -293,6 +294,8 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
 
 # Names that `DataFrame.reset_index` of pandas gives an unnamed index; the second if a column already has the first.
 _INDEX_NAMES = ("index", "level_0")
+# As many as a sheet of Excel has. Engines allow 1,000 fields by default.
+MAX_COLUMNS = 16_384
 
 
 def parse_header(values: list[str] | str) -> list[str]:
@@ -305,8 +308,13 @@ def parse_header(values: list[str] | str) -> list[str]:
         values: The first row, or the reason why it could not be read.
 
     Raises:
-        CorruptStream: the row cannot be read, or a name is missing or duplicated.
+        CorruptStream: the row cannot be read, there are more than `MAX_COLUMNS`, or a name is missing or duplicated.
     """
+    if isinstance(values, list) and len(values) > MAX_COLUMNS:
+        raise CorruptStream(
+            f"the header has {len(values):,} columns, more than the limit of {MAX_COLUMNS:,}: leave some out, or write "
+            "them as objects in JSON Lines"
+        )
     problem = _row_problem(values)
     if isinstance(values, str) or problem is not None:
         raise CorruptStream(f"the header cannot be read: {problem}")
@@ -317,9 +325,9 @@ def parse_header(values: list[str] | str) -> list[str]:
         names[0] = next((name for name in _INDEX_NAMES if name not in names), "")
     if "" in names:
         raise CorruptStream(f"column {names.index('') + 1} of the header has no name")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise CorruptStream(f"the header contains the column {twice!r} twice")
+        raise CorruptStream(f"the header contains the column {shorten(repr(twice))} twice")
     return names
 
 

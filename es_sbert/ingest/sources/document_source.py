@@ -22,6 +22,7 @@ from es_sbert.ingest.sources.column_types import NO_TYPES, ColumnTypes
 from es_sbert.io.file_formats import MAGIC_BYTES, Compression, WrongFormat, detect_compression
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
 from es_sbert.io.text_formats import CorruptStream, read_head
+from es_sbert.messages import shorten
 
 
 def check_table_columns(name: str, columns: Sequence[str], required: RequiredColumns) -> None:
@@ -123,7 +124,7 @@ class RequiredColumns:
             if fields and not any(_has_column(columns, field, nested) for field in fields):
                 near = [meant for field in fields if (meant := closest_name(field, columns)) is not None]
                 suggestion = f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
-                remedy = f"{suggestion}{hint}Name one with {option}; its columns are: {', '.join(columns)}."
+                remedy = f"{suggestion}{hint}Name one with {option}; its columns are: {shorten(', '.join(columns))}."
                 raise SourceError(f"{name} has no column {' or '.join(fields)}", remedy)
 
 

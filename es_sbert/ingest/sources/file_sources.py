@@ -6,6 +6,7 @@ Arrow files are IPC files and streams, and Feather. All but Parquet may be compr
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -172,6 +173,8 @@ class TextSource(FileSource):
             chunks = text_chunks(chunks, self.format, self.encoding)
         elif self.encoding is not None:
             chunks = to_utf8(chunks, self.encoding)
+        # A compressed file may expand to hours of blank lines, without a record at which the load could stop.
+        chunks = _until_stopped(chunks, context.stop)
         lines = split_lines(chunks, context.settings.max_bytes, first_line)
         if self.encoding is None and not self._is_scanned:
             lines = refuse_other_encodings(lines, self.name)
@@ -208,6 +211,13 @@ class TextSource(FileSource):
         delimiter, lines = find_delimiter(lines, self.delimiter)
         # Spreadsheets write emptied rows as lines that consist of delimiters only.
         return (row for row in csv_rows(lines, max_bytes, delimiter) if any(row[2]) or b'"' in row[1])
+
+
+def _until_stopped(chunks: Iterator[bytes], stop: threading.Event) -> Iterator[bytes]:
+    for chunk in chunks:
+        if stop.is_set():
+            raise ReadCancelled
+        yield chunk
 
 
 _FILE_MAGIC, _FEATHER_1 = b"ARROW1", b"FEA1"

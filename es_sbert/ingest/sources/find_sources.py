@@ -63,7 +63,9 @@ class LocalFile(ByteInput):
         return self.size is not None
 
     def chunks(self, context: ReadContext) -> Iterator[bytes]:
-        descriptor = os.open(self.path, os.O_RDONLY | _O_BINARY)
+        # Opening a named pipe would block until someone writes to it; the loop waits for that and can be stopped.
+        waits_later = self.size is None and sys.platform == "linux"
+        descriptor = os.open(self.path, os.O_RDONLY | _O_BINARY | (os.O_NONBLOCK if waits_later else 0))
         try:
             if self.start is None:
                 yield from _read_descriptor(descriptor, context, may_block=self.size is None)
@@ -291,7 +293,10 @@ def _local_source(name: str, options: FileOptions) -> DocumentSource:
         ) from error
     if stat.S_ISDIR(status.st_mode):
         raise SourceError(f"{shown} is a folder", f"Name the files in it, e.g. '{os.path.join(shown, '*.jsonl')}'.")
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    is_file, is_pipe = stat.S_ISREG(status.st_mode), stat.S_ISFIFO(status.st_mode)
+    if not is_file and not is_pipe and not os.path.samefile(path, os.devnull):
+        raise SourceError(f"{shown} is a device or a socket", "Name a file or a pipe, or - for standard input.")
+    size = status.st_size if is_file else None
     return _file_source(LocalFile(shown, path, size), path.name, options)
 
 
