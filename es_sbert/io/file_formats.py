@@ -181,10 +181,11 @@ def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None 
 
 
 # Bytes of a column that are read at a time, and bytes and number of rows that are decoded at a time. The size of a row
-# group is stated before decoding, so the number of rows is bounded as well.
+# group is stated before decoding: with a dictionary or run lengths, a few bytes can be the same long text or list in
+# every row. Therefore batches are small; larger ones are hardly faster.
 _READ_BYTES = 1 << 20
 _BATCH_BYTES = 16 << 20
-_BATCH_ROWS = 1 << 12
+_BATCH_ROWS = 1 << 6
 
 
 @contextmanager
@@ -210,7 +211,8 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
         # Row groups of a remote file are fetched as a whole, in few requests; a local file is read page by page.
         with ParquetFile(file, buffer_size=_READ_BYTES, pre_buffer=not isinstance(file, Path)) as opened:
             yield opened
-    except (pyarrow.ArrowException, OSError) as error:
+    # Names may not be UTF-8, and a length may be more than the memory.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
         raise CorruptStream(f"the Parquet data is damaged ({error_summary(error)})") from error
 
 

@@ -223,7 +223,7 @@ def _until_stopped(chunks: Iterator[bytes], stop: threading.Event) -> Iterator[b
 _FILE_MAGIC, _FEATHER_1 = b"ARROW1", b"FEA1"
 _FILE_HEAD_BYTES = 8  # the magic, filled up to eight bytes
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_SLICE_ROWS = 1024
+_SLICE_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -267,8 +267,8 @@ class ParquetSource(FileSource):
         with self._opened(context) as file:
             groups = range(*(self.row_groups or (0, file.num_row_groups)))
             row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
-            rows = file.metadata.num_rows
-            counted = (self.size or 0) * row // max(1, rows)
+            rows = max(1, file.metadata.num_rows)
+            counted = (self.size or 0) * row // rows
             for batch in parquet_batches(file, groups=groups):
                 yield from _batch_records(batch, row, self.name, context)
                 row += batch.num_rows
@@ -313,6 +313,7 @@ class ArrowSource(FileSource):
         row = 0
         with _arrow_errors(), _ArrowStream(head, rest) as stream:
             for batch in stream.open():
+                _validate(batch)
                 # Sliced, because writers make batches of any size.
                 for start in range(0, batch.num_rows, _SLICE_ROWS):
                     part = batch.slice(start, _SLICE_ROWS)
@@ -376,6 +377,23 @@ class _ArrowStream(io.RawIOBase):
             raise CorruptStream("the end marker of the Arrow data is missing: the file may have been cut off")
 
 
+def _validate(batch: Any) -> None:
+    """Check the offsets and lengths in a batch, which Arrow follows without a check, even out of the memory.
+
+    Raises:
+        ArrowInvalid: the batch is damaged.
+    """
+    from pyarrow import ArrowInvalid
+
+    for column in batch.columns:
+        try:
+            column.validate(full=True)
+        except ArrowInvalid as error:
+            # Texts are checked after their offsets, and one that is not UTF-8 rejects only its row.
+            if column.type.num_fields or "UTF8" not in str(error):
+                raise
+
+
 @contextmanager
 def _arrow_errors() -> Iterator[None]:
     require_extra("parquet", "pyarrow")
@@ -383,7 +401,8 @@ def _arrow_errors() -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    # Names may not be UTF-8, and a length may be more than the memory.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
         raise CorruptStream(f"the Arrow data is damaged ({error_summary(error)})") from error
 
 

@@ -152,8 +152,10 @@ def column_to_json(array: Any) -> list[Any]:
     if hasattr(kind, "storage_type"):  # an extension type, whose meaning is not known here
         return column_to_json(array.storage)
     if types.is_dictionary(kind):
-        values = column_to_json(array.dictionary)
-        return [None if index is None else values[index] for index in array.indices.to_pylist()]
+        # Only the values that occur: a slice has the dictionary of the whole array.
+        used = array.indices.unique()
+        values = dict(zip(used.to_pylist(), column_to_json(array.dictionary.take(used)), strict=True))
+        return [values[index] for index in array.indices.to_pylist()]
     if types.is_run_end_encoded(kind):
         return column_to_json(pc.run_end_decode(array))
     if types.is_struct(kind):
