@@ -38,6 +38,8 @@ _CHUNK = 1 << 16
 _STOP_POLL_SECONDS = 0.2
 _SCAN_CHUNK = 1 << 20
 _O_BINARY = getattr(os, "O_BINARY", 0)
+# Elsewhere, a pipe without a writer looks as if it had ended.
+_O_NONBLOCK = os.O_NONBLOCK if sys.platform == "linux" else 0
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,7 @@ class LocalFile(ByteInput):
 
     def chunks(self, context: ReadContext) -> Iterator[bytes]:
         # Opening a named pipe would block until someone writes to it; the loop waits for that and can be stopped.
-        waits_later = self.size is None and sys.platform == "linux"
-        descriptor = os.open(self.path, os.O_RDONLY | _O_BINARY | (os.O_NONBLOCK if waits_later else 0))
+        descriptor = os.open(self.path, os.O_RDONLY | _O_BINARY | (_O_NONBLOCK if self.size is None else 0))
         try:
             if self.start is None:
                 yield from _read_descriptor(descriptor, context, may_block=self.size is None)
