@@ -164,7 +164,12 @@ def _summary_lines(summary: IndexSummary) -> list[str]:
         lines += _vector_field_lines(field)
     for name in summary.plain_vector_fields:
         lines.append(f"  {name} holds vectors of another program; adopt them: `es-sbert index adopt`")
-    if not summary.fields and not summary.plain_vector_fields:
+    if summary.removing:
+        lines.append(
+            f"  the removal of {', '.join(summary.removing)} has not ended; finish it: `es-sbert index remove "
+            f"{summary.name}`"
+        )
+    elif not summary.fields and not summary.plain_vector_fields:
         lines.append("  no vector field; add one: `es-sbert ingest` or `es-sbert index create`")
     return lines
 

@@ -27,6 +27,7 @@ from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_p
 from es_sbert.index.vector_field import (
     VectorField,
     adopt_command,
+    check_not_being_removed,
     did_you_mean,
     embed_command,
     has_vector_field,
@@ -500,6 +501,10 @@ def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], f
             fields.append(vector_field_from_state(engine, state, name))
         except IndexMismatch as error:
             findings.append(Finding.from_error(f"field {name}", error))
+    try:
+        check_not_being_removed(state)
+    except IndexMismatch as error:
+        findings.append(Finding.from_error("index", error))
 
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:

@@ -98,7 +98,7 @@ class FieldResolver:
         if not self._searched:
             raise IndexMismatch(
                 f"{name} cannot be used: the searched indices have no vector field",
-                "Embed the documents of an index: es-sbert ingest --index INDEX.",
+                self._searched.no_vectors_remedy,
             )
         fields = self._searched.fields
         if name == self._virtual:

@@ -24,7 +24,7 @@ from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, cr
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.remote_lookup import RemoteIndices, RemoteLookup, RemoteRefusal, split_remote
 from es_sbert.index.derived_fields import DerivedField, derived_fields
-from es_sbert.index.mapping import VectorFieldMeta, vector_fields
+from es_sbert.index.mapping import REMOVING, VectorFieldMeta, read_meta_entry, vector_fields
 from es_sbert.index.source_mode import name_form
 
 _CACHE_SIZE = 1000
@@ -199,6 +199,7 @@ class ResolvedIndices:
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
         is_mixed: Whether the vector fields of the local indices differ.
+        removing: Concrete indices from which `es-sbert index remove` has not yet removed all vectors.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
@@ -209,9 +210,20 @@ class ResolvedIndices:
     filters: dict[str, Json] = field(default_factory=dict)
     derived: dict[str, dict[str, DerivedField]] = field(default_factory=dict)
     is_mixed: bool = field(default=False, compare=False)
+    removing: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.fields)
+
+    @property
+    def no_vectors_remedy(self) -> str:
+        """What to do if no index has vector fields."""
+        if self.removing:
+            index = self.removing[0]
+            return (
+                f"Their removal from {index} was started and has not ended. Finish it: es-sbert index remove {index}."
+            )
+        return "Embed the documents of an index: es-sbert ingest --index INDEX."
 
 
 NO_MAPPINGS = ResolvedIndices({}, {})
@@ -504,4 +516,7 @@ def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
     )
     named = {index: names for index, names in derived.items() if names}
     is_mixed = len({frozenset(by_index[index]) for index in by_index}) > 1
-    return ResolvedIndices(fields, shards, ordinary=ordinary or not answer, derived=named, is_mixed=is_mixed)
+    removing = tuple(name for name, state in answer.items() if read_meta_entry(state.get("mappings", {}), REMOVING))
+    return ResolvedIndices(
+        fields, shards, ordinary=ordinary or not answer, derived=named, is_mixed=is_mixed, removing=removing
+    )

@@ -31,6 +31,7 @@ from es_sbert.index.vector_field import (
     VectorField,
     check_field_model,
     check_meta_field_is_free,
+    check_not_being_removed,
     require_index,
     text_mismatch,
     vector_field_from_state,
@@ -138,6 +139,7 @@ def check_plain_field(
     info: EngineInfo, state: IndexState, vector_field: str, text: TextTemplate | None
 ) -> AdoptableField:
     """Like `read_adoptable_field`, for an index that was already read and a field that es-sbert does not fill."""
+    check_not_being_removed(state)
     property = _vector_mapping(info, state, vector_field)
     _check_takes_updates(state)
     dimensions = mapped_dimensions(info.engine_type, property)

@@ -12,12 +12,14 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import (
+    REMOVING,
     VectorFieldMeta,
     and_query,
     document_meta_field,
     has_vector_query,
     mapped_index_type,
     plain_vector_fields,
+    read_meta_entry,
     vector_fields,
 )
 from es_sbert.index.vector_field import index_not_found, require_index
@@ -59,6 +61,7 @@ class IndexSummary:
         fields: The vector fields that es-sbert fills.
         other_fields: Names of the other top-level fields.
         plain_vector_fields: Of these, vector fields that other programs fill.
+        removing: Fields that a removal which has not ended takes out of the documents.
     """
 
     name: str
@@ -68,6 +71,7 @@ class IndexSummary:
     fields: tuple[FieldSummary, ...]
     other_fields: tuple[str, ...]
     plain_vector_fields: tuple[str, ...] = ()
+    removing: tuple[str, ...] = ()
 
     def as_json(self) -> Json:
         plain = asdict(self)
@@ -142,6 +146,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         # With `subobjects: false`, the metadata consists of several fields with a dot in their names.
         other_fields=tuple(sorted(name for name in properties if name.partition(".")[0] not in ours)),
         plain_vector_fields=tuple(plain_vector_fields(engine.info.engine_type, state.mappings, state.name)),
+        removing=tuple(read_meta_entry(state.mappings, REMOVING) or ()),
     )
 
 

@@ -16,7 +16,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
-from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_field import check_not_being_removed, index_not_found
 from es_sbert.index.write_limits import index_template_of
 
 # The members of an index template, as an engine returns it, that a request may set.
@@ -53,6 +53,7 @@ def template_requests(engine: Engine, name: str) -> list[TemplateRequest]:
         raise index_not_found(name, engine)
     state = next((state for state in reversed(states) if vector_fields(state.mappings, state.name)), None)
     if state is None:
+        check_not_being_removed(states[-1])
         raise IndexMismatch(
             f"{name} has no vector field to put into a template",
             f"Add one first: `es-sbert ingest --index {states[-1].name} --text-field FIELD`.",

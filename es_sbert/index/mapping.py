@@ -33,6 +33,8 @@ from es_sbert.mappings import read_body
 from es_sbert.messages import setting_text
 
 META_KEY = "es_sbert"
+# `_meta.es_sbert.removing`: the fields that `es-sbert index remove` takes out of the documents, until it has ended.
+REMOVING = "removing"
 
 
 class ChunkRules(BaseModel):
@@ -478,7 +480,7 @@ def plain_vector_fields(engine_type: EngineType, mappings: Json, index: str) -> 
     Raises:
         IndexMismatch: `_meta.es_sbert` was damaged by hand.
     """
-    own = vector_fields(mappings, index)
+    own = {*vector_fields(mappings, index), *(read_meta_entry(mappings, REMOVING) or ())}
     properties = mappings.get("properties", {})
     return [
         name for name, field in properties.items() if name not in own and field.get("type") == VECTOR_TYPES[engine_type]

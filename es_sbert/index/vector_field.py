@@ -20,6 +20,7 @@ from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
+    REMOVING,
     ChunkRules,
     ElementType,
     IndexType,
@@ -37,6 +38,7 @@ from es_sbert.index.mapping import (
     parse_element_type,
     parse_index_type,
     plain_vector_fields,
+    read_meta_entry,
     vector_fields,
     with_source,
 )
@@ -246,6 +248,8 @@ def plan_field_change(
         IndexMismatch, UsageError: see `ensure_vector_field`.
         EngineError: the engine failed.
     """
+    if request.name not in vector_fields(state.mappings, state.name):
+        check_not_being_removed(state)
     new_meta = with_source(request.new_meta(engine), request.name, state)
     if request.name not in state.mappings.get("properties", {}):
         check_passages_kept(VectorField(state.name, request.name, new_meta))
@@ -416,8 +420,11 @@ def has_vector_field(state: IndexState, vector_field: str) -> bool:
 
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
     """Like `read_vector_field`, for an index that has already been read."""
+    own = vector_fields(state.mappings, state.name)
+    if vector_field not in own:
+        check_not_being_removed(state)
     if vector_field not in state.mappings.get("properties", {}):
-        others = ", ".join(vector_fields(state.mappings, state.name))
+        others = ", ".join(own)
         plain = plain_vector_fields(engine.info.engine_type, state.mappings, state.name)
         remedy = f"Embed its documents first: `es-sbert ingest --index {state.name} --text-field FIELD`."
         if others:
@@ -430,6 +437,21 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
             )
         raise IndexMismatch(f"the index {state.name} has no vector field {vector_field!r}", remedy)
     return VectorField(state.name, vector_field, _read_field_meta(engine, state, vector_field))
+
+
+def check_not_being_removed(state: IndexState) -> None:
+    """Refuse an index from which es-sbert's fields are being removed.
+
+    Some documents still have them. Finishing the removal also removes fields that are added before.
+
+    Raises:
+        IndexMismatch: a removal was started and has not ended.
+    """
+    if read_meta_entry(state.mappings, REMOVING):
+        raise IndexMismatch(
+            f"the removal of es-sbert's vectors from {state.name} was started and has not ended",
+            f"If no process is running it, finish it: `es-sbert index remove {state.name}`.",
+        )
 
 
 def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> None:

@@ -27,6 +27,7 @@ from es_sbert.index.index_template import matching_templates
 from es_sbert.index.load_settings import restore_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
     META_KEY,
+    REMOVING,
     document_meta_field,
     exists_query,
     read_meta_entry,
@@ -41,7 +42,6 @@ from es_sbert.index.whole_documents import restore_numbers
 from es_sbert.migration.document_copy import check_restored, copy_write
 from es_sbert.migration.migration_state import existing_indices, kept_by, read_migration_state, read_target_pointer
 
-_NOTE = "removing"  # entry of `_meta.es_sbert`: the fields that are being taken out of the documents
 _WRITTEN = "written_fields"
 _PAGE = 500
 _WHOLE_PAGE = 100  # documents with their vectors
@@ -69,7 +69,7 @@ class Removal(BaseModel, frozen=True):
 def removable_fields(index: IndexState) -> tuple[str, ...]:
     """The fields of documents that es-sbert writes in an index, and those that an earlier run has begun to remove."""
     names = [each for name in vector_fields(index.mappings, index.name) for each in (name, document_meta_field(name))]
-    written, begun = read_meta_entry(index.mappings, _WRITTEN) or [], read_meta_entry(index.mappings, _NOTE) or []
+    written, begun = read_meta_entry(index.mappings, _WRITTEN) or [], read_meta_entry(index.mappings, REMOVING) or []
     return tuple(dict.fromkeys([*begun, *names, *written]))
 
 
@@ -130,7 +130,7 @@ def _check_removable(engine: Engine, index: IndexState, fields: Collection[str])
 def _plan_note(fields: Sequence[str], state: IndexState) -> Json | None:
     """Plan the change of the mapping that replaces the entries in `_meta` with the note; None if that is done."""
     ours = state.mappings.get("_meta", {}).get(META_KEY, {})
-    noted = {_NOTE: sorted({*fields, *(read_meta_entry(state.mappings, _NOTE) or [])})}
+    noted = {REMOVING: sorted({*fields, *(read_meta_entry(state.mappings, REMOVING) or [])})}
     return None if ours == noted else {"_meta": state.mappings.get("_meta", {}) | {META_KEY: noted}}
 
 
@@ -141,7 +141,7 @@ def _plan_end(state: IndexState) -> Json | None:
         return None
     if read_meta_entry(state.mappings, "fields"):
         # Remove only the note: another program has added a vector field since.
-        without = with_meta_entry(meta, _NOTE, None)
+        without = with_meta_entry(meta, REMOVING, None)
         return None if without == meta else {"_meta": without}
     return {"_meta": {key: value for key, value in meta.items() if key != META_KEY}}
 

@@ -8,14 +8,18 @@ from typing import Any
 import orjson
 import pytest
 
+from es_sbert.diagnostics.doctor import inspect_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.index_summary import describe_index
 from es_sbert.index.load_settings import apply_load_settings
 from es_sbert.index.mapping import read_meta_entry, vector_fields
 from es_sbert.migration.remove_vectors import Removal, remove_vectors
+from es_sbert.search.search_scope import read_search_scope
 from tests.engine.ingest_support import contents, load, sentences
 from tests.engine.migration.support import Overheard
 from tests.engine.test_ingest_beside_an_application import Application
@@ -71,7 +75,7 @@ def test_documents_and_mapping_are_as_before(app: Application, engine: Engine) -
         remove(engine, app.index)
 
 
-def test_killed_removal_is_resumed(app: Application, engine: Engine) -> None:
+def test_killed_removal_is_named_and_resumed(app: Application, engine: Engine, tiny: Encoder, tmp_path: Path) -> None:
     class Killed(BaseException):
         """Nothing that a program handles."""
 
@@ -89,6 +93,21 @@ def test_killed_removal_is_resumed(app: Application, engine: Engine) -> None:
     assert state is not None
     assert vector_fields(state.mappings, app.index) == {}
     assert read_meta_entry(state.mappings, "removing") == ["embedding", "embedding_meta", "parts", "parts_meta"]
+    unfinished = f"removal of es-sbert's vectors from {app.index} was started"
+    for attempt in (
+        lambda: read_search_scope(engine, [app.index], ["embedding"]),
+        # Finishing the removal would also remove a field that is added now.
+        lambda: load(engine.info.url, tiny, app.index, dead=tmp_path / "dead", vectors=("embedding={text}",)),
+        lambda: load(engine.info.url, tiny, app.index, dead=tmp_path / "dead", vectors=("another={text}",)),
+        lambda: read_adoptable_field(engine, app.index, "embedding", None),
+    ):
+        with pytest.raises(IndexMismatch, match=unfinished) as caught:
+            attempt()
+        assert f"`es-sbert index remove {app.index}`" in caught.value.remedy
+    summary = describe_index(engine, app.index)
+    assert summary.plain_vector_fields == ()
+    assert summary.removing == ("embedding", "embedding_meta", "parts", "parts_meta")
+    assert [finding for finding in inspect_index(engine, app.index).findings if unfinished in finding.message]
     done = remove(engine, app.index)
     assert 0 < done.documents < COUNT + 1
     assert plain(engine, app.index) == expected()

@@ -48,10 +48,7 @@ from es_sbert.vectors import Vectors
 
 logger = logging.getLogger(__name__)
 
-NO_VECTORS_HINT = (
-    "The searched indices have no vectors of es-sbert, so the gateway passed the query through unchanged. For semantic "
-    "search, embed the documents: es-sbert ingest --index INDEX."
-)
+_PASSED_THROUGH = "The searched indices have no vectors of es-sbert, so the gateway passed the query through unchanged."
 
 # Parts of the names of full-text queries, which become hybrid.
 _FULL_TEXT_MARKS = (b"match", b"query_string", b"combined_fields")
@@ -212,7 +209,8 @@ class SearchRewriter:
         while True:
             found = await offload_if_large(context.size, self._find, body, indices, context.mode, check)
             if found.body is body:
-                return RewriteResult(body, body, hint=None if indices else NO_VECTORS_HINT)
+                hint = None if indices else f"{_PASSED_THROUGH} {indices.no_vectors_remedy}"
+                return RewriteResult(body, body, hint=hint)
             queries = trace.queries = tuple(placeholder.semantic for placeholder in found.placeholders)
             self._report_uncalibrated(queries)
             if check is not None:

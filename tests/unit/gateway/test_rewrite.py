@@ -18,7 +18,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
+from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices, resolve_mappings
 from es_sbert.gateway.search.incoming_search import SemanticBudget
 from es_sbert.gateway.search.knn_clauses import CandidateCounts
 from es_sbert.gateway.search.query_finder import find_queries
@@ -303,6 +303,13 @@ def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
         assert Rewriting(ResolvedIndices({}, {}, ordinary=False))(other) is other
     body = {"query": SEMANTIC}
     assert Rewriting(NO_MAPPINGS)(body) is body
+
+
+def test_unfinished_removal_is_the_reason_for_missing_vectors() -> None:
+    answer = {"docs": {"mappings": {"_meta": {"es_sbert": {"removing": ["embedding", "embedding_meta"]}}}}}
+    with pytest.raises(IndexMismatch, match="have no vector field") as caught:
+        Rewriting(resolve_mappings(answer, "semantic")).query(SEMANTIC)
+    assert "es-sbert index remove docs" in caught.value.remedy
 
 
 def query_bar(*filters: Json, must: tuple[Json, ...] = ()) -> Json:
