@@ -281,10 +281,11 @@ def test_every_search_api_is_rewritten(bed: Bed) -> None:
     assert bed.search({"query": query}, "_count")["count"] == K
 
     lines = [{"index": bed.index}, {"query": query}, {}, {"query": {"match": {"semantic": ""}}}, {}, {"query": ENGLISH}]
-    several = bed.several(lines, filter_path="responses.error")
+    several = bed.several(lines)
     assert scores(several[0]) == right
     assert several[1]["error"]["type"] == "illegal_argument_exception"
     assert "is empty" in several[1]["error"]["reason"]
+    assert bed.several(lines, filter_path="responses.error") == [{"error": several[1]["error"]}]
     long = {
         "index": [bed.index, *(f"test-no-such-index-{number:040}" for number in range(100))],
         "ignore_unavailable": True,

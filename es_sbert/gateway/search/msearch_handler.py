@@ -32,6 +32,7 @@ from es_sbert.gateway.proxy.forward import (
 )
 from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnreadableJson, lines_to_utf8, parse_object, write_object
+from es_sbert.gateway.proxy.response_filter import ResponseFilter
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_in_bodies
 from es_sbert.gateway.search.incoming_search import (
@@ -129,7 +130,9 @@ class MsearchHandler:
             except RefusedAsTooLargeError:
                 del outgoing
         request = OutgoingRequest.with_body(incoming, b"", target_without_filter_path(incoming, path))
-        joined = await cancel_on_disconnect(incoming, self._join_responses(request, entries))
+        joined = await cancel_on_disconnect(
+            incoming, self._join_responses(request, entries, ResponseFilter.from_query(incoming.query))
+        )
         if joined.status == 200:
             joined = replace(joined, headers=[*joined.headers, *added])
         return await send_response(send, joined)
@@ -217,11 +220,14 @@ class MsearchHandler:
                     result[number] = replace(entries[number], body=body, is_hidden=True)
         return result
 
-    async def _join_responses(self, request: OutgoingRequest, entries: Sequence[_MsearchEntry]) -> BufferedResponse:
+    async def _join_responses(
+        self, request: OutgoingRequest, entries: Sequence[_MsearchEntry], filter: ResponseFilter
+    ) -> BufferedResponse:
         """Send the searches without an error, in several requests if they are too large for one.
 
         Args:
             request: The request without its body.
+            filter: Applied to the joined response.
 
         Returns:
             The responses and errors, each at its position; or the engine's response if it rejects a whole request.
@@ -253,7 +259,7 @@ class MsearchHandler:
         with self._upstream.parsing("POST /_msearch"):
             responses = deque(answer["responses"])
             merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
-        return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
+        return BufferedResponse(200, headers, write_object(filter.apply(answer | {"responses": merged})))
 
 
 def split_entries(plain: bytes, engine_type: EngineType) -> list[_MsearchEntry] | None:

@@ -24,6 +24,7 @@ from es_sbert.gateway.proxy.forward import (
 )
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import parse_object, write_object
+from es_sbert.gateway.proxy.response_filter import ResponseFilter
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import (
     RewriteContext,
@@ -62,14 +63,16 @@ class RankEvalHandler:
         except RefusedAsTooLargeError:
             assert body is not None
         request = replace(outgoing, target=target_without_filter_path(incoming), body=None)
-        return await send_response(send, await cancel_on_disconnect(incoming, self._join_ratings(request, body)))
+        joined = self._join_ratings(request, body, ResponseFilter.from_query(incoming.query))
+        return await send_response(send, await cancel_on_disconnect(incoming, joined))
 
-    async def _join_ratings(self, request: OutgoingRequest, body: Json) -> BufferedResponse:
+    async def _join_ratings(self, request: OutgoingRequest, body: Json, filter: ResponseFilter) -> BufferedResponse:
         """Send the rated searches in several requests, because they are too large for one.
 
         Args:
             request: The request without its body.
             body: Its body, rewritten.
+            filter: Applied to the joined response.
 
         Returns:
             The details and failures of all searches; or the engine's response if it rejects a whole request.
@@ -97,7 +100,7 @@ class RankEvalHandler:
                     scores = [each["metric_score"] for each in details.values()]
                     score = fmean(scores) if scores else answer["metric_score"]
                     joined = answer | {"metric_score": score, "details": details, "failures": failures}
-                    return BufferedResponse(200, response.headers, write_object(joined))
+                    return BufferedResponse(200, response.headers, write_object(filter.apply(joined)))
 
     async def _rewrite(self, incoming: IncomingRequest, route: EngineRoute) -> tuple[OutgoingRequest, Json | None]:
         """Create the `_rank_eval` request to the engine, and its body; unchanged and None if no search is semantic."""

@@ -23,6 +23,7 @@ from es_sbert.gateway.proxy.forward import (
 )
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
+from es_sbert.gateway.proxy.response_filter import ResponseFilter
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.index.document_vectors import group_actions
@@ -77,7 +78,8 @@ class BulkSender:
         self._incoming = incoming
         self._upstream = upstream
         self._limit = limit
-        self._joined = JoinedBulkResponse()
+        self._filter = ResponseFilter.from_query(incoming.query)
+        self._joined = JoinedBulkResponse(self._filter)
         self._headers = response_headers(upstream.engine_type, 0)
         self._failures: list[EngineUnreachable] = []  # since the last response
         self.started = False
@@ -123,14 +125,14 @@ class BulkSender:
 
         Args:
             body: The bytes of the items.
-            items: Parses the items; called only if their results must be separated.
+            items: Parses the items; called only if their results must be separated or filtered.
 
         Raises:
             BulkRejectedError: the engine rejected the first part.
             EngineUnreachable: the engine did not respond to the first part.
         """
         answer = await self._post(body)
-        if isinstance(answer, BufferedResponse) and answer.status == 200:
+        if isinstance(answer, BufferedResponse) and answer.status == 200 and not self._filter:
             parts = split_bulk_response(answer.body)
             if parts is not None:
                 await offload_if_large(len(answer.body), self._joined.add_raw, *parts)
@@ -182,7 +184,7 @@ class BulkSender:
         """
         try:
             answer = await fetch_response(
-                self._upstream, _with_json_response(OutgoingRequest.with_body(self._incoming, body))
+                self._upstream, _with_whole_response(OutgoingRequest.with_body(self._incoming, body))
             )
         except EngineUnreachable as error:
             if not self.started:
@@ -224,11 +226,12 @@ def _source_bytes(items: Sequence[BulkItem]) -> int:
     return sum(len(item.source) for item in items)
 
 
-def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
-    """Remove the headers and parameters that ask for a response in YAML, CBOR or SMILE."""
+def _with_whole_response(outgoing: OutgoingRequest) -> OutgoingRequest:
+    """Remove the headers and parameters that ask for a response in YAML, CBOR or SMILE, or for parts of it."""
     headers = [(name, value) for name, value in outgoing.headers if name != b"accept" or b"json" in value.lower()]
     path, mark, query = outgoing.target.partition(b"?")
-    parameters = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
+    removed = (b"format=", b"filter_path=")
+    parameters = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(removed))
     return replace(outgoing, headers=headers, target=path + mark + parameters)
 
 
@@ -253,9 +256,14 @@ _ITEMS, _TAIL = b'"items":[', b"]}"
 
 
 class JoinedBulkResponse:
-    """The joined response to a bulk request, in the order of its items. Not thread-safe."""
+    """The joined response to a bulk request, in the order of its items. Not thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        filter: Leaves out the members that the caller does not want.
+    """
+
+    def __init__(self, filter: ResponseFilter | None = None) -> None:
+        self._filter = filter or ResponseFilter()
         self._members: Json | None = None
         self._durations: Counter[str] = Counter()
         self._errors = False
@@ -274,6 +282,7 @@ class JoinedBulkResponse:
             self._add_members(answer)
         results = _merge_results(answers, items, rejected)
         self._errors |= any("error" in result for result_by_action in results for result in result_by_action.values())
+        results = self._filter.apply({"items": results}).get("items", [])
         self._add_results(b",".join(map(write_object, results)))
 
     def add_raw(self, members: Json, results: bytes) -> None:
@@ -295,22 +304,29 @@ class JoinedBulkResponse:
     def length(self) -> int:
         """Bytes of the joined response."""
         commas = max(0, len(self._results) - 1)
-        return len(self._head()) + sum(length for _, length in self._results) + commas + len(_TAIL)
+        return len(self._head()) + sum(length for _, length in self._results) + commas + len(self._tail)
 
     def body(self) -> Iterator[bytes]:
         """Yield the joined response in parts."""
         yield self._head()
         for number, (compressed, _) in enumerate(self._results):
             yield (b"," if number else b"") + zlib.decompress(compressed)
-        yield _TAIL
+        yield self._tail
 
     def _head(self) -> bytes:
         members: Json = {"took": 0, "errors": False} if self._members is None else dict(self._members)
-        # `filter_path` may have removed `errors`; an item with an error sets it.
-        members |= {name: value for name, value in self._durations.items() if name in members}
-        if "errors" in members or self._errors:
-            members["errors"] = self._errors
-        return write_object(members)[:-1] + (b"," if members else b"") + b'"items":['
+        members |= {**self._durations, "errors": self._errors}
+        members = self._filter.apply(members)
+        head = write_object(members)[:-1]
+        return head + (b"," if members else b"") + _ITEMS if self._has_items else head
+
+    @property
+    def _tail(self) -> bytes:
+        return _TAIL if self._has_items else b"}"
+
+    @property
+    def _has_items(self) -> bool:
+        return bool(self._results) or not self._filter
 
 
 def split_bulk_response(body: bytes) -> tuple[Json, bytes] | None:
@@ -318,7 +334,7 @@ def split_bulk_response(body: bytes) -> tuple[Json, bytes] | None:
 
     Returns:
         All members but `items`, and the bytes between the brackets of `items`; None if the response has an unusual
-        format or was filtered, so that it must be parsed.
+        format, so that it must be parsed.
     """
     start = body.find(_ITEMS) + len(_ITEMS)
     if start < len(_ITEMS) or not body.endswith(_TAIL):
@@ -377,7 +393,7 @@ def _merge_results(
         for number, error in sorted(rejected.items())
     }
     if len(received) + len(error_results) != len(items):
-        # `filter_path` removed results, so it is unknown which items the remaining ones belong to.
+        # It is unknown which items these results of an unusual response belong to.
         return [*received, *error_results.values()]
     others = iter(received)
     return [error_results[number] if number in error_results else next(others) for number in range(len(items))]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
+from es_sbert.gateway.proxy.response_filter import ResponseFilter
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.bulk_sender import (
     JoinedBulkResponse,
@@ -31,9 +34,9 @@ def result(number: int, status: int = 201) -> dict[str, Any]:
     return {"index": {"_id": str(number), "status": status}}
 
 
-def joined(*windows: Window) -> Any:
+def joined(*windows: Window, filter_path: str = "") -> Any:
     """The answer to a request that went in windows, each of them in parts."""
-    whole = JoinedBulkResponse()
+    whole = JoinedBulkResponse(ResponseFilter.from_query(urlencode({"filter_path": filter_path}).encode()))
     for answers, items, refused in windows:
         whole.add(answers, items, refused)
     parts = list(whole.body())
@@ -79,19 +82,36 @@ def test_error_in_any_part_sets_errors() -> None:
     assert joined(([{"errors": True, "items": [result(0, 400)]}], items[:1], {}))["errors"] is True
 
 
-def test_rejected_items_are_reported_despite_filter_path() -> None:
-    answers = [{"errors": False, "items": []}]
-    whole = joined((answers, [item(0), item(1)], {0: ERRORS[0][0]}), (answers, [item(2)], {}))
-    assert [one["index"]["status"] for one in whole["items"]] == [503]
-    assert list(whole) == ["errors", "items"], "the rest was filtered out by the caller"
-    assert whole["errors"] is True
+REFUSED: Json = {"type": "t", "reason": "r"}
 
 
-@pytest.mark.parametrize("failed", [{"index": {"error": {"type": "t"}}}, {"index": {"status": 201}}])
-def test_errors_flag_is_set_when_only_errors_are_returned(failed: dict[str, Any]) -> None:
-    filtered = [{"items": [failed]}]
-    whole = joined((filtered, [item(0)], {}), (filtered, [item(1)], {}))
-    assert whole == {"items": [failed] * 2} | ({"errors": True} if "error" in failed["index"] else {})
+@pytest.mark.parametrize(
+    ("filter_path", "expected"),
+    [
+        ("errors", {"errors": True}),
+        ("took,errors", {"took": 2, "errors": True}),
+        ("-items", {"took": 2, "errors": True}),
+        ("*,-items,-took", {"errors": True}),
+        ("items.*.error", {"items": [{"index": {"error": REFUSED}}]}),
+        ("items.*.status", {"items": [{"index": {"status": 201}}, {"index": {"status": 400}}]}),
+        ("items.create", {}),
+        ("items,-items.*._id,-items.*.error.re*", {"items": [
+            {"index": {"status": 201}}, {"index": {"status": 400, "error": {"type": "t"}}},
+        ]}),
+        ("**.type", {"items": [{"index": {"error": {"type": "t"}}}]}),
+        ("nothing", {}),
+    ],
+)  # fmt: skip
+def test_filter_path_applies_to_the_joined_response(filter_path: str, expected: Json) -> None:
+    good, bad = result(0), {"index": {**result(1, 400)["index"], "error": REFUSED}}
+    answers = [{"took": 1, "errors": "error" in one["index"], "items": [one]} for one in (good, bad)]
+    whole = joined((answers[:1], [item(0)], {}), (answers[1:], [item(1)], {}), filter_path=filter_path)
+    assert whole == expected
+
+
+def test_filter_path_applies_to_rejected_items() -> None:
+    whole = joined(((), [item(0)], {0: ERRORS[0][0]}), filter_path="items.*.status")
+    assert whole == {"items": [{"index": {"status": 503}}]}
 
 
 def test_other_response_members_are_kept() -> None:
