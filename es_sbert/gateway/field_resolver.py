@@ -66,7 +66,7 @@ class FieldResolver:
     def for_text(self, field: str) -> SearchScope | None:
         """The vector field whose text contains this field; None if there is none.
 
-        An alias counts as its field, and the target of a `copy_to` as the fields that are copied to it.
+        An alias and a multi-field count as their field, the target of a `copy_to` as the fields that are copied to it.
 
         Raises:
             IndexMismatch: the models differ.
@@ -164,6 +164,11 @@ class FieldResolver:
 
     def _resolve_text(self, text_field: str) -> SearchScope | None:
         self._check_texts_known(text_field)
+        target, outer = self._resolve_embedded(text_field), text_field.rpartition(".")[0]
+        # Multi-fields are not read from the mappings: `title.en` may be one of `title`.
+        return self._resolve_embedded(outer) if target is None and outer else target
+
+    def _resolve_embedded(self, text_field: str) -> SearchScope | None:
         field_by_index: dict[str, str] = {}
         for index, fields in self._searched.fields.items():
             default = self._default_field(index)

@@ -442,7 +442,4 @@ class HybridDetector:
         if "*" in pattern:
             field = next((field for field in names.texts() if fnmatchcase(field, pattern)), None)
             return None if field is None else names.for_text(field)
-        target = names.for_text(pattern)
-        if target is None and "." in pattern:
-            return names.for_text(pattern.rpartition(".")[0])
-        return target
+        return names.for_text(pattern)

@@ -305,6 +305,16 @@ def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
     assert Rewriting(NO_MAPPINGS)(body) is body
 
 
+def test_semantic_query_on_multi_field_searches_its_field() -> None:
+    def query(field: str) -> Json:
+        return Rewriting(TWO_FIELDS).query({"semantic": {"field": field, "query": TEXT}})
+
+    assert clauses(query("title.en"), "knn")
+    assert query("title.en") == query("title")
+    unknown: Json = {"semantic": {"field": "other.en", "query": TEXT}}
+    assert Rewriting(TWO_FIELDS).query(unknown) == unknown
+
+
 def test_unfinished_removal_is_the_reason_for_missing_vectors() -> None:
     answer = {"docs": {"mappings": {"_meta": {"es_sbert": {"removing": ["embedding", "embedding_meta"]}}}}}
     with pytest.raises(IndexMismatch, match="have no vector field") as caught:
