@@ -14,7 +14,6 @@ from collections import OrderedDict
 
 from cachetools import LRUCache
 
-from es_sbert.bundle.bundle import cached_bundle_path, is_encoder_bundle
 from es_sbert.bundle.fingerprint import is_fingerprint
 from es_sbert.bundle.local_registry import registered_model_folder
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, is_hub_id, resolve_model
@@ -37,7 +36,7 @@ _MAX_FOUND = 1000
 # Remedy for a missing model.
 REGISTER_HINT = (
     "As the user who runs the gateway, register the folder of that model: es-sbert model add FOLDER. Or start the "
-    "gateway with --also-model FOLDER"
+    "gateway with --also-model MODEL"
 )
 
 
@@ -53,8 +52,9 @@ class TrustedModels:
     def find(self, name: str | None, fingerprint: str) -> str:
         """Find a model with that fingerprint; return its name or folder, for `Encoder`.
 
-        These are searched, in this order: the served models, under any name; the registered models; bundles exported
-        on this machine; the installed package that provides the name; the hub, if downloads are allowed.
+        These are searched, in this order: the served models, under any name; the registered models; the installed
+        package that provides the name; the hub, if downloads are allowed. Not the cache of exported bundles: it holds
+        every model that this user has ever loaded.
 
         Args:
             name: The model name in the mapping.
@@ -76,9 +76,6 @@ class TrustedModels:
         registered = self._registered(fingerprint)
         if registered is not None:
             return registered
-        folder = cached_bundle_path(fingerprint)
-        if is_encoder_bundle(folder):
-            return str(folder)
         if name is not None:
             if installed_model_folder(name) and self._fingerprint(name) == fingerprint:
                 return name

@@ -157,11 +157,15 @@ def test_index_model_is_found_by_fingerprint(folders: list[Path], loads: list[st
     run(scenario())
 
 
-def test_index_can_use_a_bundle_from_the_export_cache(folders: list[Path]) -> None:
+def test_index_cannot_use_a_bundle_from_the_export_cache(folders: list[Path], loads: list[str]) -> None:
     async def scenario() -> None:
         served = models(folders[0])
         wanted = fingerprint_of(folders[2])  # exports it to the cache
-        assert (await served.get("whatever", wanted)).info.fingerprint == wanted
+        assert cached_bundle_path(wanted).exists()
+        with pytest.raises(ModelNotFound, match="does not have") as unknown:
+            await served.get("whatever", wanted)
+        assert "--also-model MODEL" in unknown.value.remedy
+        assert loads == []
         await served.close()
 
     run(scenario())
