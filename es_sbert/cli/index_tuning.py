@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
+from es_sbert.cli.interrupts import interrupt_by_any_signal
 from es_sbert.cli.output import check_output_file, print_message, print_report, write_output_file
 
 if TYPE_CHECKING:
@@ -310,7 +309,7 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
     if plot is not None:
         check_output_file(plot, _PLOT_REMEDY)
     request = AdviceRequest(**shared.select_options(options, AdviceRequest.__annotations__))
-    with shared.open_engine(options) as engine, _interrupt_on_sigterm():
+    with shared.open_engine(options) as engine, interrupt_by_any_signal():
         field = read_vector_field(engine, name, options["vector_field"])
         queries = None if query_file is None else _embed_queries(query_file, field, options)
         advice = measure(engine, name, field, request, queries, report=print_message)
@@ -319,20 +318,6 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
 
         write_output_file(plot, [layout_plot(advice).encode()], _PLOT_REMEDY)
     print_report(advice.as_json(), advice_lines(advice), as_json=as_json)
-
-
-@contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C, so that the temporary index is deleted."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @cloup.command()

@@ -1,14 +1,14 @@
-"""Handle SIGINT and SIGTERM: the first signal stops a command gracefully, the second one immediately."""
+"""Handle Ctrl-C and other stop signals: the first one stops a command gracefully, the second one immediately."""
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
+
+from es_sbert.stop_signals import handle_stop_signals
 
 if TYPE_CHECKING:
     from es_sbert.ingest.load_threads import LoadControl
@@ -36,8 +36,8 @@ def handle_signals(
         exit_warning: Returns a sentence to print if the process ends at once; empty for nothing.
     """
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if control.interrupted:
+    def interrupt(again: bool) -> None:
+        if again:
             line = f"Stopped at once: the same command resumes where it stopped. {exit_warning()}".rstrip()
             last = threading.Thread(target=say, args=(line,), daemon=True)
             last.start()
@@ -46,9 +46,16 @@ def handle_signals(
         control.interrupt()
         say(_STOP_MESSAGE)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handle_stop_signals(interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+
+@contextmanager
+def interrupt_by_any_signal() -> Iterator[None]:
+    """Raise KeyboardInterrupt for every stop signal, not only for Ctrl-C, so that temporary indices are deleted."""
+
+    def interrupt(again: bool) -> None:
+        raise KeyboardInterrupt
+
+    with handle_stop_signals(interrupt):
+        yield

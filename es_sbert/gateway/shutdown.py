@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -12,6 +15,7 @@ import uvicorn
 
 from es_sbert.gateway.service_manager import notify_service_manager
 from es_sbert.messages import log_event
+from es_sbert.stop_signals import unix_stop_signals
 
 
 @dataclass
@@ -55,6 +59,22 @@ class DrainingServer(uvicorn.Server):
             self._drain_until = time.monotonic() + self._drain_seconds
         else:
             super().handle_exit(sig, frame)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle SIGHUP and SIGQUIT, which uvicorn does not handle, like SIGTERM."""
+
+        def terminate(number: int, frame: FrameType | None) -> None:
+            self.handle_exit(signal.SIGTERM, frame)
+
+        is_main = threading.current_thread() is threading.main_thread()
+        with super().capture_signals():
+            before = {number: signal.signal(number, terminate) for number in unix_stop_signals() if is_main}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     async def on_tick(self, counter: int) -> bool:
         """Begin and end draining; called by uvicorn ten times a second. Returns whether the server shuts down."""
