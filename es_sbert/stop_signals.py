@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 # SIGHUP says that the terminal was closed. Windows has no such signals.
-_HANGUP = None if sys.platform == "win32" else signal.SIGHUP
-_UNIX_SIGNALS = () if sys.platform == "win32" else (signal.SIGHUP, signal.SIGQUIT)
+_HANGUP: signal.Signals | None = None
+_UNIX_SIGNALS: tuple[signal.Signals, ...] = ()
+if sys.platform != "win32":
+    _HANGUP = signal.SIGHUP
+    _UNIX_SIGNALS = (signal.SIGHUP, signal.SIGQUIT)
 
 
 def unix_stop_signals() -> list[signal.Signals]:

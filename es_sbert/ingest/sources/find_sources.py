@@ -39,7 +39,9 @@ _STOP_POLL_SECONDS = 0.2
 _SCAN_CHUNK = 1 << 20
 _O_BINARY = getattr(os, "O_BINARY", 0)
 # Elsewhere, a pipe without a writer looks as if it had ended.
-_O_NONBLOCK = os.O_NONBLOCK if sys.platform == "linux" else 0
+_O_NONBLOCK = 0
+if sys.platform == "linux":
+    _O_NONBLOCK = os.O_NONBLOCK
 
 
 @dataclass(frozen=True)
