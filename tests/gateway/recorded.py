@@ -33,7 +33,7 @@ class Request:
         body: Where it is empty, neither a body nor its length is sent.
         chunked: Whether the body goes in chunks of 7 bytes instead of with its length.
         save: Name → key at the top of the answer's JSON.
-        refused: Whether the gateway answers with an error of its own.
+        refused: Whether the gateway itself refuses the request.
     """
 
     method: str

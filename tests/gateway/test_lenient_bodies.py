@@ -1,4 +1,4 @@
-"""Whatever an engine reads as a body, the gateway reads alike, or it refuses the request.
+"""The gateway reads every body that an engine reads, and in the same way, or it refuses the request.
 
 Otherwise a semantic query in such a body would match nothing, and its negation everything: `_delete_by_query` would
 delete an index. A document would get no vector, or keep that of an older text.

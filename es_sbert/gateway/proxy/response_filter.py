@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qs
@@ -41,9 +41,9 @@ class ResponseFilter:
     def apply(self, response: Json) -> Json:
         """Return the response without the members that the caller does not want."""
         if self._includes:
-            response = _include(response, self._includes)
+            response = _filter(response, self._includes, keeps=True)
         if self._excludes and response is not _DROPPED:
-            response = _exclude(response, self._excludes)
+            response = _filter(response, self._excludes, keeps=False)
         return {} if response is _DROPPED else response
 
 
@@ -51,38 +51,28 @@ def _segments(path: str) -> _Path:
     return tuple(segment.replace("\\.", ".") for segment in _DOT.split(path))
 
 
-def _include(value: Any, paths: Sequence[_Path]) -> Any:
-    """Keep the members on these paths. Lists are transparent, and what is left without members is dropped."""
+def _filter(value: Any, paths: Sequence[_Path], *, keeps: bool) -> Any:
+    """Keep only the members on these paths, or leave them out. What has no members left then is dropped.
+
+    Args:
+        value: Its lists are transparent.
+        keeps: Whether the members on the paths are those to keep.
+    """
     if isinstance(value, list):
-        return _filtered_list(value, lambda each: _include(each, paths))
+        filtered = (_filter(each, paths, keeps=keeps) for each in value)
+        return [each for each in filtered if each is not _DROPPED] or _DROPPED
     if not isinstance(value, dict):
-        return _DROPPED
+        return _DROPPED if keeps else value
     kept = {}
     for name, inner in value.items():
         rest = _match(name, paths)
-        kept[name] = inner if rest is None else _include(inner, rest) if rest else _DROPPED
-    return _without_dropped(kept)
-
-
-def _exclude(value: Any, paths: Sequence[_Path]) -> Any:
-    """Leave out the members on these paths, and what has no members left then."""
-    if isinstance(value, list):
-        return _filtered_list(value, lambda each: _exclude(each, paths))
-    if not isinstance(value, dict):
-        return value
-    kept = {}
-    for name, inner in value.items():
-        rest = _match(name, paths)
-        kept[name] = _DROPPED if rest is None else _exclude(inner, rest) if rest else inner
-    return _without_dropped(kept)
-
-
-def _filtered_list(values: list[Any], function: Callable[[Any], Any]) -> Any:
-    return [kept for value in values if (kept := function(value)) is not _DROPPED] or _DROPPED
-
-
-def _without_dropped(members: Json) -> Any:
-    return {name: value for name, value in members.items() if value is not _DROPPED} or _DROPPED
+        if rest:
+            inner = _filter(inner, rest, keeps=keeps)
+        elif (rest is None) != keeps:
+            inner = _DROPPED
+        if inner is not _DROPPED:
+            kept[name] = inner
+    return kept or _DROPPED
 
 
 def _match(name: str, paths: Sequence[_Path]) -> list[_Path] | None:

@@ -104,8 +104,9 @@ def decode_wrapper(node: Json) -> Json:
         decoded = base64.b64decode("".join(query[1]["query"].split()), validate=True)
     except ValueError as error:
         raise UnreadableJson(f"a wrapper query is not base64: {error}") from None
-    require_utf8(decoded)
-    return parse_object(to_utf8(decoded))
+    text = to_utf8(decoded)
+    require_utf8(text)
+    return parse_object(text)
 
 
 def inner_queries(node: Any) -> Iterator[Json]:

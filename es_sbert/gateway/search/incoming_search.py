@@ -314,6 +314,5 @@ class PitResolver:
 
 def target_without_filter_path(incoming: IncomingRequest, path: bytes | None = None) -> bytes:
     """Return the target of a request without `filter_path`, which may leave out what joining the responses needs."""
-    params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
-    query = urlencode([(name, value) for name, value in params if name != "filter_path"])
+    query = urlencode([(name, value) for name, value in query_parameters(incoming) if name != "filter_path"])
     return (incoming.path if path is None else path) + b"?" + query.encode()

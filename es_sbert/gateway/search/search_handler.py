@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.types import Send
 
@@ -25,7 +25,13 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter, must_parse
-from es_sbert.gateway.search.incoming_search import ReceivedRequest, RewriteContext, parse_search, render_template
+from es_sbert.gateway.search.incoming_search import (
+    ReceivedRequest,
+    RewriteContext,
+    parse_search,
+    query_parameters,
+    render_template,
+)
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
 from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
 
@@ -131,7 +137,7 @@ class SearchHandler:
         self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
     ) -> OutgoingRequest:
         """Return the request for a search that is not rewritten: with vectors left out of its hits, or unchanged."""
-        plain, options = received.plain or b"", dict(parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True))
+        plain, options = received.plain or b"", dict(query_parameters(incoming))
         if not self._hider.applies(route.api, options):
             return received.unchanged
         size = len(plain)
