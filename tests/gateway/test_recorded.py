@@ -11,7 +11,7 @@ from tests.gateway.recorded import request, scenarios
 from tests.gateway.replay import comparable
 from tests.gateway.wire import Answer
 
-KEYS = {"method", "target", "headers", "json", "ndjson", "text", "base64", "gzip", "chunked", "save"}
+KEYS = {"method", "target", "headers", "json", "ndjson", "text", "base64", "gzip", "chunked", "save", "refused"}
 BODIES = {"json", "ndjson", "text", "base64"}
 
 FOUND = Answer(
