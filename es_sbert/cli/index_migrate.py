@@ -27,8 +27,8 @@ max_hold_option = click.option(
     type=shared.FiniteFloatRange(min=0, min_open=True),
     default=10.0,
     metavar="SECONDS",
-    help="Maximum time to refuse writes at a stretch. After it, writes are accepted again, another round copies "
-    "changes, and the swap is retried, up to five times.",
+    help="Maximum time to refuse writes, over all attempts to swap. After half of it, writes are accepted again, "
+    "another round copies changes, and the swap is retried in the time that is left.",
 )
 replace_index_option = click.option(
     "--replace-index",

@@ -9,7 +9,6 @@ new index, the permit, and fails if it is gone. A block is removed only after it
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,12 +137,15 @@ class HoldExpired(Exception):
 
 
 @contextmanager
-def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_seconds: float) -> Iterator[WriteBlock]:
+def block_writes(
+    context: MigrationContext, block: WriteBlock, is_swapped: Callable[[], bool], max_seconds: float
+) -> Iterator[None]:
     """Block writes to the old index in the body of the `with` statement, and after it if the aliases have moved.
 
     A block that another program has set stays.
 
     Args:
+        block: The block to set; its times are set here.
         is_swapped: Whether the aliases have moved.
         max_seconds: Seconds to wait for writes in flight.
 
@@ -156,7 +158,6 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_
     state = context.retrying(context.engine.get_index, source)
     if state is None:
         raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
-    block = WriteBlock(permit_name(context.target, uuid.uuid4().hex))
     is_foreign = state.has_setting(WRITE_BLOCK_SETTING)
     store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=block.permit)
     permit = {"index": context.target, "alias": block.permit, "is_hidden": True}
@@ -173,7 +174,7 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_
                 if not is_transient(error):
                     raise
                 raise HoldExpired(error.message) from error
-        yield block
+        yield
     except BaseException as error:
         failure = error
         raise
@@ -191,7 +192,7 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_
             if failure is None or isinstance(failure, HoldExpired):
                 raise
         finally:
-            block.seconds = time.monotonic() - begin
+            block.seconds = block.seconds or time.monotonic() - begin
     context.report(f"Writes were refused for {block.seconds:.2f} s")
 
 
@@ -209,6 +210,7 @@ def _end_block(context: MigrationContext, block: WriteBlock, is_swapped: Callabl
     removed = context.retrying(remove_permit, context.engine, context.target, block.permit) or store.is_ours()
     if removed and not context.retrying(is_swapped) and store.state.blocked:
         context.retrying(context.engine.put_settings, context.source, {WRITE_BLOCK_SETTING: None})
+        block.seconds = time.monotonic() - block.began
         store.write(blocked=False)
 
 

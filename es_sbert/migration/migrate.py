@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from es_sbert.migration.alias_swap import (
     HoldExpired,
     WriteBlock,
     block_writes,
+    permit_name,
     remove_stale_block,
     replace_index_actions,
     swap_actions,
@@ -151,6 +153,10 @@ SMALL_ROUND_DOCUMENTS = 200
 MAX_ROUNDS = 20
 # Number of times that writes are blocked before the command gives up.
 MAX_HOLDS = 5
+# An attempt with a smaller share of `max_hold` would not get far.
+_MIN_HOLD_SHARE = 0.25
+# The share of an attempt's time that is kept for removing the block if there is no swap.
+_UNBLOCK_SHARE = 0.25
 _GC_DELETES = "index.gc_deletes"
 # Ids of documents to embed in one load; with more, the load looks for all documents without a vector.
 _MAX_IDS = 8000
@@ -350,27 +356,32 @@ class _MigrationRun:
     def _swap_blocked(self) -> bool:
         """Block writes, copy the last changes, and swap: the new index then has all documents.
 
-        If that takes longer than the request allows, writes are accepted again before the next attempt.
+        The first attempt may take half of the time that the request allows, the next ones what is left of all of it.
+        Writes are accepted again in between.
 
         Raises:
             EngineError: no attempt was short enough.
         """
         source, most = self.context.source, self.request.max_hold
         for number in range(MAX_HOLDS):
+            left = most - self.result.writes_refused_seconds
+            if left < most * _MIN_HOLD_SHARE:
+                break
             if number:
                 self._set_final_pipeline(None)
             if not self._shorten_rounds():
                 return False
+            seconds = left if number else left / 2
             try:
-                return self._hold_and_swap()
+                return self._hold_and_swap(seconds)
             except HoldExpired as error:
                 if self._is_swapped():
                     return self._finish()
                 reason = f": {error}" if str(error) else ""
-                self.context.report(f"Writes to {source} are accepted again: {most:g} s were not enough{reason}")
+                self.context.report(f"Writes to {source} are accepted again: {seconds:.2f} s were not enough{reason}")
         raise EngineError(
-            f"{source} was not swapped: writes would have been refused for more than {most:g} s in each of "
-            f"{MAX_HOLDS} attempts. Nothing is lost, and {source} accepts writes",
+            f"{source} was not swapped: writes would have been refused for more than {most:g} s, in "
+            f"{pluralize(self.result.holds, 'attempt')}. Nothing is lost, and {source} accepts writes",
             "Run the same command again when less is written, or allow more: `max_hold=SECONDS`."
             + (
                 ""
@@ -379,24 +390,33 @@ class _MigrationRun:
             ),
         )
 
-    def _hold_and_swap(self) -> bool:
+    def _hold_and_swap(self, seconds: float) -> bool:
         """Make one attempt to block writes and swap; False if the user stopped it.
+
+        Args:
+            seconds: Seconds for which writes may be refused.
 
         Raises:
             HoldExpired: the attempt took too long; writes are accepted again.
             EngineError: the engine failed.
         """
-        context, control, most = self.context, self.context.control, self.request.max_hold
-        block: WriteBlock | None = None
+        context, control = self.context, self.context.control
+        work = seconds * (1 - _UNBLOCK_SHARE)
+        block = WriteBlock(permit_name(context.target, uuid.uuid4().hex))
         # Up to this position, the new index has the documents of the old one. If this process is killed before it
         # writes the later position, a rollback copies the changes of the last round again.
         context.state_store.write(**context.retrying(self._position))
         try:
-            with block_writes(context, self._is_swapped, most) as block, context.state_store.defer_writes():
+            with block_writes(context, block, self._is_swapped, work), context.state_store.defer_writes():
                 done = False
-                with control.time_limit(max(0.0, block.began + most - time.monotonic())) as limit:
+                with control.time_limit(max(0.0, block.began + work - time.monotonic())) as limit:
                     try:
                         done = self._last_round()
+                        if done:
+                            with suppress(EngineError):  # not retried while writes are refused
+                                context.state_store.write(**self._position())
+                            self._set_final_pipeline(context.state_store.state.final_pipeline)
+                            self._swap(block)
                     except EsSbertError:
                         if not limit.expired:
                             raise
@@ -404,14 +424,9 @@ class _MigrationRun:
                     raise HoldExpired
                 if not done:
                     return False
-                with suppress(EngineError):  # not retried while writes are refused
-                    context.state_store.write(**self._position())
-                self._set_final_pipeline(context.state_store.state.final_pipeline)
-                self._swap(block)
         finally:
             self.result.holds += 1
-            if block is not None:
-                self.result.writes_refused_seconds = round(self.result.writes_refused_seconds + block.seconds, 3)
+            self.result.writes_refused_seconds = round(self.result.writes_refused_seconds + block.seconds, 3)
         return self._finish()
 
     def _position(self) -> dict[str, tuple[Any, ...]]:

@@ -187,7 +187,7 @@ class MigrationRequest:
         block_writes: Refuse writes to the old index from the last round until the swap, and after it.
         replace_index: Replace an index with an alias of its name that points to the new index; needs `block_writes`.
         text: Template of the text that is embedded for the vector field; None to keep the old one.
-        max_hold: Seconds for which writes may be refused at a time before the swap.
+        max_hold: Seconds for which one run may refuse writes before the swap, over all its attempts.
         rollback: Go back to the index that the last migration of the alias has kept.
         remove: Leave out everything that es-sbert has added to the index; `vector_field` and types are not used.
     """

@@ -208,7 +208,9 @@ class Migrate(Scenario):
         self.writers = self.stage.writers(self.place.alias, steps=False)
         with self.writers.running(), self.stage.counted_engine() as engine:
             self.writers.wait_for(self._BEFORE)
-            result = replace(self.place, engine=engine).migrate(self.stage.encoders[1], retry_seconds=_RETRY_SECONDS)
+            migrated = replace(self.place, engine=engine)
+            # A lost node lasts longer than writes are refused by default; the command would have to be run again.
+            result = migrated.migrate(self.stage.encoders[1], retry_seconds=_RETRY_SECONDS, max_hold=_RETRY_SECONDS)
             self.stage.undisturbed.wait()
             self.writers.wait_for(self._AFTERWARDS)
         assert result.finished, result
