@@ -348,6 +348,8 @@ class IndexLookup:
         resolved = MISSING_INDICES if local is None else await self._resolve_local(local, options, names)
         if remote is not None:
             found = await self._remote.resolve(split_expression(remote), options, names.headers)
+            if local is None and found.no_cluster:
+                resolved = await self._resolve_local("", options, names)
             resolved = with_remote(resolved, found)
         if resolved.fields:
             await self._upstream.check_version(self.lookup_credentials(names.headers))

@@ -72,12 +72,15 @@ class RemoteIndices:
         fields: Name → its vector fields by name; only indices that have any.
         ordinary: Whether the virtual field's name is an ordinary field in one of them.
         refusal: Reason why the vector fields are unknown.
+        no_cluster: Whether the expression is a pattern that matches no remote cluster. Engines then search all local
+            indices, unless others are named.
     """
 
     names: frozenset[str] = frozenset()
     fields: dict[str, dict[str, VectorFieldMeta]] = field(default_factory=dict)
     ordinary: bool = False
     refusal: RemoteRefusal | None = None
+    no_cluster: bool = False
 
     @property
     def shards(self) -> dict[str, int]:
@@ -156,6 +159,7 @@ class RemoteLookup:
             {index: fields for each in found for index, fields in each.fields.items()},
             any(each.ordinary for each in found),
             next((each.refusal for each in found if each.refusal is not None), None),
+            all(each.no_cluster for each in found),
         )
 
     async def _resolve(self, part: str, options: Mapping[str, str], credentials: Headers) -> RemoteIndices:
@@ -169,6 +173,8 @@ class RemoteLookup:
             return RemoteIndices(refusal=_refusal_of_status(shown, reply.status, reply.body))
         with self._upstream.parsing("GET /_field_caps"):
             capabilities, names = reply.body.get("fields", {}), frozenset(reply.body.get("indices", ()))
+            if names and not any(map(is_remote_name, names)):
+                return RemoteIndices(no_cluster=True)
             if reply.body.get("failures"):
                 return RemoteIndices(names, refusal=_incomplete(shown, reply.body["failures"]))
             fields = remote_vector_fields(capabilities, names, VECTOR_TYPES[self._upstream.engine_type_or_default])

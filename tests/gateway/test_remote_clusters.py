@@ -186,6 +186,22 @@ def test_patterns_of_cluster_and_index_names_are_resolved(clusters: Clusters) ->
         assert scores(clusters.search(expression)) == pytest.approx(expected, abs=1e-5), expression
 
 
+def test_pattern_of_no_cluster_finds_what_the_engine_searches(clusters: Clusters, tiny: Path) -> None:
+    """All local indices, or on OpenSearch, in a cluster that knows no other, none."""
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=clusters.far_url), models=tiny_settings(tiny), semantic=SemanticSettings(k=K)
+    )
+    with served(create_app(settings)) as url:
+        every = patient.post(f"{url}/_all/_search", json=SEMANTIC).json()
+        assert scores(every) == pytest.approx(clusters.nearest(HALF[1]), abs=1e-5)
+        for expression in ("*:docs", "no*:docs,*:*"):
+            searched = patient.post(f"{clusters.far_url}/{expression}/_search", json={"size": 1}).json()
+            found = patient.post(f"{url}/{expression}/_search", json=SEMANTIC).json()
+            assert scores(found) == (scores(every) if searched["hits"]["hits"] else [])
+        named = patient.post(f"{url}/{clusters.index('far')},*:docs/_search", json=SEMANTIC).json()
+        assert scores(named) == pytest.approx(clusters.nearest(HALF[1]), abs=1e-5)
+
+
 def test_filter_applies_during_the_search_in_both_clusters(clusters: Clusters) -> None:
     english: Json = {"term": {"lang.keyword": "en"}}
     body: Json = {"query": {"bool": {"must": [SEMANTIC["query"]], "filter": [english]}}, "size": 50}
