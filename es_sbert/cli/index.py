@@ -15,7 +15,7 @@ from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_change_type import change_type
 from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements, tune_hybrid
-from es_sbert.cli.index_migrate import migrate
+from es_sbert.cli.index_migrate import migrate, print_begun_migration
 from es_sbert.cli.index_remove import remove
 from es_sbert.cli.index_tuning import advise, calibrate, estimate, recall
 from es_sbert.cli.output import print_message, print_report, require_terminal
@@ -147,6 +147,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 
     with shared.open_engine(options) as engine:
         summaries = describe_indices(engine, name)
+        print_begun_migration(engine, name)
     for number, summary in enumerate(summaries):
         if number and not as_json:
             click.echo()

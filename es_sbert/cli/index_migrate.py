@@ -12,7 +12,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
+from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals, interrupt_by_any_signal
 from es_sbert.cli.output import print_message, print_report, require_terminal
 from es_sbert.messages import pluralize
 
@@ -63,6 +63,12 @@ replace_index_option = click.option(
         help="Before the swap: abort the migration and delete the new index. After it: return to the old index, if it "
         "still exists, with all writes since the swap.",
     ),
+    click.option(
+        "--cancel",
+        is_flag=True,
+        help="Before the swap: cancel the migration, deleting the new index, or the rollback, keeping the old index. "
+        "Writes are accepted again.",
+    ),
     click.option("--list", "list_kept", is_flag=True, help="List the indices that migrations of ALIAS have kept."),
     click.option("--drop", is_flag=True, help="Delete the indices that migrations of ALIAS have kept; asks first."),
     click.option("--yes", is_flag=True, help="Do not ask before an index is deleted."),
@@ -78,14 +84,17 @@ replace_index_option = click.option(
 )
 @shared.connection_options
 @shared.encoder_options
-def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, quiet: bool, **options: Any) -> int:
+def migrate(
+    alias: str, rollback: bool, cancel: bool, list_kept: bool, drop: bool, yes: bool, quiet: bool, **options: Any
+) -> int:
     """Move the index of ALIAS to another model, text or index type while it is in use.
 
     A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old one are
     copied too. Counts, documents and vectors are compared, then the alias (and every other alias of the old index) is
     swapped in one step. The index stays available for searches. Writes are refused for a few seconds before the swap;
     writers must retry them (HTTP 403, cluster_block_exception). The old index is kept, but accepts no writes, until
-    --drop; --rollback returns to it. Run the same command again to resume a run that was stopped or killed.
+    --drop; --rollback returns to it. Run the same command again to resume a run that was stopped or killed, or cancel
+    it with --cancel.
 
     Exit codes: 0 done, 1 done except for documents in the dead-letter file, 2 not possible, 130 stopped.
 
@@ -97,13 +106,14 @@ def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, 
       es-sbert index migrate docs --text-template '{title}. {body}'
       es-sbert index migrate docs --list
       es-sbert index migrate docs --rollback
+      es-sbert index migrate docs --cancel
       es-sbert index migrate docs --drop
     """
     from es_sbert.errors import UsageError
     from es_sbert.index.text_template import parse_text_options
 
-    if rollback + drop + list_kept > 1:
-        raise UsageError("--rollback, --list and --drop cannot be combined", "Use one of them.")
+    if rollback + cancel + list_kept + drop > 1:
+        raise UsageError("--rollback, --cancel, --list and --drop cannot be combined", "Use one of them.")
     replace_index = options["replace_index"]
     if replace_index and not options["block_writes"]:
         reason = "--replace-index deletes the old index in the swap, so it cannot be combined with --no-block-writes"
@@ -129,6 +139,9 @@ def migrate(alias: str, rollback: bool, list_kept: bool, drop: bool, yes: bool, 
             say(f"deleted {', '.join(gone)}" if gone else "nothing was deleted")
             _print_deleted(gone, options)
             return 0
+        if cancel:
+            _cancel(engine, options, say)
+            return 0
         if rollback:
             return _roll_back(engine, options, say, quiet=quiet)
         return _run_migration(engine, options, alias, say, quiet=quiet)
@@ -141,6 +154,7 @@ def _list_kept(engine: Engine, alias: str, *, as_json: bool) -> None:
     from es_sbert.migration.rollback import list_kept
 
     kept = list_kept(engine, alias)
+    print_begun_migration(engine, alias)
     if as_json:
         click.echo(orjson.dumps([index.model_dump() for index in kept]))
         return
@@ -151,6 +165,21 @@ def _list_kept(engine: Engine, alias: str, *, as_json: bool) -> None:
         click.echo(f"{index.name}: {pluralize(index.documents, 'document')}{model}, {writes}{back}")
     if not kept:
         print_message(f"no migration of {alias} has kept an index")
+
+
+def print_begun_migration(engine: Engine, name: str) -> None:
+    """Print a warning about each migration of an index or alias that is not finished, if this user may read it."""
+    from contextlib import suppress
+
+    from es_sbert.errors import EsSbertError
+    from es_sbert.migration.migration_state import find_begun
+
+    with suppress(EsSbertError):
+        for index in engine.resolve_indices(name):
+            begun = find_begun(engine, index)
+            if begun is not None:
+                error = begun.error()
+                print_message(f"Warning: {error.message}. {error.remedy}")
 
 
 def _drop(engine: Engine, alias: str, *, yes: bool) -> list[str]:
@@ -167,6 +196,15 @@ def _print_deleted(indices: list[str], options: dict[str, Any]) -> None:
 
     if options["as_json"]:
         click.echo(orjson.dumps({"deleted": indices}))
+
+
+def _cancel(engine: Engine, options: dict[str, Any], say: Callable[[str], None]) -> None:
+    from es_sbert.migration.rollback import cancel_migration
+
+    cancelled = cancel_migration(engine, options["alias"])
+    fate = "is kept" if cancelled.is_rollback else "was deleted"
+    say(f"cancelled: {cancelled.index} stays in use and accepts writes, {cancelled.target} {fate}")
+    _print_deleted([] if cancelled.is_rollback else [cancelled.target], options)
 
 
 def _roll_back(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
@@ -227,7 +265,7 @@ def _run_migration(
             model = find_encoder(located.folder, located.name).model
         else:
             model = find_encoder(named["model"]).model
-        with migration_lock(engine.info.url, request.alias):
+        with migration_lock(engine.info.url, request.alias), interrupt_by_any_signal():
             check_migratable(engine, request, model, retrying)
     with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
         return run_and_print(engine, encoder, request, control, options, say, quiet=quiet)

@@ -36,6 +36,7 @@ from es_sbert.index.vector_field import (
 from es_sbert.index.write_limits import check_can_create
 from es_sbert.installation import installed_runtimes, runtime_collision
 from es_sbert.messages import be, pluralize
+from es_sbert.migration.migration_state import find_begun, replaced_error
 from es_sbert.runtime.cuda_session import (
     CudaLibraryStatus,
     cuda_major,
@@ -528,7 +529,7 @@ def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
 def check_index(
     engine: Engine, state: IndexState, fields: Sequence[VectorField], models: Mapping[str, EncoderInfo | None]
 ) -> Iterator[Finding]:
-    """Check an index for blocks, for settings that a load did not restore, and for vectors of other models.
+    """Check an index for migrations, blocks, settings that a load did not restore, and vectors of other models.
 
     Args:
         engine: The engine.
@@ -536,7 +537,10 @@ def check_index(
         fields: The vector fields that can be searched, including those of other indices.
         models: Fingerprint in the mapping → the model to search with; None if it could not be opened.
     """
-    yield from settings_findings(state)
+    migration = _migration_finding(engine, state)
+    if migration is not None:
+        yield migration[0]
+    yield from settings_findings(state, by_migration=migration is not None and migration[1])
     try:
         summary = describe_index(engine, state)
     except EsSbertError as error:
@@ -550,9 +554,35 @@ def check_index(
             yield from field_findings(summary.name, field, summary.documents, models[field.meta.fingerprint])
 
 
-def settings_findings(state: IndexState) -> Iterator[Finding]:
-    """Yield findings about blocks, and about settings that a killed load did not restore."""
+def _migration_finding(engine: Engine, state: IndexState) -> tuple[Finding, bool] | None:
+    """Find a migration or rollback that is not finished, or that has replaced the index.
+
+    Returns:
+        The finding, and whether it explains that the index refuses writes; None if there is no such migration.
+    """
+    try:
+        begun, replaced = find_begun(engine, state), replaced_error(engine, state)
+    except AccessDenied:
+        return None  # the user may read this index, but not the other one
+    except EsSbertError as error:
+        return Finding.from_error("migration", error), False
+    if begun is not None:
+        level = Severity.ERROR if begun.refuses_writes else Severity.WARNING
+        return replace(Finding.from_error("migration", begun.error()), level=level), begun.refuses_writes
+    if replaced is not None:
+        return replace(Finding.from_error("migration", replaced), level=Severity.WARNING), True
+    return None
+
+
+def settings_findings(state: IndexState, *, by_migration: bool = False) -> Iterator[Finding]:
+    """Yield findings about blocks, and about settings that a killed load did not restore.
+
+    Args:
+        by_migration: Whether a migration has blocked writes. Nobody should remove that block by hand.
+    """
     for block in ("read_only", "read_only_allow_delete", "write", "read", "metadata"):
+        if block == "write" and by_migration:
+            continue
         if state.has_setting(f"index.blocks.{block}"):
             remedy = f"Set it to null: `PUT {state.name}/_settings`."
             if block == "read_only_allow_delete":

@@ -315,7 +315,11 @@ def block_remedy(reason: str) -> str:
         for description, name in _INDEX_BLOCKS.items():
             if f"/{description}]" in blocks:
                 removals.append(f'`PUT {index}/_settings {{"{name}": null}}`')
-    remedies = []
+    remedies = [
+        killed_migration_remedy(index)
+        for index, blocks in _BLOCKED_INDEX.findall(reason)
+        if "/index write (api)]" in blocks
+    ]
     if removals:
         transient = " (or `transient`, if it was set so)" if cluster else ""
         what = "a block that was" if len(removals) == 1 else "blocks that were"
@@ -336,6 +340,11 @@ def block_remedy(reason: str) -> str:
         "A full disk makes indices read-only and prevents new ones: free some space. If the engine keeps the block, "
         "find its setting (`GET INDEX/_settings`, `GET _cluster/settings`) and set it to null."
     )
+
+
+def killed_migration_remedy(index: str) -> str:
+    """The remedy for writes that are refused because a migration was killed right before it moved the alias."""
+    return f"If a migration was killed, cancel it: `es-sbert index migrate {index} --cancel`."
 
 
 def failed_index(body: Any) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.error_mapping import killed_migration_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
@@ -235,7 +236,9 @@ def _check_takes_updates(state: IndexState) -> None:
     if block is not None:
         raise VectorIndexError(
             f"{state.name} has the block {block}, so metadata cannot be added to its documents",
-            f'Remove the block (`PUT {state.name}/_settings` with {{"{block}": null}}) and run the command again.',
+            (f"{killed_migration_remedy(state.name)} " if block == _WRITE_BLOCKS[0] else "")
+            + f"Remove a block that was set by hand (`PUT {state.name}/_settings` with "
+            f'{{"{block}": null}}), and run the command again.',
         )
 
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from es_sbert.engines.engine import BulkItemResult, Engine
-from es_sbert.engines.error_class import ErrorClass
+from es_sbert.engines.error_class import BLOCK_TYPES, ErrorClass
+from es_sbert.engines.error_mapping import block_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, error_class, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
@@ -32,6 +33,11 @@ def is_deleted(result: BulkItemResult) -> bool:
     if result.reason.startswith("index_not_found_exception"):
         raise IndexMismatch("the index was deleted while it was written to", "Run the command again.")
     return result.reason.startswith("document_missing_exception")
+
+
+def _wait_remedy(reason: str) -> str:
+    is_blocked = any(reason.startswith(kind) for kind in BLOCK_TYPES)
+    return block_remedy(reason) if is_blocked else "Check the cluster's load and free disk space."
 
 
 class VersionedUpdates:
@@ -115,8 +121,8 @@ class VersionedUpdates:
                     raise RequestFailed(
                         f"{self._engine.info.label} did not accept {pluralize(len(waiting), 'update')} within "
                         f"{self._policy.budget:g} s: {reason}",
-                        "Check the cluster's load and free disk space, then run the same command again: documents that "
-                        "are up to date are not written again.",
+                        f"{_wait_remedy(reason)} Then run the same command again: documents that are up to date are "
+                        "not written again.",
                     )
 
     def _check_index(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from es_sbert.engines.engine import BulkItemResult, DocumentKey
 from es_sbert.engines.error_class import ErrorClass, is_closed
-from es_sbert.engines.error_mapping import privilege_remedy
+from es_sbert.engines.error_mapping import block_remedy, privilege_remedy
 from es_sbert.engines.retry import Backoff, error_class
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
 from es_sbert.ingest.bulk_actions import DocumentAction, split_in_half
@@ -150,8 +150,10 @@ class BulkWriter:
     def _wait(self, attempt: _Attempt, backoff: Backoff) -> Sequence[list[DocumentAction]]:
         """Wait before a retry; return the groups to send then, none if the retries have ended."""
         actions, seconds = attempt.retryable, self._context.retry_policy.budget
-        self._control.engine_wait.begin(attempt.reason)
-        moved = self._context.moved_alias_reason() if attempt.reason.startswith(_BLOCKED_REASON) else None
+        is_blocked = attempt.reason.startswith(_BLOCKED_REASON)
+        reason = f"{attempt.reason} {block_remedy(attempt.reason)}" if is_blocked else attempt.reason
+        self._control.engine_wait.begin(reason)
+        moved = self._context.moved_alias_reason() if is_blocked else None
         if moved is not None:
             self._control.stop_sending(moved)
         elif backoff.wait():
@@ -168,7 +170,7 @@ class BulkWriter:
                 self._record_failure(action, f"the engine kept failing on it for {seconds:g} s: {attempt.reason}")
             return ()
         else:
-            self._control.stop_sending(f"{attempt.reason} (retried for {seconds:g} s)")
+            self._control.stop_sending(f"{reason} (retried for {seconds:g} s)")
         if attempt.disconnected and len(actions) > 1:
             # Split, because the body may be the cause: a proxy limits its size, or it keeps the server too busy.
             return split_in_half(actions)

@@ -21,8 +21,11 @@ from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFa
 from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
+    WRITE_BLOCK_SETTING,
     MigrationPhase,
+    check_none_begun,
     existing_indices,
+    find_begun,
     find_migration,
     find_target,
     kept_by,
@@ -113,7 +116,6 @@ def _write_positions(context: MigrationContext) -> list[tuple[str, int]]:
     return [(shard.history, shard.max_seq_no) for shard in context.changes.states().values()]
 
 
-WRITE_BLOCK_SETTING = "index.blocks.write"
 _ALIAS_NOT_FOUND = 404
 
 
@@ -187,7 +189,7 @@ def block_writes(
             reason = f" ({error.message})" if reported is not error else ""
             reported.add_note(
                 f"writes to {source} are still refused{reason}; once the engine answers, run the same command again to "
-                f"resume and remove the block, or give up with `es-sbert index migrate {store.state.alias} --rollback`"
+                f"resume and remove the block, or cancel it: `es-sbert index migrate {store.state.alias} --cancel`"
             )
             if failure is None or isinstance(failure, HoldExpired):
                 raise
@@ -277,13 +279,14 @@ def roll_back(engine: Engine, alias: str) -> str | None:
         Its name; None if there is no migration.
 
     Raises:
-        IndexMissing, IndexMismatch: the alias does not exist, or the swap is done.
+        IndexMissing, IndexMismatch: the alias does not exist, the swap is done, or a rollback was begun.
         EngineError: the engine failed.
     """
-    source, state = find_migration(engine, alias)
-    if state is not None and state.phase is MigrationPhase.CLOSING:
-        remedy = "Run the migration's own command once more to finish it; to go back, migrate to the old model."
-        raise IndexMismatch(f"{alias} points to the new index {source.name} already", remedy)
+    source, _ = find_migration(engine, alias)
+    begun = find_begun(engine, source)
+    if begun is not None and (begun.is_swapped or begun.state.is_rollback):
+        # The target of a rollback is not deleted: it is the old index, which was searched before.
+        raise begun.error()
     name = read_target_pointer(source)
     if name is None:
         return None
@@ -292,10 +295,6 @@ def roll_back(engine: Engine, alias: str) -> str | None:
         target, state = found
         if engine.get_aliases(name).get(name, {}).keys() - {state.permit}:
             raise IndexMismatch(f"the index {name} has aliases, so it is in use", "Remove its aliases first.")
-        if state.is_rollback:
-            # Do not delete the target of a rollback: it is the old index, which was searched before.
-            remedy = f"Finish it: `es-sbert index migrate {alias} --rollback`."
-            raise IndexMismatch(f"a rollback of {alias} to {name} is under way", remedy)
         remove_stale_block(engine, source, target)
         current = engine.get_index(alias)
         if current is None or current.name != source.name:
@@ -317,18 +316,16 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], boo
         The names of the deleted indices; empty if none was confirmed, or if they are gone already.
 
     Raises:
-        IndexMissing, IndexMismatch: the alias does not exist or has no finished migration, an index is in use, or it
-            holds documents that are hidden from this user, which a migration cannot have copied.
+        IndexMissing, IndexMismatch: the alias does not exist, has no finished migration, or has one or a rollback that
+            is not finished; an index is in use, or it holds documents that are hidden from this user, which a migration
+            cannot have copied.
         EngineError: the engine failed.
     """
     target, state = find_migration(engine, alias)
+    check_none_begun(engine, target)
     if state is None:
         reason = f"{alias} points to {target.name}, which no migration has created, or whose old index is gone"
         raise IndexMismatch(reason, "There is nothing to drop.")
-    if state.phase is not MigrationPhase.DONE:
-        raise IndexMismatch(
-            f"the migration to {target.name} is not finished", "Run the migration's own command once more."
-        )
     deleted: list[str] = []
     # The oldest first: the state names all of them until the last one is gone.
     for index in reversed(existing_indices(engine, kept_by(state))):

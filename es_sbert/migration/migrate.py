@@ -136,8 +136,7 @@ class MigrationResult(BaseModel):
             attempts = f", in {self.holds} attempts" if self.holds > 1 else ""
             lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s{attempts}")
         if not self.finished:
-            resume = "run the same command to resume"
-            resume += "" if self.rollback else f", or give up: `es-sbert index migrate {self.alias} --rollback`"
+            resume = f"run the same command to resume, or cancel it: `es-sbert index migrate {self.alias} --cancel`"
             return [*lines, f"Not finished ({self.stopped}): {resume}"]
         lines.append(f"{pluralize(self.documents, 'document')} in {self.target}, {self.seconds:,.1f} s")
         if not self.dropped:
@@ -382,12 +381,8 @@ class _MigrationRun:
         raise EngineError(
             f"{source} was not swapped: writes would have been refused for more than {most:g} s, in "
             f"{pluralize(self.result.holds, 'attempt')}. Nothing is lost, and {source} accepts writes",
-            "Run the same command again when less is written, or allow more: `max_hold=SECONDS`."
-            + (
-                ""
-                if self.request.rollback
-                else f" To give up: `es-sbert index migrate {self.request.alias} --rollback`."
-            ),
+            "Run the same command again when less is written, or allow more: `max_hold=SECONDS`. To cancel: `es-sbert "
+            f"index migrate {self.request.alias} --cancel`.",
         )
 
     def _hold_and_swap(self, seconds: float) -> bool:

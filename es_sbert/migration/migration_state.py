@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
 
-from es_sbert.config import cache_folder, split_addresses
+from es_sbert.config import DEFAULT_VECTOR_FIELD, cache_folder, split_addresses
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
@@ -18,6 +19,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing, OutputError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import META_KEY, document_meta_field, read_meta_entry, with_meta_entry
+from es_sbert.index.text_template import format_vector_field_option
 from es_sbert.index.vector_field import require_index
 
 
@@ -36,6 +38,7 @@ def find_migration(engine: Engine, alias: str) -> tuple[IndexState, MigrationSta
     return state, read_migration_state(state)
 
 
+WRITE_BLOCK_SETTING = "index.blocks.write"
 _STATE_ENTRY = "migration"
 _POINTER_ENTRY = "migrating_to"
 
@@ -169,6 +172,99 @@ def find_unfinished(
     if found is None and name is not None:
         found = find_target(engine, source, name)
     return None if found is None or found[1].phase is MigrationPhase.DONE else found
+
+
+@dataclass(frozen=True)
+class BegunMigration:
+    """A migration or a rollback that has not ended: it is running, or it was stopped or killed.
+
+    Attributes:
+        target: The new index; for a rollback, the one to go back to.
+        state: Its state.
+        is_swapped: Whether the alias points to the new index already.
+        refuses_writes: Whether it refuses writes to the index of the alias.
+    """
+
+    target: IndexState
+    state: MigrationState
+    is_swapped: bool
+    refuses_writes: bool = False
+
+    def error(self) -> IndexMismatch:
+        """The error of a command that has to wait for its end."""
+        state = self.state
+        what = "rollback" if state.is_rollback else "migration"
+        refused = f", and writes to {state.source} are refused" if self.refuses_writes else ""
+        command = self._finish_command()
+        finish = "run the command that began it again" if command is None else f"finish it: `{command}`"
+        cancel = "" if self.is_swapped else f", or cancel it: `es-sbert index migrate {state.alias} --cancel`"
+        return IndexMismatch(
+            f"a {what} of {state.alias} to {self.target.name} is not finished{refused}",
+            f"If it is running, let it finish. If not, {finish}{cancel}.",
+        )
+
+    def _finish_command(self) -> str | None:
+        """The command that finishes it; None if that needs the options with which it was begun."""
+        if self.state.is_rollback:
+            return f"es-sbert index migrate {self.state.alias} --rollback"
+        if self.state.removed:
+            return f"es-sbert index remove {self.state.alias} --reindex"
+        if not self.is_swapped:
+            return None
+        # The model, the text and the types are those of the new index, to which the alias points.
+        field = format_vector_field_option(next(iter(self.state.fields), DEFAULT_VECTOR_FIELD))
+        return f"es-sbert index migrate {self.state.alias}{field}"
+
+
+def find_begun(engine: Engine, index: IndexState) -> BegunMigration | None:
+    """Find the migration or rollback from this index or to it that has not ended.
+
+    Raises:
+        IndexMismatch: a state was damaged by hand.
+        EngineError: the engine failed.
+    """
+    own = read_migration_state(index)
+    found = find_unfinished(engine, index) if own is None or own.phase is MigrationPhase.DONE else (index, own)
+    if found is None:
+        return None
+    target, state = found
+    current = engine.get_index(state.alias)
+    is_swapped = current is not None and current.name == target.name
+    refuses = state.blocked and not is_swapped and current is not None and current.has_setting(WRITE_BLOCK_SETTING)
+    return BegunMigration(target, state, is_swapped, refuses)
+
+
+def check_none_begun(engine: Engine, index: IndexState) -> None:
+    """Refuse an index from which or to which a migration or rollback has not ended.
+
+    Raises:
+        IndexMismatch: there is one; the remedy says how to end it.
+        EngineError: the engine failed.
+    """
+    begun = find_begun(engine, index)
+    if begun is not None:
+        raise begun.error()
+
+
+def replaced_error(engine: Engine, index: IndexState) -> IndexMismatch | None:
+    """Return the error for an index that a finished migration or rollback has replaced and kept; None for any other.
+
+    Raises:
+        IndexMismatch: a state was damaged by hand.
+        EngineError: the engine failed.
+    """
+    found = find_target(engine, index)
+    if found is None or found[1].phase is not MigrationPhase.DONE:
+        return None
+    target, state = found
+    current = engine.get_index(state.alias)
+    if current is None or current.name != target.name:
+        return None
+    return IndexMismatch(
+        f"{target.name} has replaced {index.name} as the index of {state.alias}; {index.name} is kept for a rollback",
+        f"Use {state.alias}. To go back: `es-sbert index migrate {state.alias} --rollback`. To delete what is kept: "
+        f"`es-sbert index migrate {state.alias} --drop`.",
+    )
 
 
 def with_migration_state(meta: Json, state: MigrationState | None) -> Json:

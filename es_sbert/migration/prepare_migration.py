@@ -55,6 +55,7 @@ from es_sbert.migration.compare_indices import (
     lifecycle_settings,
 )
 from es_sbert.migration.migration_state import (
+    BegunMigration,
     MigrationPhase,
     MigrationState,
     MigrationStateStore,
@@ -280,8 +281,14 @@ def check_migratable(
             return
         make_chunker = SentenceTokenizer(model.route(model.route_number("document"))).make_chunker
     planned = _plan_new_index(engine, wanted, identity, make_chunker, retrying)
-    _create_compared(engine, planned.source, planned.name, planned.body, planned.state, retrying)
-    retrying(lambda: engine.delete_index(planned.name))
+    try:
+        _create_compared(engine, planned.source, planned.name, planned.body, planned.state, retrying)
+        retrying(lambda: engine.delete_index(planned.name))
+    except KeyboardInterrupt:
+        with suppress(EsSbertError):
+            if _is_created_by(engine, planned.name, planned.state.run):
+                engine.delete_index(planned.name)
+        raise
 
 
 def _find_begun(
@@ -296,7 +303,8 @@ def _find_begun(
     plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
-        _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
+        swapped = BegunMigration(index, state, is_swapped=True)
+        _check_same_migration(swapped, wanted, model, None if wanted.text is None else wanted.text.template)
         return index, state, engine.get_index(state.source)
     _check_not_data_stream(index, model.name)
     stored = read_vector_field(engine, index.name, wanted.vector_field).meta
@@ -305,7 +313,7 @@ def _find_begun(
         return None
     begun, state = found
     text = stored.text if wanted.text is None else wanted.text.template
-    _check_same_migration(begun, state, wanted, model, text)
+    _check_same_migration(BegunMigration(begun, state, is_swapped=False), wanted, model, text)
     _check_copy(engine, index, wanted, _new_vector_fields(engine, index, wanted, model))
     retrying(lambda: set_target_pointer(plain, index, begun.name))
     return begun, state, index
@@ -389,6 +397,13 @@ def check_new_index(engine: Engine, source: str, alias: str, name: str) -> None:
     there = engine.get_index(name)
     if there is not None:
         remedy = "Set `name` to another name, or delete that index if it is not needed."
+        kept = kept_by(find_migration(engine, alias)[1])
+        if (there.name, there.uuid) in kept:
+            back = f"`es-sbert index migrate {alias} --rollback` goes back to it. " if there.name == kept[0][0] else ""
+            remedy = (
+                f"An earlier migration has kept it. {back}To delete all that migrations have kept: `es-sbert index "
+                f"migrate {alias} --drop`. Or set `name` to another name."
+            )
         raise IndexMismatch(f"the index {there.name}, which the migration would create, already exists", remedy)
     check_migration_privileges(engine, source, alias, name)
     count_all_documents(engine, source, without_retries)
@@ -406,28 +421,23 @@ def check_migration_privileges(engine: Engine, source: str, alias: str, target: 
 
 
 def _check_same_migration(
-    begun: IndexState, state: MigrationState, wanted: MigrationRequest, model: ModelIdentity, text: str | None
+    begun: BegunMigration, wanted: MigrationRequest, model: ModelIdentity, text: str | None
 ) -> None:
     """Refuse to continue a rollback, or a migration that was begun with other settings.
 
     Args:
-        begun: The new index.
         text: Template of the text that the vector field is to have; None to accept any.
 
     Raises:
         IndexMismatch: name, model, index type or text differ.
     """
-    check_no_rollback(begun, state)
-    if state.removed:
-        raise IndexMismatch(
-            f"es-sbert is being removed from {wanted.alias}, by a copy to {begun.name}",
-            f"Finish it with `es-sbert index remove {wanted.alias} --reindex`, or, as long as it has not been swapped, "
-            f"give it up: `es-sbert index migrate {wanted.alias} --rollback`.",
-        )
-    fields = _migrated_fields(begun, state)
+    target, state = begun.target, begun.state
+    if state.is_rollback or state.removed:
+        raise begun.error()
+    fields = _migrated_fields(target, state)
     meta = fields.get(wanted.vector_field)
     is_model = all(field.fingerprint == model.fingerprint for field in fields.values())
-    if meta is None or not is_model or wanted.name not in (None, begun.name):
+    if meta is None or not is_model or wanted.name not in (None, target.name):
         options = "with another name or model"
     elif wanted.index_type not in (None, meta.index_type):
         options = f"with {setting_text('index_type', meta.index_type)}"
@@ -437,25 +447,7 @@ def _check_same_migration(
         options = f"with {setting_text('text_template', meta.text)}"
     else:
         return
-    raise IndexMismatch(
-        f"{wanted.alias} is being migrated to {begun.name} already, {options}",
-        f"Finish that with the same command, or, as long as it has not been swapped, remove it: `es-sbert index "
-        f"migrate {wanted.alias} --rollback`.",
-    )
-
-
-def check_no_rollback(begun: IndexState, state: MigrationState) -> None:
-    """Refuse to continue a rollback.
-
-    Args:
-        begun: The new index.
-
-    Raises:
-        IndexMismatch: the new index is the one that a rollback goes back to.
-    """
-    if state.is_rollback:
-        remedy = f"Finish it: `es-sbert index migrate {state.alias} --rollback`."
-        raise IndexMismatch(f"a rollback of {state.alias} to {begun.name} is under way", remedy)
+    raise IndexMismatch(f"{wanted.alias} is being migrated to {target.name} already, {options}", begun.error().remedy)
 
 
 def initial_state(source: IndexState, alias: str) -> MigrationState:
@@ -543,10 +535,14 @@ def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
     try:
         engine.create_index(name, body)
     except RequestFailed:
-        target = engine.get_index(name)
-        state = None if target is None else read_migration_state(target)
-        if state is None or state.run != run:
+        if not _is_created_by(engine, name, run):
             raise
+
+
+def _is_created_by(engine: Engine, name: str, run: str) -> bool:
+    target = engine.get_index(name)
+    state = None if target is None else read_migration_state(target)
+    return state is not None and state.run == run
 
 
 def resume_migration(
@@ -584,8 +580,10 @@ def _check_change_requested(
         raise IndexMismatch(
             f"{wanted.alias} points to {source.name}, which has vectors of {stored.model} "
             f"({model.fingerprint[:12]}) already{of_text}",
-            f"There is nothing to do; to delete the index before it, if it exists: `es-sbert index migrate "
-            f"{wanted.alias} --drop`.",
+            "There is nothing to do."
+            if read_migration_state(source) is None
+            else f"There is nothing to do. To delete the index before it: `es-sbert index migrate {wanted.alias} "
+            "--drop`.",
         )
 
 

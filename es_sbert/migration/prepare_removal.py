@@ -19,8 +19,8 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import META_KEY
 from es_sbert.migration.compare_indices import copied_settings
 from es_sbert.migration.migration_state import (
+    BegunMigration,
     MigrationPhase,
-    MigrationState,
     find_migration,
     set_target_pointer,
 )
@@ -28,7 +28,6 @@ from es_sbert.migration.prepare_migration import (
     MigrationRequest,
     PreparedMigration,
     check_new_index,
-    check_no_rollback,
     check_source_index,
     create_target,
     find_resumable,
@@ -56,7 +55,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
     plain, engine = engine, cast(Engine, RetryingEngine(engine, retrying))
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
-        _check_same_removal(index, state, wanted)
+        _check_same_removal(BegunMigration(index, state, is_swapped=True), wanted)
         return resume_migration(plain, index, state, engine.get_index(state.source), retrying)
     if index.data_stream is not None:
         raise IndexMismatch(
@@ -68,7 +67,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
     found = find_resumable(plain, index, name, retrying)
     if found is not None:
         begun, state = found
-        _check_same_removal(begun, state, wanted)
+        _check_same_removal(BegunMigration(begun, state, is_swapped=False), wanted)
         check_source_index(engine, index, wanted, fields)
         retrying(lambda: set_target_pointer(plain, index, begun.name))
         return resume_migration(plain, begun, state, index, retrying)
@@ -107,21 +106,18 @@ def _field_types(properties: dict[str, Any]) -> Iterator[str]:
             yield from _field_types(field.get(inner, {}))
 
 
-def _check_same_removal(begun: IndexState, state: MigrationState, wanted: MigrationRequest) -> None:
+def _check_same_removal(begun: BegunMigration, wanted: MigrationRequest) -> None:
     """Refuse to continue a rollback, a migration to another model, or a removal under another name.
-
-    Args:
-        begun: The new index.
 
     Raises:
         IndexMismatch: the migration that was begun is not this removal.
     """
-    check_no_rollback(begun, state)
-    if state.removed and wanted.name in (None, begun.name):
+    if begun.state.is_rollback:
+        raise begun.error()
+    if begun.state.removed and wanted.name in (None, begun.target.name):
         return
     raise IndexMismatch(
-        f"{wanted.alias} is being copied to {begun.name} already"
-        + (", under another name" if state.removed else ", for another model"),
-        "Finish that with its own command, or, as long as it has not been swapped, give it up: `es-sbert index migrate "
-        f"{wanted.alias} --rollback`.",
+        f"{wanted.alias} is being copied to {begun.target.name} already"
+        + (", under another name" if begun.state.removed else ", for another model"),
+        begun.error().remedy,
     )

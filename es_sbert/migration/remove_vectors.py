@@ -40,7 +40,13 @@ from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import restore_numbers
 from es_sbert.migration.document_copy import check_restored, copy_write
-from es_sbert.migration.migration_state import existing_indices, kept_by, read_migration_state, read_target_pointer
+from es_sbert.migration.migration_state import (
+    check_none_begun,
+    existing_indices,
+    kept_by,
+    read_migration_state,
+    replaced_error,
+)
 
 _WRITTEN = "written_fields"
 _PAGE = 500
@@ -115,16 +121,17 @@ def require_own_entry(index: IndexState) -> None:
 def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
     require_own_entry(index)
     check_source_is_whole(index, fields)
-    state, pointer = read_migration_state(index), read_target_pointer(index)
+    check_none_begun(engine, index)
+    replaced = replaced_error(engine, index)
+    if replaced is not None:
+        raise replaced
+    state = read_migration_state(index)
     kept = existing_indices(engine, kept_by(state))
-    if kept or (pointer is not None and engine.get_index(pointer) is not None):
-        what = f"has kept {kept[0].name}" if kept else f"goes to {pointer}"
-        alias = "ALIAS" if state is None else state.alias
-        remedy = (
-            f"Finish it, and delete the index that it has kept: `es-sbert index migrate {alias} --drop`. Then "
-            "run this again."
+    if state is not None and kept:
+        raise IndexMismatch(
+            f"a migration of {index.name} has kept {kept[0].name}",
+            f"Delete what is kept: `es-sbert index migrate {state.alias} --drop`. Then run this again.",
         )
-        raise IndexMismatch(f"a migration of {index.name} {what}", remedy)
 
 
 def _plan_note(fields: Sequence[str], state: IndexState) -> Json | None:

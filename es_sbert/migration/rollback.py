@@ -23,18 +23,25 @@ from es_sbert.index.hidden_documents import count_all_documents
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.source_mode import check_source_is_whole
-from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
+from es_sbert.index.vector_field import require_index
+from es_sbert.migration.alias_swap import remove_permit, remove_stale_block, roll_back
 from es_sbert.migration.compare_indices import FINAL_PIPELINE, rollback_differences
 from es_sbert.migration.migration_state import (
+    WRITE_BLOCK_SETTING,
+    BegunMigration,
     MigrationPhase,
     MigrationState,
     MigrationStateStore,
+    check_none_begun,
     existing_indices,
+    find_begun,
     find_migration,
     find_unfinished,
     kept_by,
+    migration_lock,
     put_migration_state,
     read_migration_state,
+    replaced_error,
     set_target_pointer,
     vector_field_names,
 )
@@ -69,15 +76,10 @@ def find_kept(engine: Engine, alias: str) -> list[IndexState]:
     """Find the indices that migrations of an alias have kept, the most recent first.
 
     Raises:
-        IndexMissing, IndexMismatch: the alias does not exist, a migration is not finished, or a stored state is
-            damaged.
+        IndexMissing, IndexMismatch: the alias does not exist, or a stored state is damaged.
         EngineError: the engine failed.
     """
     _, state = find_migration(engine, alias)
-    if state is None:
-        return []
-    if state.phase is not MigrationPhase.DONE:
-        raise IndexMismatch(f"a migration of {alias} is not finished", "Run the migration's own command once more.")
     return existing_indices(engine, kept_by(state))
 
 
@@ -123,11 +125,7 @@ def find_rollback(engine: Engine, alias: str, vector_field: str = "") -> Rollbac
     if state is not None and state.phase is MigrationPhase.CLOSING:
         if state.is_rollback:
             return RollbackTarget(index, state.fields)
-        raise IndexMismatch(
-            f"{alias} points to the new index {index.name} already, and the migration is not finished",
-            "Run the migration's own command once more to finish it. Then "
-            f"`es-sbert index migrate {alias} --rollback` goes back.",
-        )
+        check_none_begun(engine, index)
     begun = find_unfinished(engine, index)
     if begun is not None:
         return RollbackTarget(begun[0], begun[1].fields) if begun[1].is_rollback else None
@@ -229,6 +227,89 @@ def _begun_state(
         final_pipeline=target.setting(FINAL_PIPELINE),
         kept=tuple(each for each in kept if each[1] not in own),
     )
+
+
+@dataclass(frozen=True)
+class CancelledMigration:
+    """A migration or a rollback that was cancelled.
+
+    Attributes:
+        index: The index of the alias, which stays in use.
+        target: The index that it went to: deleted if a migration had created it, kept if a rollback went back to it.
+        is_rollback: Whether it was a rollback.
+    """
+
+    index: str
+    target: str
+    is_rollback: bool
+
+
+_CANCEL_SECONDS = 10.0  # to wait for writes of a rollback on another machine
+
+
+def cancel_migration(engine: Engine, name: str) -> CancelledMigration:
+    """Cancel a migration or a rollback that has not moved the aliases yet.
+
+    Args:
+        name: The alias, or the index from which or to which it goes.
+
+    Raises:
+        IndexMissing, IndexMismatch: the index does not exist, or nothing can be cancelled.
+        UsageError: another process on this machine is running it.
+        EngineError: the engine failed; the same call cancels what is left.
+    """
+    index, _ = find_migration(engine, name)
+    begun = find_begun(engine, index)
+    if begun is None:
+        raise replaced_error(engine, index) or _nothing_begun_error(index, name)
+    with migration_lock(engine.info.url, begun.state.alias):
+        return _cancel(engine, begun.state.alias)
+
+
+def _nothing_begun_error(index: IndexState, name: str) -> IndexMismatch:
+    remedy = f"The indices that migrations have kept: `es-sbert index migrate {name} --list`."
+    if index.has_setting(WRITE_BLOCK_SETTING):
+        remedy = f'No migration refuses writes: `PUT {index.name}/_settings {{"{WRITE_BLOCK_SETTING}": null}}`.'
+    return IndexMismatch(f"no migration or rollback of {name} is in progress", remedy)
+
+
+def _cancel(engine: Engine, alias: str) -> CancelledMigration:
+    index, _ = find_migration(engine, alias)
+    begun = find_begun(engine, index)
+    if begun is None:
+        raise _nothing_begun_error(index, alias)
+    if begun.state.is_rollback and not begun.is_swapped:
+        _cancel_rollback(engine, index, begun)
+    else:
+        roll_back(engine, alias)
+    return CancelledMigration(index.name, begun.target.name, begun.state.is_rollback)
+
+
+def _cancel_rollback(engine: Engine, index: IndexState, begun: BegunMigration) -> None:
+    """Make the old index again what it was before the rollback, with the documents that were copied to it."""
+    # From now on, no other process may work on the rollback, and no swap can follow.
+    state = begun.state.model_copy(update={"run": uuid.uuid4().hex})
+    put_migration_state(engine, begun.target, state)
+    target = require_index(engine, begun.target.name)
+    remove_stale_block(engine, index, target)
+    if state.permit:
+        remove_permit(engine, target.name, state.permit)
+    if engine.get_aliases(target.name).get(target.name):
+        raise IndexMismatch(
+            f"another process has just swapped {state.alias}", "Run the same command again to see what remains."
+        )
+    if state.final_pipeline is not None:
+        engine.put_settings(target.name, {FINAL_PIPELINE: state.final_pipeline})
+    previous = read_migration_state(index)
+    if previous is not None:
+        if previous.blocked:
+            engine.block_writes(target.name, _CANCEL_SECONDS)
+        # The next rollback copies what this one has not.
+        carried = {"carried": state.copied, "carried_histories": state.histories}
+        put_migration_state(engine, index, previous.model_copy(update=carried))
+    set_target_pointer(engine, target, index.name)
+    put_migration_state(engine, target, state.model_copy(update={"phase": MigrationPhase.DONE}))
+    set_target_pointer(engine, require_index(engine, index.name), None)
 
 
 def _open_for_writes(engine: Engine, target: IndexState) -> None:

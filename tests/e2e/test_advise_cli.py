@@ -87,14 +87,21 @@ def test_printed_command_changes_the_index(
         engine.delete_index(last.index)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
-def test_sigterm_deletes_the_temporary_index(filled: str, engine_url: str) -> None:
+def test_signal_deletes_the_temporary_index(filled: str, engine_url: str, number: signal.Signals) -> None:
     with open_engine(engine_url) as engine:
         before = set(leftover_indices(engine))
         command = [sys.executable, "-m", "es_sbert", "index", "advise", filled, "--url", engine_url]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        child = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+        )
         assert wait_until(lambda: set(leftover_indices(engine)) - before)
-        child.send_signal(signal.SIGTERM)
+        child.send_signal(number)
         out, _ = child.communicate(timeout=60)
         assert child.returncode == 130, out
         assert "Traceback" not in out

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -97,6 +100,34 @@ def kill_at(has_come: Callable[[], bool], place: Place, *options: str | Path) ->
     assert child.returncode == -signal.SIGKILL, output
 
 
+@pytest.mark.parametrize("engine_url", ["es9"], indirect=True)
+def test_closed_terminal_does_not_leave_writes_refused(
+    place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder
+) -> None:
+    """Closing it sends SIGHUP twice, and messages can no longer be printed."""
+    engine = place.engine
+    target = new_index_name(place.alias, second.info.fingerprint, place.index)
+    held = moments(engine, place.index, target)["held"]
+    with holding(engine.info.url, held, paths="") as (url, hold):
+        command = [sys.executable, "-m", "es_sbert", "index", "migrate", place.alias, "--url", url, "--model"]
+        process, terminal = pty.fork()
+        if process == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup`
+            os.execv(sys.executable, [*command, str(two_models[1]), "--precision", "fp32", "--max-hold", "600"])
+        while not hold.reached.is_set():
+            if select.select([terminal], [], [], 0.05)[0]:
+                os.read(terminal, 1 << 16)  # an error if the command has ended
+        os.close(terminal)
+        os.kill(process, signal.SIGHUP)
+        hold.release()
+        _, status = os.waitpid(process, 0)
+    assert (os.waitstatus_to_exitcode(status), held()) == (130, False)
+    place.write({"1": document(1, version=2)})
+    done = run("--cancel", "--json")
+    assert (done.code, done.summary) == (0, {"deleted": [target]})
+    assert [state.name for state in engine.resolve_indices(f"{place.alias}-*")] == [place.index]
+
+
 def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
     engine = place.engine
     target = new_index_name(place.alias, second.info.fingerprint, place.index)
@@ -135,6 +166,7 @@ def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[P
         (["--drop"], 2, "there is no terminal to ask for confirmation"),
         (["--drop", "--yes"], 2, "no migration has created"),
         (["--drop", "--rollback"], 2, "cannot be combined"),
+        (["--cancel"], 2, "no migration or rollback of"),
         (["--rollback"], 2, "none has kept the index before"),
         (["--list"], 0, "has kept an index"),
         (["--replace-index", "--no-block-writes"], 2, "cannot be combined with --no-block-writes"),

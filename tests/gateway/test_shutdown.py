@@ -75,6 +75,22 @@ def test_sigterm_fails_readiness_and_answers_requests_until_the_end(tiny: Path, 
     assert '"event": "draining"' in (tmp_path / "gateway.log").read_text()
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_other_stop_signals_drain_like_sigterm(number: signal.Signals, tiny: Path, tmp_path: Path) -> None:
+    options = ["--model", str(tiny), "--precision", "fp32", "--drain-seconds", "3600"]
+    before = signal.signal(number, signal.SIG_DFL)  # also for the gateway, if these tests run under `nohup`
+    try:
+        with Echo() as engine, gateway_process(engine.url, tmp_path, *options) as gateway:
+            wait_until_ready(gateway.url)
+            os.kill(gateway.process, number)
+            with httpx.Client(base_url=gateway.url, trust_env=False, timeout=_TIMEOUT) as balancer:
+                assert wait_until_draining(balancer).status_code == 503
+            os.kill(gateway.process, signal.SIGTERM)
+            wait_until_closed(gateway)
+    finally:
+        signal.signal(number, before)
+
+
 def test_systemd_is_told_when_the_model_is_loaded_and_at_the_end(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,25 @@ def killed_before(place: Place, call: str) -> Iterator[None]:
         place.engine = engine
 
 
+@contextmanager
+def killed_after(place: Place, call: str, times: int = 1) -> Iterator[None]:
+    """What runs in the block dies after it has used this method of the engine, and cleans nothing up, as by SIGKILL."""
+    left = times
+
+    def die(name: str) -> None:
+        nonlocal left
+        if not left:
+            raise Killed
+        left -= name == call
+
+    engine, place.engine = place.engine, Overheard(place.engine, die)  # type: ignore[assignment]
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        place.engine = engine
+
+
 @dataclass
 class Place:
     """An index behind an alias, both with names of their own.

@@ -203,7 +203,7 @@ def test_leftover_write_block_is_reported_and_removed_next_run(
     with pytest.raises(RequestFailed, match="the engine is gone") as caught:
         migrate_as(place9, Vanishing(engine, fail), encoders[1])
     [note] = caught.value.__notes__
-    assert re.search("writes to .* are still refused.*--rollback", note)
+    assert re.search("writes to .* are still refused.*--cancel", note)
     assert is_blocked(place9)
     if end == "rollback":
         assert roll_back(engine, place9.alias) is not None

@@ -14,10 +14,20 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, drop_old_index, roll_back
-from es_sbert.migration.rollback import find_rollback, list_kept
+from es_sbert.migration.migration_state import find_begun
+from es_sbert.migration.rollback import _cancel_rollback, cancel_migration, find_rollback, list_kept
 from es_sbert.vectors import Vectors
 from tests.conftest import also_opensearch2
-from tests.engine.migration.support import COUNT, Place, document, everything, killed_before, text_of
+from tests.engine.migration.support import (
+    COUNT,
+    Overheard,
+    Place,
+    document,
+    everything,
+    killed_after,
+    killed_before,
+    text_of,
+)
 from tests.random_writer import RandomWriters, differences, shared_documents
 
 Encoders = tuple[Encoder, Encoder]
@@ -98,10 +108,10 @@ def test_stopped_rollback_resumes_and_is_not_given_up(place9: Place, encoders: E
     control.interrupt()
     stopped = place.migrate(encoders[0], rollback=True, control=control)
     assert (stopped.finished, place.behind()) == (False, new)
-    assert "add --rollback to give up" not in stopped.lines()[-1]
-    with pytest.raises(IndexMismatch, match="a rollback of .* is under way"):
+    assert stopped.lines()[-1].endswith(f"cancel it: `es-sbert index migrate {place.alias} --cancel`")
+    with pytest.raises(IndexMismatch, match="a rollback of .* is not finished"):
         roll_back(place.engine, place.alias)
-    with pytest.raises(IndexMismatch, match="a rollback of .* is under way"):
+    with pytest.raises(IndexMismatch, match="a rollback of .* is not finished"):
         place.migrate(encoders[0])
     target = find_rollback(place.engine, place.alias)
     assert target is not None
@@ -110,6 +120,67 @@ def test_stopped_rollback_resumes_and_is_not_given_up(place9: Place, encoders: E
     resumed = place.migrate(encoders[0], rollback=True)
     assert (resumed.finished, resumed.resumed) == (True, True)
     place.assert_holds(expected | {"late": document(7000)}, encoders[0])
+
+
+@pytest.mark.parametrize("moment", ["start", "copied", "held", "old index took writes"])
+def test_rollback_after_a_cancelled_one_loses_nothing(place: Place, encoders: Encoders, moment: str) -> None:
+    """Documents change between the rollbacks, also those that the first one has copied already."""
+    engine, new = place.engine, place.migrate(encoders[1]).target
+    if moment == "old index took writes":
+        engine.put_settings(place.index, {WRITE_BLOCK_SETTING: None})
+        place.write({"3": document(3, version=5), "stray": document(1)}, to=place.index)
+    expected = write_since(place)
+    if moment == "start":
+        control = LoadControl()
+        control.interrupt()
+        place.migrate(encoders[0], rollback=True, control=control)
+    else:
+        with killed_after(place, "block_writes") if moment == "held" else killed_before(place, "block_writes"):
+            place.migrate(encoders[0], rollback=True)
+    assert is_blocked(place, new) == (moment == "held")
+    cancelled = cancel_migration(engine, place.alias)
+    assert (cancelled.index, cancelled.target, cancelled.is_rollback) == (new, place.index, True)
+    assert (place.behind(), is_blocked(place, new), is_blocked(place, place.index)) == (new, False, True)
+    with pytest.raises(IndexMismatch, match="no migration or rollback of"):
+        cancel_migration(engine, place.alias)
+    with pytest.raises(IndexMismatch, match="has replaced"):
+        cancel_migration(engine, place.index)
+    changed = {"1": document(1, version=3), "new": document(5000, version=1), "2": document(2, version=1)}
+    place.write(changed)
+    place.delete("7", "3")
+    expected |= changed
+    del expected["7"], expected["3"]
+    result = place.migrate(encoders[0], rollback=True)
+    assert (result.finished, result.resumed, place.behind()) == (True, False, place.index)
+    if moment == "copied":
+        assert result.copied == len(changed)
+    place.assert_holds(expected, encoders[0])
+    assert (is_blocked(place, new), is_blocked(place, place.index)) == (True, False)
+
+
+def test_cancelled_rollback_stops_its_process(place9: Place, encoders: Encoders) -> None:
+    """On another machine; here both have their turns in one process."""
+    place, new = place9, place9.migrate(encoders[1]).target
+    write_since(place)
+    real, cancelled = place.engine, False
+
+    def cancel(name: str) -> None:
+        nonlocal cancelled
+        if name == "flush" and not cancelled:
+            cancelled = True
+            index, target = real.get_index(new), real.get_index(place.index)
+            assert index is not None
+            assert target is not None
+            begun = find_begun(real, index)
+            assert begun is not None
+            _cancel_rollback(real, index, begun)
+
+    place.engine = Overheard(real, cancel)  # type: ignore[assignment]
+    with pytest.raises(IndexMismatch, match="another process has taken over"):
+        place.migrate(encoders[0], rollback=True)
+    assert cancelled
+    assert place.behind() == new
+    assert (is_blocked(place, new), is_blocked(place, place.index)) == (False, True)
 
 
 @pytest.mark.parametrize("moment", ["put_mapping", "put_settings", "bulk", "update_aliases", "block_writes"])

@@ -89,6 +89,7 @@ def test_max_clause_count_error_names_the_setting() -> None:
 _READ_ONLY = '`PUT docs/_settings {"index.blocks.read_only": null}`'
 _METADATA = '`PUT docs/_settings {"index.blocks.metadata": null}`'
 _WRITE = '`PUT {}/_settings {{"index.blocks.write": null}}`'
+_CANCEL = "If a migration was killed, cancel it: `es-sbert index migrate {} --cancel`."
 _CLUSTER = '`PUT _cluster/settings {{"persistent": {{"cluster.blocks.{}": null}}}}`'
 _OR_TRANSIENT = " (or `transient`, if it was set so)."
 _FULL_DISK = "A full disk makes indices read-only: free some space."
@@ -100,9 +101,10 @@ _FULL_DISK = "A full disk makes indices read-only: free some space."
         ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];", f"Remove a block that was set by hand: "
          f"{_READ_ONLY}."),
         ("index [docs] blocked by: [FORBIDDEN/8/index write (api)];[FORBIDDEN/9/index metadata (api)];",
-         f"Remove blocks that were set by hand: {_METADATA}, then {_WRITE.format('docs')}."),
+         f"{_CANCEL.format('docs')} Remove blocks that were set by hand: {_METADATA}, then {_WRITE.format('docs')}."),
         ("index [docs] blocked by: [FORBIDDEN/5/index read-only (api)];index [b] blocked by: [FORBIDDEN/8/index write "
-         "(api)];", f"Remove blocks that were set by hand: {_READ_ONLY}, then {_WRITE.format('b')}."),
+         "(api)];", f"{_CANCEL.format('b')} Remove blocks that were set by hand: {_READ_ONLY}, then "
+         f"{_WRITE.format('b')}."),
         ("blocked by: [FORBIDDEN/6/cluster read-only (api)];", "Remove a block that was set by hand: "
          f"{_CLUSTER.format('read_only')}{_OR_TRANSIENT}"),
         ("blocked by: [FORBIDDEN/13/cluster read-only / allow delete (api)];", "Remove a block that was set by hand: "
