@@ -39,6 +39,7 @@ from es_sbert.index.source_mode import check_source_is_whole
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import restore_numbers
+from es_sbert.migration.compare_indices import FINAL_PIPELINE
 from es_sbert.migration.document_copy import check_restored, copy_write
 from es_sbert.migration.migration_state import (
     check_none_begun,
@@ -121,6 +122,14 @@ def require_own_entry(index: IndexState) -> None:
 def _check_removable(engine: Engine, index: IndexState, fields: Collection[str]) -> None:
     require_own_entry(index)
     check_source_is_whole(index, fields)
+    pipeline = index.settings.get(FINAL_PIPELINE, "_none")
+    if fields and pipeline != "_none":
+        raise IndexMismatch(
+            f"each document that is written without its vectors would go through the ingest pipeline {pipeline!r} "
+            f"({FINAL_PIPELINE}) again, which can change or drop it",
+            f"Remove the vectors in a copy of the index: `es-sbert index remove {index.name} --reindex`. Or switch the "
+            f'pipeline off until this command has ended: `PUT {index.name}/_settings {{"{FINAL_PIPELINE}": "_none"}}`.',
+        )
     check_none_begun(engine, index)
     replaced = replaced_error(engine, index)
     if replaced is not None:

@@ -75,6 +75,24 @@ def test_documents_and_mapping_are_as_before(app: Application, engine: Engine) -
         remove(engine, app.index)
 
 
+def test_final_pipeline_is_refused_before_anything_changes(app: Application, engine: Engine) -> None:
+    """Engines run it at every write, also of a request that says `pipeline: _none`."""
+    before = plain(engine, app.index)
+    engine._request("PUT", f"/_ingest/pipeline/{app.index}", body={"processors": []})  # type: ignore[attr-defined]
+    try:
+        engine.put_settings(app.index, {"index.final_pipeline": app.index})
+        with pytest.raises(IndexMismatch, match=f"through the ingest pipeline '{app.index}'") as caught:
+            remove(engine, app.index)
+        assert plain(engine, app.index) == before
+        assert f"es-sbert index remove {app.index} --reindex" in caught.value.remedy
+        engine.put_settings(app.index, {"index.final_pipeline": "_none"})
+        remove(engine, app.index)
+        assert plain(engine, app.index) == expected()
+    finally:
+        engine.put_settings(app.index, {"index.final_pipeline": None})
+        engine._request("DELETE", f"/_ingest/pipeline/{app.index}")  # type: ignore[attr-defined]
+
+
 def test_killed_removal_is_named_and_resumed(app: Application, engine: Engine, tiny: Encoder, tmp_path: Path) -> None:
     class Killed(BaseException):
         """Nothing that a program handles."""
