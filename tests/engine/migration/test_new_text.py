@@ -81,7 +81,7 @@ def test_migration_resumes_only_with_its_own_text(titled: Place, encoders: tuple
     for other in (None, TextTemplate.parse("{title}")):
         with pytest.raises(IndexMismatch, match='already, with `text_template="{title}. {text}"`') as caught:
             titled.migrate(encoders[0], text=other)
-        assert "--rollback" in caught.value.remedy
+        assert "--cancel" in caught.value.remedy
     with pytest.raises(IndexMismatch, match='with `index_type="hnsw"`'):
         titled.migrate(encoders[0], text=TITLED, index_type="int8_hnsw")
     again = titled.migrate(encoders[0], text=TITLED)
