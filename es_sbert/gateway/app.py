@@ -134,7 +134,10 @@ class Gateway:
         self._msearch = MsearchHandler(rewriter, self._upstream, hider)
         self._rank_eval = RankEvalHandler(rewriter, self._upstream)
         # Functions that check or rewrite requests that are not searches but may contain queries.
-        self._others = dict.fromkeys((*BY_QUERY_APIS, EngineApi.LANGUAGE), UnsupportedApiHandler(rewriter).outgoing)
+        unsupported = [*BY_QUERY_APIS, EngineApi.LANGUAGE, EngineApi.FILTERED]
+        if settings.semantic.writes:
+            unsupported.append(EngineApi.BULK_STREAM)
+        self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         clicks = ClickApi(self._record_click, settings.limits, self._metrics, self._admission)
         page_api = PageApi(settings, self._indices, self._models, rewriter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -340,6 +340,9 @@ def test_explain_validate_and_rank_eval_are_rewritten(bed: Bed) -> None:
         assert [details[number]["metric_score"] for number in "01"] == [1.0, 1.0]
 
 
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
 def test_semantic_query_in_other_languages_is_rejected(bed: Bed) -> None:
     """The distributions that run here have none of these languages: what passes they refuse by themselves."""
     near: Json = {"bool": {"filter": [{"match": {"semantic": QUERY}}]}}
@@ -352,6 +355,49 @@ def test_semantic_query_in_other_languages_is_rejected(bed: Bed) -> None:
     ):
         answers = [patient.post(f"{at}/{bed.index}/_eql/search", json=body) for at in (bed.engine, bed.gateway)]
         assert answers[0].text == answers[1].text
+
+
+def test_semantic_query_in_an_api_without_hits_is_rejected(bed: Bed) -> None:
+    """Whether the engine has the API or not: those with modules or plugins of their own do not run here."""
+    near: Json = {"bool": {"must_not": [{"match": {"semantic": QUERY}}]}}
+    words: Json = {"match": {"text": "semantic"}}
+    bodies: list[tuple[str, Callable[[Json], Json]]] = [
+        (f"/{bed.index}/_terms_enum", lambda query: {"field": "lang.keyword", "string": "e", "index_filter": query}),
+        (f"/{bed.index}/_field_caps?fields=text", lambda query: {"index_filter": query}),
+        (f"/{bed.index}/_mvt/place/1/1/1", lambda query: {"query": query}),
+        (f"/{bed.index}/_fleet/_fleet_search", lambda query: {"query": query}),
+        (f"/{bed.index}/_graph/explore", lambda query: {"query": query, "vertices": [{"field": "lang"}]}),
+        (f"/_plugins/_asynchronous_search?index={bed.index}", lambda query: {"query": query}),
+        ("/_transform/_preview", lambda query: {"source": {"index": bed.index, "query": query}, "pivot": {}}),
+        (
+            "/_plugins/_alerting/monitors/_execute",
+            lambda query: {"inputs": [{"search": {"indices": [bed.index], "query": {"query": query}}}]},
+        ),
+    ]
+    for path, body in bodies:
+        refused = patient.post(f"{bed.gateway}{path}", json=body(near))
+        assert (refused.status_code, "does not support semantic queries" in refused.text) == (400, True), path
+        for query, options in ((words, {}), (near, {"x-es-sbert": "off"})):
+            answers = [
+                patient.post(f"{at}{path}", json=body(query), headers=options) for at in (bed.engine, bed.gateway)
+            ]
+            assert answers[0].text == answers[1].text
+    lines = b"\n".join(map(orjson.dumps, ({"index": bed.index}, {"query": near}))) + b"\n"
+    refused = patient.post(f"{bed.gateway}/_fleet/_fleet_msearch", content=lines, headers=NDJSON)
+    assert (refused.status_code, "does not support semantic queries" in refused.text) == (400, True)
+
+
+def test_streamed_bulk_is_rejected(bed: Bed) -> None:
+    lines = b'{"index": {}}\n{"text": "a cat"}\n'
+    path = f"/{bed.index}/_bulk/stream"
+    refused = patient.post(f"{bed.gateway}{path}", content=lines, headers=NDJSON)
+    assert (refused.status_code, "would be stored without vectors" in refused.text) == (400, True)
+    # Without the reactor-netty transport, OpenSearch refuses it too.
+    asked = [
+        patient.post(f"{at}{path}", content=lines, headers=NDJSON | {"x-es-sbert": "off"})
+        for at in (bed.engine, bed.gateway)
+    ]
+    assert asked[0].text == asked[1].text
 
 
 def test_semantic_by_query_and_reindex_are_rejected(bed: Bed) -> None:

@@ -10,7 +10,11 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 
 
 class EngineApi(StrEnum):
-    """The API that a request calls. `LANGUAGE` covers ES|QL, SQL, EQL and PPL; `OTHER` is any other API."""
+    """The API that a request calls.
+
+    `LANGUAGE` covers ES|QL, SQL, EQL and PPL, `FILTERED` the APIs that take queries and return something else than hits
+    or run them later, `OTHER` any other API.
+    """
 
     SEARCH = "search"
     ASYNC_SEARCH = "async_search"
@@ -22,7 +26,9 @@ class EngineApi(StrEnum):
     MULTI_SEARCH = "msearch"
     SEARCH_TEMPLATE = "search_template"
     MULTI_SEARCH_TEMPLATE = "msearch_template"
+    FILTERED = "filtered"
     BULK = "bulk"
+    BULK_STREAM = "bulk_stream"
     DOCUMENT = "document"
     CREATE = "create"
     UPDATE = "update"
@@ -77,10 +83,16 @@ _API_PATHS: dict[tuple[bytes, ...], tuple[frozenset[str], EngineApi]] = {
     (b"_search", b"template"): (_GET_POST, EngineApi.SEARCH_TEMPLATE),
     (b"_msearch", b"template"): (_GET_POST, EngineApi.MULTI_SEARCH_TEMPLATE),
     (b"_bulk",): (_POST_PUT, EngineApi.BULK),
+    (b"_bulk", b"stream"): (_POST_PUT, EngineApi.BULK_STREAM),
     (b"_delete_by_query",): (_POST, EngineApi.BY_QUERY),
     (b"_update_by_query",): (_POST, EngineApi.BY_QUERY),
     (b"_reindex",): (_POST, EngineApi.REINDEX),
 }
+# First segment of the path after the index, or after `_plugins`.
+_FILTERED_SEGMENTS = frozenset({
+    b"_alerting", b"_asynchronous_search", b"_enrich", b"_field_caps", b"_fleet", b"_graph", b"_knn_search", b"_mvt",
+    b"_terms_enum", b"_transform",
+})  # fmt: skip
 _DOCUMENT_APIS = {b"_doc": EngineApi.DOCUMENT, b"_create": EngineApi.CREATE, b"_update": EngineApi.UPDATE}
 
 
@@ -94,6 +106,8 @@ def match_route(incoming: IncomingRequest) -> EngineRoute:
     if plain in _API_PATHS:
         methods, api = _API_PATHS[plain]
         return EngineRoute(api, name) if incoming.method in methods else OTHER
+    if not _FILTERED_SEGMENTS.isdisjoint(plain[1:2] if plain[:1] == (b"_plugins",) else plain[:1]):
+        return EngineRoute(EngineApi.FILTERED, name)
     if index and len(plain) == 2 and plain[0] == b"_explain" and incoming.method in _GET_POST:
         return EngineRoute(EngineApi.EXPLAIN, name, segments[1].decode("ascii"))
     if index and plain and plain[0] in _DOCUMENT_APIS and incoming.method in _POST_PUT and len(plain) <= 2:

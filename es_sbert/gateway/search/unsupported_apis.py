@@ -1,14 +1,15 @@
-"""APIs that cannot run semantic queries: `_delete_by_query`, `_update_by_query`, `_reindex`, ES|QL, SQL, EQL and
-PPL.
+"""APIs that cannot run semantic queries, or embed documents: `_delete_by_query`, `_update_by_query`, `_reindex`, ES|QL,
+SQL, EQL, PPL, others that take queries (`_terms_enum`, `_transform`, `_mvt`, …), and OpenSearch's `_bulk/stream`.
 
 Their requests pass through unchanged, unless they contain a semantic query: then they are rejected. The engine would
 treat the virtual field as one that no document has, so a query on it would match nothing and its negation everything:
-a `must_not` would delete the whole index.
+a `must_not` would delete the whole index. `_bulk/stream` is always rejected: the bulk handler reads whole requests.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import offload_if_large
@@ -17,7 +18,13 @@ from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import parse_object, write_object
-from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode, index_expression, parse_search
+from es_sbert.gateway.search.incoming_search import (
+    RewriteContext,
+    RewriteMode,
+    index_expression,
+    parse_search,
+    requested_mode,
+)
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 
 # Functions whose argument is in another query language: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.
@@ -29,8 +36,8 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class UnsupportedApiHandler:
-    """Handles `_delete_by_query`, `_update_by_query`, `_reindex` and the query languages: `_query`, `_sql`,
-    `_eql/search` and OpenSearch's `_plugins/_sql` and `_plugins/_ppl`.
+    """Handles `_delete_by_query`, `_update_by_query`, `_reindex`, the query languages (`_query`, `_sql`, `_eql/search`,
+    and OpenSearch's `_plugins/_sql` and `_plugins/_ppl`), filtered APIs, and `_bulk/stream`.
 
     Args:
         rewriter: Detects semantic queries.
@@ -38,18 +45,23 @@ class UnsupportedApiHandler:
 
     def __init__(self, rewriter: SearchRewriter) -> None:
         self._rewriter = rewriter
+        self._checks = {EngineApi.LANGUAGE: self._check_language, EngineApi.FILTERED: self._check_filtered}
 
     async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
         """Check a request, and return it unchanged.
 
         Raises:
-            BadRequest: the request contains a semantic query, or the gateway cannot read it.
+            BadRequest: the request contains a semantic query, or the gateway cannot read it; or it is a `_bulk/stream`.
             EsSbertError: the engine is not available.
         """
+        if route.api is EngineApi.BULK_STREAM and requested_mode(incoming) is not RewriteMode.OFF:
+            raise BadRequest(
+                "documents that are sent to _bulk/stream would be stored without vectors",
+                "Send them to _bulk. X-Es-Sbert: off passes the request through unchanged.",
+            )
         received = await self._rewriter.receive(incoming)
-        check = self._check_language if route.api is EngineApi.LANGUAGE else self._check_by_query
         if received.plain is not None:
-            await check(received.plain, incoming, route)
+            await self._checks.get(route.api, self._check_by_query)(received.plain, incoming, route)
         return received.unchanged
 
     async def _check_by_query(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
@@ -90,6 +102,37 @@ class UnsupportedApiHandler:
                 "ES|QL, SQL, EQL and PPL do not support semantic queries, nor do their filters",
                 "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
             )
+
+    async def _check_filtered(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
+        if not await self._rewriter.maybe_semantic(plain, RewriteMode.ON):
+            return
+        # `_fleet/_fleet_msearch` has one object on each line.
+        is_lines = incoming.path.endswith(b"_fleet_msearch")
+        bodies = [parse_object(line) for line in plain.split(b"\n") if line] if is_lines else [parse_object(plain)]
+        # Some of these APIs name their indices in the body.
+        context = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(plain))
+        if await self._rewriter.any_semantic(list(nested_queries(bodies)), context):
+            raise BadRequest(
+                f"{incoming.path.decode('ascii')} does not support semantic queries",
+                "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
+            )
+
+
+_QUERY_MEMBERS = frozenset({"query", "filter", "index_filter", "post_filter"})
+
+
+def nested_queries(value: object) -> Iterator[Json]:
+    """Yield each object in a request that can be a query, at any depth."""
+    if isinstance(value, list):
+        for each in value:
+            yield from nested_queries(each)
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            if name in _QUERY_MEMBERS:
+                yield from (
+                    each for each in (member if isinstance(member, list) else [member]) if isinstance(each, dict)
+                )
+            yield from nested_queries(member)
 
 
 def query_dsl_parts(body: Json) -> list[Json]:
