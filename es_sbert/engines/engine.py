@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error, reading_response
@@ -32,7 +33,6 @@ from es_sbert.engines.rest import (
     Json,
     QueryParams,
     encode_json,
-    is_index_expression,
     keep_alive_limit,
     limit_engine_wait,
     quote_index_expression,
@@ -54,6 +54,21 @@ from es_sbert.messages import log_event
 
 if TYPE_CHECKING:
     from es_sbert.engines.node_watch import NodeWatch
+
+_ALIAS_ALONE_REMEDY = "Search each alias that has a routing by its own name, alone."
+
+
+class AliasTerms(NamedTuple):
+    """What an engine adds to a search by an alias.
+
+    Attributes:
+        filters: Concrete index → filter, or None.
+        routing: The values that select the shards of all these indices; None for all shards.
+    """
+
+    filters: dict[str, Json | None]
+    routing: str | None
+
 
 # JSON, or lines of JSON that are encoded already.
 RequestBody = Json | bytes | None
@@ -326,33 +341,58 @@ class Engine(ABC):
         with self._reading("GET /_resolve/index"):
             return [entry["name"] for kind in ("indices", "aliases", "data_streams") for entry in answer.get(kind, ())]
 
-    def alias_filters(self, expression: str, states: Sequence[IndexState]) -> dict[str, Json | None]:
-        """Concrete index → the filter that a search of this expression applies to it, or None.
+    def alias_terms(self, expression: str, states: Sequence[IndexState]) -> AliasTerms:
+        """The terms of the aliases by which a search of this expression covers its indices.
 
         Args:
             states: The result of `resolve_indices`.
+
+        Raises:
+            IndexMismatch: no single search of these indices covers the same shards, because of an alias's routing.
         """
-        if not is_index_expression(expression):
-            return {state.name: state.alias_filter(expression) for state in states}
+        if all(expression in (state.name, state.data_stream, *state.aliases) for state in states):
+            routings = {state.search_routing(expression) for state in states}
+            if len(routings) > 1:
+                raise IndexMismatch(
+                    f"the indices of {expression} have different routings (`search_routing`)", _ALIAS_ALONE_REMEDY
+                )
+            return AliasTerms({state.name: state.alias_filter(expression) for state in states}, *routings)
         filters: dict[str, Json | None] = dict.fromkeys([state.name for state in states])
-        if any("filter" in alias for state in states for alias in state.aliases.values()):
+        aliases = [alias for state in states for alias in state.aliases.values()]
+        if any("filter" in alias or "search_routing" in alias for alias in aliases):
             # The expression may match an index by its own name and by several of its aliases.
             path = f"/{quote_index_expression(expression)}/_search_shards"
-            answer = self._request("GET", path, {"filter_path": "indices"})
+            answer = self._request("GET", path)
             with self._reading(f"GET {path}"):
-                found = answer.get("indices", {})
+                found = answer["indices"]
                 filters |= {index: state.get("filter") for index, state in found.items() if index in filters}
-        return filters
+                searched = Counter(copies[0]["index"] for copies in answer["shards"] if copies)
+                lacking = [state.name for state in states if searched[state.name] < state.shards]
+            if lacking:
+                raise IndexMismatch(
+                    f"{expression} does not cover all shards of {lacking[0]}: an alias has a routing "
+                    "(`search_routing`), or a shard has no active copy",
+                    _ALIAS_ALONE_REMEDY,
+                )
+        return AliasTerms(filters, None)
 
     def _get_indices(self, path: str) -> list[IndexState]:
         answer = self._request("GET", f"/{path}", {"flat_settings": "true"}, missing_ok=True) or {}
         with self._reading(f"GET /{path}"):
+            streams = sorted({state["data_stream"] for state in answer.values() if "data_stream" in state})
+            # Elasticsearch's data streams have aliases of their own, which their indices do not list.
+            has_shared = bool(streams) and self.info.engine_type is EngineType.ELASTICSEARCH
+            shared = self._request("GET", f"/{quote_index_names(streams)}/_alias") if has_shared else {}
             return [
                 IndexState(
                     name=concrete,
                     mappings=dict(state.get("mappings", {})),
                     settings=dict(state.get("settings", {})),
-                    aliases={alias: dict(found) for alias, found in state.get("aliases", {}).items()},
+                    aliases={
+                        alias: dict(found)
+                        for owner in (state, shared.get(state.get("data_stream"), {}))
+                        for alias, found in owner.get("aliases", {}).items()
+                    },
                     data_stream=state.get("data_stream"),
                 )
                 for concrete, state in sorted(answer.items())
@@ -491,6 +531,7 @@ class Engine(ABC):
         hit_fields: Sequence[str] = (),
         allow_partial: bool = False,
         default_pipeline: bool = False,
+        routing: str | None = None,
     ) -> Json:
         """Send a search and return the engine's response.
 
@@ -502,17 +543,18 @@ class Engine(ABC):
             allow_partial: Also return a response that lacks shards.
             default_pipeline: Apply the index's default search pipeline, as a search of the user expects; see
                 `without_search_pipeline`.
+            routing: Search only the shards of these routing values.
         """
         path = quote_index_names(name)
+        given = {"preference": preference, "routing": routing}
+        params = {key: value for key, value in given.items() if value is not None}
         if len(path) > _MAX_NAMES_IN_PATH:
-            options = {} if preference is None else {"preference": preference}
             [answer] = self._multi_search(
-                name, [body], options, allow_partial, default_pipeline, named_scores=named_scores
+                name, [body], params, allow_partial, default_pipeline, named_scores=named_scores
             )
             return answer
         if not default_pipeline:
             body = without_search_pipeline(self.info.engine_type, body)
-        params = {} if preference is None else {"preference": preference}
         if allow_partial:
             # A cluster can disallow partial results by default (`search.default_allow_partial_results`).
             params["allow_partial_search_results"] = "true"
@@ -530,9 +572,11 @@ class Engine(ABC):
         *,
         allow_partial: bool = False,
         default_pipeline: bool = False,
+        routing: str | None = None,
     ) -> list[Json]:
         """Send several searches in one request (`_msearch`) and return the responses, each as `search` returns it."""
-        return self._multi_search(name, bodies, {}, allow_partial, default_pipeline)
+        options = {} if routing is None else {"routing": routing}
+        return self._multi_search(name, bodies, options, allow_partial, default_pipeline)
 
     def _multi_search(
         self,
@@ -654,7 +698,7 @@ class Engine(ABC):
             raise IndexMissing(
                 f"there is no index {name} ({self._label})", "Check the name: `GET _cat/indices` lists them."
             )
-        if not state.has_search_routing(name):
+        if state.search_routing(name) is None:
             with self._reading(f"GET /{name}"):
                 return list(range(state.shards))
         path = f"/{quote_index_name(name)}/_search_shards"

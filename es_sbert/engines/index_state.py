@@ -24,7 +24,7 @@ class IndexState:
         mappings: The whole mapping (`properties`, `_meta`, …).
         settings: Flat settings (`index.knn`, `index.number_of_shards`, …) as the engine returns them; `setting` and
             `has_setting` read those that have one value.
-        aliases: Its aliases with their properties (`index_routing`, `filter`, …).
+        aliases: Its aliases, and those of its data stream, with their properties (`index_routing`, `filter`, …).
         data_stream: The data stream whose documents it holds; None for an ordinary index.
     """
 
@@ -64,9 +64,10 @@ class IndexState:
         filter: Json | None = self.aliases.get(name, {}).get("filter")
         return filter
 
-    def has_search_routing(self, name: str) -> bool:
-        """Whether this is an alias whose routing limits searches to some of the shards."""
-        return self.aliases.get(name, {}).get("search_routing") is not None
+    def search_routing(self, name: str) -> str | None:
+        """The routing values whose shards this alias searches, joined by commas; None for all shards."""
+        routing: str | None = self.aliases.get(name, {}).get("search_routing")
+        return routing
 
     def is_write_index(self, alias: str) -> bool:
         """Whether this index is the write index of the alias (`is_write_index`)."""

@@ -83,14 +83,16 @@ class _FusionSearcher:
         requests = {setting: self._request(text, vector, setting.options()) for setting in self._settings}
         in_client = next(request for setting, request in requests.items() if setting.fusion is Fusion.RRF)
         # One request serves all settings: the client fuses the hits, so weights and constant are not in the bodies.
-        answers = self._engine.multi_search(in_client.indices, in_client.bodies)
+        answers = self._engine.multi_search(in_client.indices, in_client.bodies, routing=in_client.routing)
         semantic, lexical = ([hit["_id"] for hit in answer["hits"]["hits"]] for answer in answers)
         found = [lexical[:_HITS], semantic[:_HITS]]
         for setting, request in requests.items():
             if setting.fusion is Fusion.RRF:
                 found.append([hit.id for hit in request.read(answers)])
             else:
-                answer = self._engine.search(request.indices, request.bodies[0], hit_fields=("_id",))
+                answer = self._engine.search(
+                    request.indices, request.bodies[0], hit_fields=("_id",), routing=request.routing
+                )
                 found.append([hit["_id"] for hit in answer.get("hits", {}).get("hits", [])])
         return found
 

@@ -207,6 +207,6 @@ def _search_queries(semantic: SemanticIndex, index: str, data: RetrievalCollecti
     for query, vector in zip(data.queries, vectors, strict=True):
         own = data.own(query)
         request = search_request(engine.info.engine_type, scope, {vector_field: vector}, params)
-        hits = request.read([engine.search(request.indices, request.bodies[0])])
+        hits = request.read([engine.search(request.indices, request.bodies[0], routing=request.routing)])
         ranked[query] = list(dict.fromkeys(hit.id for hit in hits if hit.id != own))[:DEPTH]
     return ranked_run(ranked)

@@ -446,6 +446,7 @@ def hybrid_request(
         True,
         lambda answers: reader.read_hybrid(answers[0], lexical_weight),
         params.allow_partial,
+        scope.routing,
     )
 
 
@@ -475,4 +476,5 @@ def _rrf_request(
         named = dict(zip(bodies, answers, strict=True))
         return reader.read_rrf(named, weights=weights, constant=hybrid.rank_constant, offset=offset, size=size)
 
-    return SearchRequest(scope.all_indices, tuple(bodies.values()), method, False, read, params.allow_partial)
+    searches = tuple(bodies.values())
+    return SearchRequest(scope.all_indices, searches, method, False, read, params.allow_partial, scope.routing)

@@ -220,6 +220,7 @@ class SearchRequest(Generic[Result]):
         named_scores: Whether hits must have the scores of named clauses.
         read: Converts the responses, in the order of the bodies, to the result.
         allow_partial: Whether responses may lack shards.
+        routing: See `SearchScope.routing`.
     """
 
     indices: tuple[str, ...]
@@ -227,7 +228,8 @@ class SearchRequest(Generic[Result]):
     method: SearchMethod
     named_scores: bool
     read: Callable[[Sequence[Json]], Result]
-    allow_partial: bool = False
+    allow_partial: bool
+    routing: str | None
 
 
 class Search(Protocol[Result]):
@@ -307,7 +309,13 @@ def search_request(
         body = search_body(engine_type, method, queries[0]) | page
     reader = ResponseReader(engine_type, method, scope, queries)
     return SearchRequest(
-        scope.indices, (body,), method, several, lambda answers: reader.read_knn(answers[0]), params.allow_partial
+        scope.indices,
+        (body,),
+        method,
+        several,
+        lambda answers: reader.read_knn(answers[0]),
+        params.allow_partial,
+        scope.routing,
     )
 
 
@@ -404,10 +412,10 @@ def read_document_vectors(
     if index is not None and index not in scope.indices:
         raise UsageError(f"{index} is not one of the searched indices", f"Use one of {', '.join(scope.indices)}.")
     # Read it with a search: a lookup by id alone misses documents with a routing value.
-    query = {"query": {"ids": {"values": [id]}}, **vector_request(engine.info, scope.fields)}
-    answer = engine.search(names, query, allow_partial=allow_partial)
+    query = {"query": scope.combine_filter({"ids": {"values": [id]}}), **vector_request(engine.info, scope.fields)}
+    answer = engine.search(names, query, allow_partial=allow_partial, routing=scope.routing)
     if allow_partial and not answer["hits"]["hits"]:
-        answer = engine.search(names, query)  # raises an error if a missing shard may hold it
+        answer = engine.search(names, query, routing=scope.routing)  # raises an error if a missing shard may hold it
     found = answer["hits"]["hits"]
     if not found:
         raise UsageError(f"there is no document {id!r} in {', '.join(names)}", "Use the id of an existing document.")

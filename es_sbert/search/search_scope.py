@@ -86,6 +86,7 @@ class SearchScope:
         filters: Concrete index → filter of the alias by which it is searched, if the alias has one.
         indices_without_field: Concrete indices of the search that lack one of the fields, such as the newest index of
             an alias after a rollover. A vector search does not find their documents.
+        routing: Routing values of the alias, which select the shards to search; None for all shards.
         shards: Primary shards of all indices, for the gateway; 0 if unknown.
         nested_paths: Concrete index → its objects of the mapping type `nested`, which queries on their fields must
             name.
@@ -97,6 +98,7 @@ class SearchScope:
     fields: tuple[VectorField, ...]
     filters: Mapping[str, Json] = field(default_factory=dict)
     indices_without_field: tuple[str, ...] = ()
+    routing: str | None = field(default=None, kw_only=True)
     shards: int = field(default=0, kw_only=True)
     nested_paths: Mapping[str, frozenset[str]] = field(default_factory=dict, kw_only=True)
 
@@ -221,19 +223,27 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Seque
     Raises:
         UsageError: no index or no field is given.
         IndexMissing: an index does not exist.
-        IndexMismatch: no index has one of the fields, or the fields have several models.
+        IndexMismatch: no index has one of the fields, the fields have several models, or the aliases have different
+            routings.
     """
     if not names or not vector_fields:
         raise UsageError("a search needs an index and a vector field", "Pass at least one index and one vector field.")
     found: dict[str, IndexState] = {}
     alias_filters: dict[str, list[Any]] = {}  # None if the alias has no filter
+    routings: dict[str | None, str] = {}
     for name in names:
         states = engine.resolve_indices(name)
         if not states:
             raise index_not_found(name, engine)
         found |= {state.name: state for state in states}
-        for index, filter in engine.alias_filters(name, states).items():
+        terms = engine.alias_terms(name, states)
+        routings.setdefault(terms.routing, name)
+        for index, filter in terms.filters.items():
             alias_filters.setdefault(index, []).append(filter)
+    if len(routings) > 1:
+        raise IndexMismatch(
+            f"{' and '.join(routings.values())} have different routings (`search_routing`)", "Search them one by one."
+        )
     fields: list[VectorField] = []
     lacking: dict[str, None] = {}
     for vector_field in vector_fields:
@@ -247,7 +257,9 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Seque
     # no filter, all documents are searched.
     filters = {index: _any_of(queries) for index, queries in alias_filters.items() if all(queries)}
     nested = {state.name: nested_objects(state.mappings.get("properties", {})) for state in found.values()}
-    return SearchScope(tuple(fields), filters, tuple(sorted(lacking)), nested_paths=nested)
+    return SearchScope(
+        tuple(fields), filters, tuple(sorted(lacking)), routing=next(iter(routings)), nested_paths=nested
+    )
 
 
 def _any_of(queries: Sequence[Json]) -> Json:

@@ -465,7 +465,11 @@ class SemanticIndex:
         partial = request.allow_partial
         if len(request.bodies) > 1:
             return self._engine.multi_search(
-                request.indices, request.bodies, allow_partial=partial, default_pipeline=True
+                request.indices,
+                request.bodies,
+                allow_partial=partial,
+                default_pipeline=True,
+                routing=request.routing,
             )
         [body] = request.bodies
         answer = self._engine.search(
@@ -474,6 +478,7 @@ class SemanticIndex:
             named_scores=request.named_scores,
             allow_partial=partial,
             default_pipeline=True,
+            routing=request.routing,
         )
         return [answer]
 

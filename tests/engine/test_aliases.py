@@ -125,6 +125,76 @@ def test_a_pattern_applies_the_filters_of_aliases(rolling: Rolling, encoder: Enc
             assert len(index.search(TEXT, 10)) == count, name
 
 
+@pytest.fixture
+def tenants(engine_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path) -> Iterator[Rolling]:
+    """An index of five shards with documents of two routings; `alias` is the first tenant's, `new` the other's."""
+    index = fresh_index(engine_url)
+    rows = [document | {"tenant": "one" if number % 2 else "two"} for number, document in enumerate(sentences(12))]
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        engine.create_index(index, {"settings": {"index.number_of_shards": 5}})
+        load(engine_url, encoder, index, write_jsonl(tmp_path / "rows.jsonl", rows), dead=tmp_path / "dead",
+             id_field="id", routing_field="tenant")  # fmt: skip
+        one, two = f"{index}-one", f"{index}-two"
+        for alias, routing in ((one, "one"), (two, "two")):
+            engine.update_aliases([{"add": {"index": index, "alias": alias, "routing": routing}}])
+        yield Rolling(engine, engine_url, one, index, two)
+
+
+def test_the_routing_of_an_alias_limits_searches(tenants: Rolling, encoder: Encoder) -> None:
+    """To the shards that the engine itself would search by this alias."""
+    with opened(tenants, tenants.alias, encoder) as index:
+        for result in (
+            index.search(TEXT, 20),
+            index.search(TEXT, 20, min_cosine=-1.0),
+            index.hybrid("river", 20),
+            index.hybrid("river", 20, fusion="weighted"),
+            index.search_vector(encoder.encode(TEXT, "query"), 20),
+        ):
+            assert {hit.source["tenant"] for hit in result} == {"one"}
+            assert {hit.id for hit in result} == {f"d{number}" for number in range(1, 12, 2)}
+        assert len(index.similar_to("d1", 20)) == 5
+        with pytest.raises(UsageError, match="there is no document 'd2'"):
+            index.similar_to("d2")
+    for names in ([tenants.alias, tenants.old], [tenants.alias, tenants.new]):
+        with pytest.raises(IndexMismatch, match="have different routings"):
+            opened(tenants, names, encoder)
+    with pytest.raises(IndexMismatch, match="does not cover all shards"):
+        opened(tenants, f"{tenants.alias},{tenants.alias}-*", encoder)
+    for name in (f"{tenants.old}-*e", f"{tenants.old}*"):  # to an alias that matches a pattern, no routing applies
+        with opened(tenants, name, encoder) as index:
+            assert len(index.search(TEXT, 20)) == 12
+
+
+def test_the_filter_of_an_alias_of_a_data_stream_limits_searches(
+    es9_full_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
+) -> None:
+    """OpenSearch has no such aliases."""
+    stream = fresh_index(es9_full_url)
+    narrow = f"{stream}-narrow"
+    with httpx.Client(base_url=es9_full_url, timeout=60, trust_env=False) as client:
+        template: Json = {"index_patterns": [stream], "data_stream": {}, "priority": 500}
+        client.put(f"/_index_template/{stream}", json=template).raise_for_status()
+        try:
+            lines = [
+                line
+                for number, each in enumerate(sentences(6))
+                for line in ({"create": {}}, each | {"@timestamp": 1000 + number, "number": number})
+            ]
+            body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+            client.post(f"/{stream}/_bulk?refresh=true", content=body, headers={"content-type": "application/x-ndjson"})
+            load(es9_full_url, encoder, stream, dead=tmp_path / "dead")
+            action = {"add": {"index": stream, "alias": narrow, "filter": {"range": {"number": {"lt": 2}}}}}
+            client.post("/_aliases", json={"actions": [action]}).raise_for_status()
+            for name in (narrow, f"{narrow}*"):
+                with closing(connect(EngineSettings(url=es9_full_url))) as engine:
+                    index = SemanticIndex(name, engine, encoder=encoder)
+                    assert {hit.source["number"] for hit in index.search(TEXT, 10)} == {0, 1}
+                    assert {hit.source["number"] for hit in index.hybrid("river", 10)} <= {0, 1}
+        finally:
+            client.delete(f"/_data_stream/{stream}")
+            client.delete(f"/_index_template/{stream}")
+
+
 def test_expressions_without_an_index_are_refused(rolling: Rolling, encoder: Encoder) -> None:
     for name in (f"{rolling.alias}-none-*", f"{rolling.old},{rolling.alias}-none"):
         with pytest.raises(IndexMissing, match="does not match any index"):

@@ -62,7 +62,7 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "delete_index": lambda engine, index: engine.delete_index(index),
 }
 CLUSTER_STATE = {
-    "alias_filters", "create_index", "get_aliases", "get_index", "get_indices", "index_uuids", "primary_terms",
+    "alias_terms", "create_index", "get_aliases", "get_index", "get_indices", "index_uuids", "primary_terms",
     "resolve_indices", "result_window", "routing_shards", "visible_names",
 }  # fmt: skip
 # They send nothing, or return nothing that could be partial.

@@ -84,7 +84,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
 }
 # Methods that find nothing in the banner, but must read other forms of a response without another exception.
 OTHER_CALLS: dict[str, Callable[[Engine], object]] = {
-    "alias_filters": lambda engine: engine.alias_filters("docs,more", engine.get_indices("docs")),
+    "alias_terms": lambda engine: engine.alias_terms("docs,more", engine.get_indices("docs")),
     "mget": lambda engine: engine.mget("docs", [("1", None)], source_includes=None),
     "primary_terms": lambda engine: engine.primary_terms("docs"),
     "read_changes": lambda engine: engine.read_changes("docs", 0, 0, 1, query={}, source_includes=[]),
