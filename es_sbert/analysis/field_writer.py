@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import accumulate, islice
 from shlex import quote
 from typing import Any
 
@@ -28,9 +28,10 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import and_query, document_meta_field, read_meta_entry, vector_fields, with_meta_entry
-from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.text_template import TextTemplate, takes_nested_update, without_fields
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import WholeDocument, read_inexact, write_lines
@@ -55,7 +56,7 @@ class FieldUpdate:
         text: The analyzed text; a document whose text has changed is skipped.
         version: The version that was analyzed.
         value: The new value; None removes the field.
-        whole: The whole document, if a partial update would change other fields of it.
+        whole: The whole document, if a partial update would change other fields of it, or cannot set this one.
     """
 
     field: str
@@ -78,6 +79,10 @@ class FieldUpdate:
     @cached_property
     def body(self) -> bytes:
         """Format the lines of the update in a bulk request."""
+        if self.whole is not None and not takes_nested_update(self.whole.source, self.field):
+            # The name with dots is valid next to every other form of it.
+            change = {} if self.value is None else {self.field: self.value}
+            return write_lines(self.hit, change, WholeDocument(without_fields(self.whole.source, [self.field])))
         document: Any = self.value
         for part in reversed(self.field.split(".")):
             document = {part: document}
@@ -284,7 +289,8 @@ class FieldWriter:
     def _write_batch(self, updates: list[FieldUpdate]) -> FieldUpdateCounts:
         counts, waiting = FieldUpdateCounts(), updates
         for _ in range(_MAX_ATTEMPTS):
-            inexact = read_inexact(self._engine, self._state, [update.hit for update in waiting], self._retrying)
+            hits = [update.hit for update in waiting]
+            inexact = read_inexact(self._engine, self._state, hits, self._retrying, self.name)
             waiting = [replace(update, whole=inexact.get(update.key)) for update in waiting]
             problems = {update.key: update.whole.problem for update in waiting if update.whole is not None}
             counts.refused |= {key: problem for key, problem in problems.items() if problem}
@@ -425,20 +431,15 @@ def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField
         raise UsageError(f"{name!r} is not a valid field name", "Use a name such as duplicate_group.")
     if parts[0] in reserved or name in reserved:
         raise UsageError(f"the field {name} holds the vector or the text of the documents", "Use another field.")
-    properties: Json = state.mappings.get("properties", {})
-    for depth, part in enumerate(parts):
-        there = properties.get(part)
-        if there is None:
-            return True
-        last = depth == len(parts) - 1
-        if last and there.get("type") == "keyword":
-            return False
-        if last or "properties" not in there or there.get("type") == "nested":
-            kind = there.get("type", "object")
+    mapped = dict(mapped_fields(state.mappings.get("properties", {})))
+    if mapped.get(name, {}).get("type") == "keyword":
+        return False
+    for path in accumulate(parts, "{}.{}".format):
+        there = mapped.get(path)
+        if there is not None and (path == name or "properties" not in there or there.get("type") == "nested"):
             raise IndexMismatch(
-                f"the field {'.'.join(parts[: depth + 1])} of {state.name} has the type {kind}, which cannot hold the "
+                f"the field {path} of {state.name} has the type {there.get('type', 'object')}, which cannot hold the "
                 "result",
                 "Use another field, of type keyword. A field that does not exist is added.",
             )
-        properties = there["properties"]
     return True

@@ -5,7 +5,7 @@ Queries may name them, but documents do not have them in `_source`, so no text c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,33 @@ def mapped_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[t
     for name, field in properties.items():
         yield f"{prefix}{name}", field
         yield from mapped_fields(field.get("properties", {}), f"{prefix}{name}.")
+
+
+def is_within(path: str, names: Iterable[str]) -> bool:
+    """Whether a dotted name is one of the fields, or a field below one of them."""
+    return any(path == name or path.startswith(f"{name}.") for name in names)
+
+
+def without_mapped_fields(properties: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return `properties` of a mapping without these fields, the fields below them, and objects that become empty.
+
+    Args:
+        names: Dotted names.
+    """
+    kept: dict[str, Any] = {}
+    for key, field in properties.items():
+        if is_within(key, names):
+            continue
+        below = [name[len(key) + 1 :] for name in names if name.startswith(f"{key}.")]
+        inner = field.get("properties")
+        if not below or not inner:
+            kept[key] = field
+            continue
+        left = without_mapped_fields(inner, below)
+        others = {name: each for name, each in field.items() if name != "properties"}
+        if left or others.keys() - {"type"}:
+            kept[key] = others | ({"properties": left} if left else {})
+    return kept
 
 
 def nested_objects(properties: Mapping[str, Any]) -> frozenset[str]:

@@ -6,6 +6,7 @@ Also the settings `text_fields` and `text_template`, and suggestions for misspel
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 import shlex
 import string
@@ -197,6 +198,53 @@ def change_values(fields: dict[str, Any], name: str, change: Callable[[Any], Any
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
     return [_changed(each, change) for each in value] if isinstance(value, list) else change(value)
+
+
+def without_fields(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """Return an object without these fields, in all forms that `find_field` reads, and without the fields below them.
+
+    Objects that become empty are left out too, except in lists.
+
+    Returns:
+        The identical object if it has none of the fields.
+    """
+    for name in names:
+        fields = _without(fields, name)
+    return fields
+
+
+def _without(value: Any, name: str) -> Any:
+    if isinstance(value, list):
+        entries = [_without(entry, name) for entry in value]
+        return value if all(map(operator.is_, entries, value)) else entries
+    if not isinstance(value, Mapping):
+        return value
+    kept: dict[str, Any] = {}
+    is_same = True
+    for key, inner in value.items():
+        if key == name or key.startswith(f"{name}."):
+            is_same = False
+            continue
+        left = _without(inner, name[len(key) + 1 :]) if name.startswith(f"{key}.") else inner
+        is_same &= left is inner
+        if left is inner or left != {}:
+            kept[key] = left
+    return value if is_same else kept
+
+
+def takes_nested_update(fields: Mapping[str, Any], name: str) -> bool:
+    """Whether a partial update with nested objects (`{"a": {"b": 1}}`) sets a dotted name and changes nothing else.
+
+    It does not if the document has the dotted name itself, or a list of objects, which the update would replace.
+    """
+    present = [(head, rest) for head, rest in _splits(name) if head in fields]
+    if not present:
+        return True
+    head, rest = present[0]
+    if len(present) > 1 or head != name.partition(".")[0]:
+        return False
+    inner = fields[head]
+    return rest is None or inner is None or (isinstance(inner, Mapping) and takes_nested_update(inner, rest))
 
 
 @lru_cache(maxsize=1024)
