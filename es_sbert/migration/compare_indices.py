@@ -15,6 +15,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.derived_fields import is_within, mapped_fields, without_mapped_fields
 from es_sbert.index.index_template import TemplatePart, matching_templates
 from es_sbert.index.load_settings import AUTO_EXPAND_REPLICAS, REPLICAS
 
@@ -74,7 +75,7 @@ def check_same_index(
         source: The old index.
         target: The new index, as the engine has created it.
         body: The settings and the mapping that it was created with.
-        replaced: Names of the top-level fields that the migration changes or leaves out.
+        replaced: Dotted names of the fields that the migration changes or leaves out.
 
     Raises:
         IndexMismatch: the indices differ.
@@ -131,12 +132,19 @@ def _different_mappings(old: Json, new: Json, asked: Json, replaced: Collection[
     for key in sorted((old.keys() | new.keys()) - {"properties", "_meta"}):
         yield from _differences(key, old.get(key), new.get(key))
     yield from _differences("_meta", asked.get("_meta"), new.get("_meta"))
-    before, after, wanted = (mapping.get("properties", {}) for mapping in (old, new, asked))
+    before, after = (without_mapped_fields(mapping.get("properties", {}), replaced) for mapping in (old, new))
     for name in sorted(before.keys() | after.keys()):
-        if name not in replaced:
-            yield from _differences(f"the field {name}", before.get(name), after.get(name))
-        elif not _contains(after.get(name), wanted.get(name)):
-            yield from _differences(f"the field {name}", wanted.get(name), after.get(name))
+        yield from _differences(f"the field {name}", before.get(name), after.get(name))
+    for name in sorted(replaced):
+        wanted, found = _mapped_field(asked, name), _mapped_field(new, name)
+        if not _contains(found, wanted):
+            yield from _differences(f"the field {name}", wanted, found)
+
+
+def _mapped_field(mapping: Json, name: str) -> Any:
+    """The field of a dotted name; if it has only members, as with `subobjects: false`, these; None without any."""
+    fields = {path: field for path, field in mapped_fields(mapping.get("properties", {})) if is_within(path, [name])}
+    return fields.get(name, fields or None)
 
 
 def _contains(field: Any, asked: Any) -> bool:

@@ -29,7 +29,7 @@ from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
-from es_sbert.index.derived_fields import mapped_fields
+from es_sbert.index.derived_fields import is_within, mapped_fields
 from es_sbert.index.document_vectors import (
     action_metadata,
     if_unchanged,
@@ -45,7 +45,7 @@ from es_sbert.index.mapping import (
     document_meta_field,
     random_order_query,
 )
-from es_sbert.index.text_template import MISSING, TextTemplate
+from es_sbert.index.text_template import MISSING, TextTemplate, without_fields
 from es_sbert.index.vector_field import VectorField, require_index
 from es_sbert.index.vector_reading import doc_value_request, hit_vectors, stored_value
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
@@ -77,14 +77,14 @@ class BulkWrite:
 
 
 def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = None) -> BulkWrite:
-    """Build the action that writes a document of the old index, without some of its top-level fields.
+    """Build the action that writes a document of the old index, without some of its fields.
 
     Args:
         hit: The document, with `_id`, `_source` and perhaps `_routing`.
-        dropped: Fields to leave out.
+        dropped: Dotted names of the fields to leave out.
         condition: Condition of the write, such as `if_seq_no`.
     """
-    source = {key: value for key, value in hit["_source"].items() if key not in dropped}
+    source = without_fields(hit["_source"], dropped)
     # No ingest pipeline is used: it has processed the document already.
     action = action_metadata(hit) | {"pipeline": "_none"} | (condition or {})
     return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": action}), dump_object(source)))
@@ -597,7 +597,7 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     copied, dropped = context.state_store.state.copied, context.state_store.state.not_copied
     old, new = [context.retrying(require_index, context.engine, name) for name in (context.source, context.target)]
     keywords = set(keyword_fields(old).values()) & set(keyword_fields(new).values())
-    compared = sorted(name for name in keywords if name.partition(".")[0] not in dropped)[: max_docvalue_fields(old)]
+    compared = sorted(name for name in keywords if not is_within(name, dropped))[: max_docvalue_fields(old)]
     mapped = mapped_fields(new.mappings.get("properties", {}))
     vectors = {name.partition(".")[0] for name, field in mapped if field.get("type") in VECTOR_TYPES.values()}
     ids, source = [hit["_id"] for hit in sample], context.engine.info.source_with_vectors()
@@ -611,10 +611,10 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
         original, copy = originals.get(key), copies.get(key)
         if original is None or copy is None or original["_seq_no"] > copied[shard_number(original)]:
             continue  # deleted since (the counts show if many are), or written since
-        one, two = _without_fields(copy["_source"], dropped), _without_fields(original["_source"], dropped)
+        one, two = without_fields(copy["_source"], dropped), without_fields(original["_source"], dropped)
         is_same = _same_document(one, two, vectors) and copy.get("fields") == original.get("fields")
         if is_same and not is_rewritten:
-            one, two = _without_fields(one, vectors), _without_fields(two, vectors)
+            one, two = without_fields(one, vectors), without_fields(two, vectors)
             is_same = dump_object(one, sort_keys=True) == dump_object(two, sort_keys=True)
         if not is_same:
             raise _mismatch_error(context, f"the document {key[0]!r} differs from that in {context.source}")
@@ -668,10 +668,6 @@ def _same_document(copy: Json, original: Json, vectors: Collection[str]) -> bool
     return all(
         name in vectors and same_vectors(copy.get(name), original.get(name), ElementType.FLOAT) for name in differing
     )
-
-
-def _without_fields(source: Json, fields: Collection[str]) -> Json:
-    return {key: value for key, value in source.items() if key not in fields}
 
 
 def _mismatch_error(context: MigrationContext, how: str) -> IndexMismatch:

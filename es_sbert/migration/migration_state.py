@@ -97,7 +97,7 @@ class MigrationState(BaseModel, frozen=True):
 
     @property
     def not_copied(self) -> frozenset[str]:
-        """Top-level fields that are left out of the copied documents."""
+        """Dotted names of the fields that are left out of the copied documents."""
         return vector_field_names(self.fields) | set(self.removed)
 
 

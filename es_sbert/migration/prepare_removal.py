@@ -16,6 +16,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch
+from es_sbert.index.derived_fields import without_mapped_fields
 from es_sbert.index.mapping import META_KEY
 from es_sbert.migration.compare_indices import copied_settings
 from es_sbert.migration.migration_state import (
@@ -92,7 +93,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
 def plain_index_body(source: IndexState, fields: Collection[str]) -> Json:
     """Build the body of `PUT /index`: settings and mapping of an index without these fields and without our `_meta`."""
     settings, mappings = copied_settings(source), copy.deepcopy(source.mappings)
-    mappings["properties"] = {key: each for key, each in mappings.get("properties", {}).items() if key not in fields}
+    mappings["properties"] = without_mapped_fields(mappings.get("properties", {}), fields)
     mappings["_meta"] = {key: entry for key, entry in mappings.get("_meta", {}).items() if key != META_KEY}
     if _KNN_TYPE not in _field_types(mappings["properties"]):
         settings = {key: value for key, value in settings.items() if not _KNN_SETTING.fullmatch(key)}

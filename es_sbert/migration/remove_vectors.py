@@ -7,7 +7,7 @@ has written it since it was read. Run the same command again to resume a run tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from pydantic import BaseModel
@@ -20,6 +20,7 @@ from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json, exact_numbers
 from es_sbert.engines.retry import Retrier, RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
+from es_sbert.index.derived_fields import is_within, mapped_fields
 from es_sbert.index.document_vectors import if_unchanged
 from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.index_meta import update_mapping
@@ -36,6 +37,7 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.privileges import REMOVE, require_privileges
 from es_sbert.index.source_mode import check_source_is_whole
+from es_sbert.index.text_template import without_fields
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 from es_sbert.index.whole_documents import restore_numbers
@@ -162,6 +164,12 @@ def _plan_end(state: IndexState) -> Json | None:
     return {"_meta": {key: value for key, value in meta.items() if key != META_KEY}}
 
 
+def mapped_names(index: IndexState, fields: Iterable[str]) -> list[str]:
+    """Those of the fields that the mapping has, or that are objects of which it has fields."""
+    mapped = [name for name, _ in mapped_fields(index.mappings.get("properties", {}))]
+    return [name for name in fields if any(is_within(each, [name]) for each in mapped)]
+
+
 def _rewrite_documents(
     engine: Engine, index: IndexState, fields: Sequence[str], policy: RetryPolicy, report: Callable[[str], None]
 ) -> int:
@@ -180,7 +188,7 @@ def _rewrite_documents(
             writes = [
                 copy_write(hit, fields, if_unchanged(hit))
                 for hit in found
-                if not hit["_source"].keys().isdisjoint(fields)
+                if without_fields(hit["_source"], fields) is not hit["_source"]
             ]
             for write, result in updates.send(writes):
                 if result.ok:
@@ -208,7 +216,7 @@ def _documents_with(
     """Yield pages of keys of the documents that have any of the fields, as a vector or (even if null) in `_source`."""
     # Vectors may be left out of `_source`, so look these fields up by a query.
     properties = index.mappings.get("properties", {})
-    exists = [exists_query(name, properties) for name in fields if name in properties]
+    exists = [exists_query(name, properties) for name in mapped_names(index, fields)]
     named = [{"bool": {"filter": [query], "_name": "ours"}} for query in exists]
     query: Json = {"bool": {"must": [{"match_all": {}}], "should": named}}
     for page in scan_index(
@@ -223,7 +231,7 @@ def _documents_with(
 def _what_remains(engine: Engine, index: IndexState, fields: Sequence[str]) -> list[str]:
     """Describe the parts that cannot be removed, in sentences."""
     remains = []
-    mapped = [name for name in fields if name in index.mappings.get("properties", {})]
+    mapped = mapped_names(index, fields)
     if mapped:
         remains.append(
             f"The mapping of {index.name} still has the fields {', '.join(mapped)}: engines cannot remove a field "

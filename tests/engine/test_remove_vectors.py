@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.diagnostics.doctor import inspect_index
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
@@ -20,7 +22,7 @@ from es_sbert.index.load_settings import apply_load_settings
 from es_sbert.index.mapping import read_meta_entry, vector_fields
 from es_sbert.migration.remove_vectors import Removal, remove_vectors
 from es_sbert.search.search_scope import read_search_scope
-from tests.engine.ingest_support import contents, load, sentences
+from tests.engine.ingest_support import contents, load, sentences, write_jsonl
 from tests.engine.migration.support import Overheard
 from tests.engine.test_ingest_beside_an_application import Application
 from tests.random_writer import RandomWriters, differences, shared_documents
@@ -152,3 +154,54 @@ def test_template_with_our_fields_is_named(app: Application, engine: Engine) -> 
     finally:
         engine.send("DELETE", f"/_index_template/{name}")
     assert any(f"The index template {name} still gives" in sentence for sentence in done.remains)
+
+
+RESULT = "analysis.group"
+# Documents with a field that an analysis has written and with metadata, in the forms that the engines index alike, and
+# what remains of them.
+SPELLINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "objects": ({"analysis": {"group": "x", "n": 1}}, {"analysis": {"n": 1}}),
+    "alone": ({"analysis": {"group": "x"}}, {}),
+    "null": ({"analysis": {"group": None}}, {}),
+    "dotted": ({RESULT: "x", "analysis.n": 1}, {"analysis.n": 1}),
+    "both": ({RESULT: "x", "analysis": {"group": "y", "n": 1}}, {"analysis": {"n": 1}}),
+    "list": ({"analysis": [{"group": "x", "n": 1}, {"n": 2}]}, {"analysis": [{"n": 1}, {"n": 2}]}),
+    "meta": ({"embedding_meta.tokens": 3, "embedding_meta.text_hash": "0"}, {}),
+    "similar": ({"embedding_meta2": 1, "analysis": {"groups": 2}}, {"embedding_meta2": 1, "analysis": {"groups": 2}}),
+}  # fmt: skip
+
+
+def spelled(index: int) -> dict[str, Any]:
+    """The documents before the removal (0) or after it (1)."""
+    return {name: {"id": name, "text": "a cat"} | SPELLINGS[name][index] for name in SPELLINGS}
+
+
+def add_result_field(engine: Engine, index: str) -> None:
+    """As `es-sbert cluster --write-field analysis.group` does."""
+    policy = RetryPolicy(60)
+    FieldWriter(engine, index, "embedding", RESULT, policy=policy).add_to_mapping()
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["objects", "flat"])
+def test_dotted_fields_are_removed_in_all_forms(
+    engine: Engine, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, flat: bool
+) -> None:
+    index = fresh_index(engine.info.url)
+    if flat and engine.info.engine_type is not EngineType.ELASTICSEARCH:
+        pytest.skip("only Elasticsearch has mappings without objects")
+    engine.create_index(index, {"mappings": {"subobjects": False} if flat else {}})
+    load(engine.info.url, tiny, index, sample(tmp_path), dead=tmp_path / "dead", id_field="id")
+    add_result_field(engine, index)
+    app = Application(engine, index)
+    app.put([*spelled(0).values()])
+    done = remove(engine, index)
+    assert set(done.fields) == {"embedding", "embedding_meta", RESULT}
+    assert done.documents == len(SPELLINGS) - 1 + 3
+    assert plain(engine, index) == spelled(1) | {document["id"]: document for document in sentences(3)}
+    assert engine.count(index, {"exists": {"field": RESULT}}) == 0
+    [mapped] = [sentence for sentence in done.remains if "still has the fields" in sentence]
+    assert "the fields embedding, embedding_meta, analysis.group:" in mapped
+
+
+def sample(folder: Path) -> Path:
+    return write_jsonl(folder / "docs.jsonl", sentences(3))

@@ -235,11 +235,11 @@ def make_place(
     place.write({str(number): document(number) for number in range(count)})
     place.embed(encoder)
     yield place
-    for name in _indices(engine, alias):
+    for name in indices_of(engine, alias):
         engine.delete_index(name)
 
 
-def _indices(engine: Engine, alias: str) -> list[str]:
+def indices_of(engine: Engine, alias: str) -> list[str]:
     """Every index whose name begins with the alias's."""
     listed = engine.request_api("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
     return [name for name in listed.get("indices", {}) if name.startswith(alias)]

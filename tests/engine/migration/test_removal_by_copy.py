@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.derived_fields import is_within, mapped_fields
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.rollback import list_kept
 from tests.conftest import also_opensearch2
-from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, killed_before
+from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, indices_of, killed_before
 from tests.engine.migration.test_rollback import OURS, is_blocked, write_since
+from tests.engine.test_remove_vectors import RESULT, add_result_field, spelled
 from tests.random_writer import RandomWriters, differences, shared_documents
 
 Encoders = tuple[Encoder, Encoder]
@@ -78,6 +83,34 @@ def test_index_without_other_vectors_loses_the_setting_knn(place: Place, encoder
     single = Place(place.engine, alias, name, place.dead)
     assert single.migrate(None, remove=True).finished
     assert index_state(single).settings.get("index.knn") is None
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["objects", "flat"])
+def test_dotted_fields_are_not_copied(engine: Engine, encoders: Encoders, tmp_path: Path, flat: bool) -> None:
+    name, info = f"test-{uuid.uuid4().hex[:12]}", encoders[0].info
+    if flat and engine.info.engine_type is not EngineType.ELASTICSEARCH:
+        pytest.skip("only Elasticsearch has mappings without objects")
+    place = Place(engine, f"{name}-alias", name, tmp_path / "dead")
+    engine.create_index(name, {"mappings": {"subobjects": False} if flat else {}})
+    try:
+        request = FieldRequest("embedding", info.fingerprint, info.model, info.dimensions, text="{text}")
+        ensure_vector_field(engine, name, request)
+        add_result_field(engine, name)
+        engine.update_aliases([{"add": {"index": name, "alias": place.alias}}])
+        place.write(spelled(0))
+        mapped = set(mapped_names(place))
+        assert {RESULT, "embedding_meta.tokens"} < mapped
+        assert place.migrate(None, remove=True).finished
+        assert plain_contents(place) == spelled(1)
+        ours = {each for each in mapped if is_within(each, [RESULT, "embedding", "embedding_meta"])}
+        assert set(mapped_names(place)) == mapped - ours
+    finally:
+        for index in indices_of(engine, name):
+            engine.delete_index(index)
+
+
+def mapped_names(place: Place) -> list[str]:
+    return [name for name, _ in mapped_fields(index_state(place).mappings["properties"])]
 
 
 @also_opensearch2
