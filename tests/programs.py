@@ -24,7 +24,7 @@ _PACKAGES = {
 }
 
 
-_ADDRESS = re.compile(r"http://([\w.]+):(\d+)")
+_ADDRESS = re.compile(r"https?://([\w.]+):(\d+)")
 
 
 class ProgramMissing(AssertionError):
@@ -80,7 +80,7 @@ def server(
         limit: Seconds until it must listen.
 
     Yields:
-        The address, the first `http://…` that it prints, once it takes connections there.
+        The address, the first `http://…` or `https://…` that it prints, once it takes connections there.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(

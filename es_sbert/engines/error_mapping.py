@@ -207,8 +207,8 @@ def connection_error(
         if "fingerprint" in text:
             return TlsFailed(
                 f"the certificate of {url} is not the one with the fingerprint given",
-                "If the engine has a new certificate, get its fingerprint on the engine's machine. Otherwise, another "
-                "program intercepts the connection.",
+                "If the engine has a new certificate, get its fingerprint on the engine's machine and set "
+                "`fingerprint` to it. Otherwise, another program intercepts the connection.",
             )
         # If the connection breaks during the handshake, the server may be starting.
         kind = EngineUnreachable if any(isinstance(cause, ssl.SSLEOFError) for cause in causes) else TlsFailed

@@ -14,6 +14,7 @@ from es_sbert.errors import UsageError
 from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import HEALTH_PATHS, create_app
 from es_sbert.gateway.http_protocol import check_uvicorn, limited_protocol
+from es_sbert.gateway.server_certificate import ServerCertificate
 from es_sbert.gateway.settings import GatewaySettings, ListenSettings
 from es_sbert.gateway.shutdown import DrainingServer, ShutdownState
 
@@ -23,7 +24,7 @@ _SWITCH_INTERVAL_SECONDS = 0.0005
 _GC_THRESHOLDS = (1000, 10, 1000)  # as gc.set_threshold takes them
 
 
-def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = None) -> uvicorn.Server:
+def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = None) -> DrainingServer:
     """Create a server that is ready to `run()`.
 
     It adds no Server or Date header to the engine's responses, and logs neither addresses nor queries.
@@ -37,9 +38,10 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     """
     check_uvicorn()
     listen, connections, shutdown = settings.listen, ConnectionLimiter(settings.limits), ShutdownState()
+    certificate = None if listen.certificate is None else ServerCertificate(listen.certificate, listen.key)
     pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
-        create_app(settings, connections, on_loaded, shutdown),
+        create_app(settings, connections, on_loaded, shutdown, certificate),
         host=listen.host,
         port=listen.port,
         http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts, shutdown),
@@ -56,14 +58,10 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         ssl_keyfile=listen.key,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
-    try:
-        config.load()
-    except OSError as error:
-        raise UsageError(
-            f"the TLS certificate {listen.certificate} or its key cannot be used: {error}",
-            "Set `certificate` and `key` to PEM files that belong together and that this user may read.",
-        ) from error
-    return DrainingServer(config, shutdown, listen.drain_seconds)
+    config.load()
+    if certificate is not None and config.ssl is not None:
+        certificate.attach(config.ssl)
+    return DrainingServer(config, shutdown, listen.drain_seconds, certificate)
 
 
 def _is_not_cut_off(record: logging.LogRecord) -> bool:

@@ -1,4 +1,7 @@
-"""Graceful shutdown: first readiness fails, requests are still answered for a while, and then the server stops."""
+"""The server: its graceful shutdown, and what it does between requests.
+
+At a shutdown, first readiness fails, requests are still answered for a while, and then the server stops.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any
 
 import uvicorn
 
+from es_sbert.gateway.server_certificate import ServerCertificate
 from es_sbert.gateway.service_manager import notify_service_manager
 from es_sbert.messages import log_event
 from es_sbert.stop_signals import unix_stop_signals
@@ -45,10 +49,21 @@ class DrainingServer(uvicorn.Server):
         config: Configuration of the server.
         state: Updated when draining begins.
         drain_seconds: Time from SIGTERM until the server stops listening; 0 to stop at once.
+        certificate: The TLS certificate, whose files are watched; None for a server without TLS.
+
+    Attributes:
+        certificate: As given.
     """
 
-    def __init__(self, config: uvicorn.Config, state: ShutdownState, drain_seconds: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ShutdownState,
+        drain_seconds: float,
+        certificate: ServerCertificate | None = None,
+    ) -> None:
         super().__init__(config)
+        self.certificate = certificate
         self._state = state
         self._drain_seconds = drain_seconds
         self._drain_until: float | None = None
@@ -77,7 +92,13 @@ class DrainingServer(uvicorn.Server):
                     signal.signal(number, handler)
 
     async def on_tick(self, counter: int) -> bool:
-        """Begin and end draining; called by uvicorn ten times a second. Returns whether the server shuts down."""
+        """Begin and end draining, and watch the certificate; called by uvicorn ten times a second.
+
+        Returns:
+            Whether the server shuts down.
+        """
+        if self.certificate is not None:
+            self.certificate.check()
         if self._drain_until is not None:
             if not self._state.draining:
                 self._start_draining()
