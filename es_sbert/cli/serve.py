@@ -19,7 +19,6 @@ from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_event
 
 if TYPE_CHECKING:
-    from es_sbert.gateway.server_certificate import ServerCertificate
     from es_sbert.gateway.settings import GatewaySettings
 
 
@@ -367,10 +366,9 @@ def _parse_model_aliases(pairs: tuple[str, ...]) -> dict[str, str]:
     return aliases
 
 
-def serving_modes(settings: GatewaySettings, certificate: ServerCertificate | None) -> dict[str, str]:
+def serving_modes(settings: GatewaySettings) -> dict[str, str]:
     """Return the lines to print at the start: name → mode of the gateway, or address of one of its pages."""
-    tls = "off (--tls-certificate)" if certificate is None else f"on; valid until {certificate.expiry_text()}"
-    semantic, log, prefix = settings.semantic, settings.search_log, settings.listen.path_prefix
+    listen, semantic, log, prefix = settings.listen, settings.semantic, settings.search_log, settings.listen.path_prefix
     field, models = semantic.virtual_field, ", ".join(settings.models.public_names)
     key = " (with a key)"
     clicks = " with clicks" if log is not None and log.clicks else ""
@@ -379,7 +377,7 @@ def serving_modes(settings: GatewaySettings, certificate: ServerCertificate | No
         "hybrid search": "match queries of embedded texts" if semantic.hybrid else "off (--hybrid)",
         "writes": "documents get embeddings" if semantic.writes else "passed through (--no-writes)",
         "search log": "off (--search-log)" if log is None else f"{log.index}{clicks}",
-        "TLS": tls,
+        "TLS": "off (--tls-certificate)" if listen.certificate is None else "on",
         "search page": f"{prefix}/ui/",
         "embeddings API": f"{prefix}/v1/embeddings of {models}{key if settings.embeddings_api.api_key else ''}",
         "metrics, health": f"{prefix}/metrics{key if settings.metrics_key else ''}, {prefix}/healthz, {prefix}/readyz",
@@ -425,7 +423,7 @@ def serve(**options: Any) -> int:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
         message = f"{address} passes requests on to {join_urls(parse_addresses(settings.upstream))}"
-        modes = serving_modes(settings, running.certificate)
+        modes = serving_modes(settings)
         lines = [f"{message}. Press Ctrl-C to end.", *(f"  {name:<17} {value}" for name, value in modes.items())]
         log_event("serving", message, text="\n".join(lines), address=address, modes=modes)
         running.run(sockets=[listening])

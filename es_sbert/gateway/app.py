@@ -57,7 +57,6 @@ from es_sbert.gateway.search.search_handler import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
-from es_sbert.gateway.server_certificate import ServerCertificate
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.shutdown import ShutdownState
 from es_sbert.gateway.ui.page_api import PageApi
@@ -75,7 +74,6 @@ def create_app(
     connections: ConnectionLimiter | None = None,
     on_loaded: Callable[[], None] | None = None,
     shutdown: ShutdownState | None = None,
-    certificate: ServerCertificate | None = None,
 ) -> ASGIApp:
     """Create the gateway as an ASGI application with a lifespan.
 
@@ -83,13 +81,12 @@ def create_app(
         connections: The server's connection limiter, if it has one.
         on_loaded: Called once the default model is loaded or has failed to load.
         shutdown: State of the server's shutdown, if it has one.
-        certificate: The server's TLS certificate, if it has one.
 
     Raises:
         UsageError: an invalid address or CA file.
     """
     connections, shutdown = connections or ConnectionLimiter(settings.limits), shutdown or ShutdownState()
-    gateway: ASGIApp = Gateway(settings, connections, shutdown, on_loaded, certificate)
+    gateway: ASGIApp = Gateway(settings, connections, shutdown, on_loaded)
     if settings.listen.cors_origins:
         return CORSMiddleware(
             gateway,
@@ -113,7 +110,6 @@ class Gateway:
         connections: The server's connection limiter.
         shutdown: State of the server's shutdown.
         on_loaded: Called once the default model is loaded or has failed to load.
-        certificate: The server's TLS certificate, if it has one.
     """
 
     def __init__(
@@ -122,15 +118,12 @@ class Gateway:
         connections: ConnectionLimiter,
         shutdown: ShutdownState,
         on_loaded: Callable[[], None] | None = None,
-        certificate: ServerCertificate | None = None,
     ) -> None:
         self._settings = settings
         self._on_loaded = on_loaded
         self._metrics = GatewayMetrics(settings.models.public_names)
         self._admission = AdmissionControl(settings.limits)
         self._metrics.track(self._admission, connections)
-        if certificate is not None:
-            self._metrics.track_certificate(certificate)
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._metrics.track_nodes(self._upstream.nodes)
         self._models = ModelRegistry(settings.models, settings.embedding, self._metrics)

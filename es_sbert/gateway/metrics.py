@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from starlette.routing import Route
 
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, has_bearer_key
 from es_sbert.gateway.proxy.upstream_nodes import UpstreamNode
-from es_sbert.gateway.server_certificate import ServerCertificate
 
 _SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -88,9 +86,6 @@ class GatewayMetrics:
         self._documents_without_vector = counter("documents_without_vector", lacking, "reason")
         unread = "Write requests that pass through without being read, by reason."
         self._unread_writes = counter("unread_writes", unread, "reason")
-        expiry = "End of the TLS certificate's validity, in seconds since 1970; NaN without TLS."
-        self._certificate_expiry = gauge("certificate_expiry_timestamp_seconds", expiry)
-        self._certificate_expiry.set(math.nan)
         # Memory, CPU time and open files of this process.
         ProcessCollector(registry=registry)
 
@@ -142,10 +137,6 @@ class GatewayMetrics:
         """At each scrape, report which nodes of the engine get requests: by number, since addresses are not public."""
         for node in nodes:
             self._nodes.labels(str(node.number)).set_function(lambda node=node: float(node.is_alive))  # type: ignore[misc]
-
-    def track_certificate(self, certificate: ServerCertificate) -> None:
-        """At each scrape, report when the TLS certificate in use expires."""
-        self._certificate_expiry.set_function(lambda: certificate.expiry)
 
     def track(self, admission: AdmissionControl, connections: ConnectionLimiter) -> None:
         """Report connections and buffered bytes at each scrape."""

@@ -41,7 +41,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
     certificate = None if listen.certificate is None else ServerCertificate(listen.certificate, listen.key)
     pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
-        create_app(settings, connections, on_loaded, shutdown, certificate),
+        create_app(settings, connections, on_loaded, shutdown),
         host=listen.host,
         port=listen.port,
         http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts, shutdown),

@@ -50,9 +50,6 @@ class DrainingServer(uvicorn.Server):
         state: Updated when draining begins.
         drain_seconds: Time from SIGTERM until the server stops listening; 0 to stop at once.
         certificate: The TLS certificate, whose files are watched; None for a server without TLS.
-
-    Attributes:
-        certificate: As given.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class DrainingServer(uvicorn.Server):
         certificate: ServerCertificate | None = None,
     ) -> None:
         super().__init__(config)
-        self.certificate = certificate
+        self._certificate = certificate
         self._state = state
         self._drain_seconds = drain_seconds
         self._drain_until: float | None = None
@@ -97,8 +94,8 @@ class DrainingServer(uvicorn.Server):
         Returns:
             Whether the server shuts down.
         """
-        if self.certificate is not None:
-            self.certificate.check()
+        if self._certificate is not None:
+            self._certificate.check()
         if self._drain_until is not None:
             if not self._state.draining:
                 self._start_draining()
