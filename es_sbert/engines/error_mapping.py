@@ -67,6 +67,14 @@ UNKNOWN_NAME_PATTERNS = {
 _UNKNOWN_PATH = re.compile(r"no handler found for uri|Incorrect HTTP method for uri|Invalid index name \[_")
 
 
+def is_missing_api(body: Any) -> bool:
+    """Whether an error says that the engine lacks the API, as old engines and Elasticsearch Serverless do."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, dict):
+        return error.get("type") == "api_not_available_exception"
+    return isinstance(error, str) and _UNKNOWN_PATH.search(error) is not None
+
+
 def find_missing_module(reason: str, path: str) -> EngineModule | None:
     """Find the module that a request needed and the engine lacks; None if the request failed for another reason.
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
@@ -17,7 +16,7 @@ from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
 from es_sbert.index.vector_field import check_not_being_removed, index_not_found
-from es_sbert.index.write_limits import index_template_of
+from es_sbert.index.write_limits import index_template_of, matches_patterns
 
 # The members of an index template, as an engine returns it, that a request may set.
 _TEMPLATE_MEMBERS = (
@@ -132,8 +131,39 @@ def matching_templates(engine: Engine, name: str) -> list[TemplatePart] | None:
     return [
         TemplatePart(f"The template {legacy}", body)
         for legacy, body in answer.items()
-        if _matches(name, body.get("index_patterns", []))
+        if matches_patterns(name, body.get("index_patterns", []))
     ]
+
+
+def merge_legacy_templates(engine_type: EngineType, templates: Json, name: str) -> Json:
+    """Merge the legacy templates that apply to a new index, as the engine does if no composable template applies.
+
+    Of templates of the same order, the first one in the response wins.
+
+    Args:
+        templates: The response to `GET /_template`.
+
+    Returns:
+        `settings` and `mappings`, as far as the templates have them.
+    """
+    matching = [body for body in templates.values() if matches_patterns(name, body.get("index_patterns", []))]
+    merged: Json = {}
+    for body in sorted(matching, key=lambda body: -int(body.get("order", 0))):
+        mappings = body.get("mappings", {})
+        part = {"settings": body.get("settings", {}), "mappings": mappings.get("_doc", mappings)}
+        merged = _merge_defaults(engine_type, merged, part)
+    return merged
+
+
+def _merge_defaults(engine_type: EngineType, content: Any, defaults: Any) -> Any:
+    """Add members of objects that the content lacks; Elasticsearch adds values of lists too."""
+    if isinstance(content, dict) and isinstance(defaults, dict):
+        both = content.keys() & defaults.keys()
+        merged = {key: _merge_defaults(engine_type, content[key], defaults[key]) for key in both}
+        return defaults | content | merged
+    if engine_type is EngineType.ELASTICSEARCH and isinstance(content, list) and isinstance(defaults, list):
+        return [*defaults, *(each for each in content if each not in defaults)]
+    return content
 
 
 def _components(engine: Engine, names: Sequence[str]) -> list[TemplatePart]:
@@ -149,8 +179,8 @@ def _components(engine: Engine, names: Sequence[str]) -> list[TemplatePart]:
 def _highest_legacy_order(engine: Engine, name: str) -> int | None:
     """Find the highest order of the legacy templates that match a name; None if no template does."""
     answer = engine.request_api("/_template") or {}
-    orders = [int(body.get("order", 0)) for body in answer.values() if _matches(name, body.get("index_patterns", []))]
-    return max(orders, default=None)
+    matching = (body for body in answer.values() if matches_patterns(name, body.get("index_patterns", [])))
+    return max((int(body.get("order", 0)) for body in matching), default=None)
 
 
 def _flat_names(settings: Json, prefix: str = "") -> Iterator[str]:
@@ -160,7 +190,3 @@ def _flat_names(settings: Json, prefix: str = "") -> Iterator[str]:
             yield from _flat_names(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from es_sbert.engines.engine import Engine
@@ -98,13 +98,18 @@ def check_mapping_limits(state: IndexState, addition: Json) -> None:
             )
 
 
+def matches_patterns(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a template with these index patterns applies to an index; only `*` is a wildcard."""
+    return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) for pattern in patterns)
+
+
 def index_template_of(engine: Engine, name: str) -> tuple[str, Json] | None:
     """Find the name and body of the template that applies to a new index of this name; None if there is none."""
     answer = engine.request_api("/_index_template") or {}
     found = [
         (int(entry["index_template"].get("priority", 0)), entry["name"], entry["index_template"])
         for entry in answer.get("index_templates", [])
-        if any(fnmatchcase(name, pattern) for pattern in entry["index_template"]["index_patterns"])
+        if matches_patterns(name, entry["index_template"]["index_patterns"])
     ]
     if not found:
         return None
