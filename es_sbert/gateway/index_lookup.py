@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlencode
 from cachetools import TLRUCache, TTLCache
 
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.error_mapping import response_error
+from es_sbert.engines.error_mapping import failed_index, response_error
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
@@ -200,6 +200,7 @@ class ResolvedIndices:
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
         is_mixed: Whether the vector fields of the local indices differ.
         removing: Concrete indices from which `es-sbert index remove` has not yet removed all vectors.
+        missing: If none exists, the index that the engine names in its error, with date math resolved.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
@@ -211,6 +212,7 @@ class ResolvedIndices:
     derived: dict[str, dict[str, DerivedField]] = field(default_factory=dict)
     is_mixed: bool = field(default=False, compare=False)
     removing: tuple[str, ...] = ()
+    missing: str = field(default="", compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.fields)
@@ -321,8 +323,9 @@ class IndexLookup:
         """
         mappings = await self._mappings([quote(name, safe="")], {}, self.lookup_credentials(headers), name)
         # The privileges API does not resolve date math, so use the index that the name resolves to today.
-        today = list(mappings) if isinstance(mappings, dict) and name.startswith("<") else []
-        if not await self._permissions.may_write(today[0] if len(today) == 1 else name, headers):
+        today = [mappings.missing] if isinstance(mappings, ResolvedIndices) else list(mappings)
+        is_date_math = name.startswith("<") and len(today) == 1 and today[0] != ""
+        if not await self._permissions.may_write(today[0] if is_date_math else name, headers):
             return None
         if isinstance(mappings, ResolvedIndices):
             return mappings
@@ -408,7 +411,7 @@ class IndexLookup:
         for part in parts:
             reply = await self._upstream.request("GET", f"/{part}?{query}", credentials)
             if reply.status == 404:
-                return MISSING_INDICES
+                return replace(MISSING_INDICES, missing=failed_index(reply.body))
             if reply.status in CLIENT_ERROR_STATUSES - {403}:
                 # Unknown user, or nothing that has a mapping: the caller's own request gets the same error.
                 return NO_MAPPINGS

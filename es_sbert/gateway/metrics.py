@@ -116,7 +116,7 @@ class GatewayMetrics:
         self._batch_seconds.observe(seconds)
 
     def documents(self, *, embedded: int, without: int, refused: int) -> None:
-        """Count documents that were written with vectors or without, or refused because embedding failed."""
+        """Count documents that were written with vectors or without, or refused because they cannot be embedded."""
         for outcome, count in (("embedded", embedded), ("without", without), ("refused", refused)):
             self._documents.labels(outcome).inc(count)
 

@@ -5,25 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from cachetools import LRUCache, TTLCache
 
+from es_sbert.engines.error_mapping import is_missing_api
 from es_sbert.engines.rest import Json
-from es_sbert.errors import AccessDenied
+from es_sbert.errors import AccessDenied, IndexMissing, RequestFailed
 from es_sbert.gateway.errors import ThrottledLog, log_detail
 from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_vector_fields
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, UnreadReason
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
+from es_sbert.index.index_template import merge_legacy_templates
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 
 logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 1000
-_DENIED = (401, 403)
+_TOO_MANY_REQUESTS = 429
+# The parts of legacy templates that describe vector fields, for their matching and merging.
+_LEGACY_FILTER = urlencode({
+    "filter_path": "*.order,*.index_patterns,*.mappings._doc,*.mappings._meta.es_sbert,*.mappings._source,"
+    "*.mappings.subobjects,*.settings.index.mode,*.settings.index.mapping.source.mode"
+})  # fmt: skip
 # Memory per dimension of a vector, in bytes: its float32 value and its JSON in the request.
 _BYTES_PER_NUMBER = 16
 # Minimum bytes of text for a token.
@@ -130,7 +137,11 @@ class DestinationResolver:
         if searched is None:
             return Destination(name)  # the engine rejects the write
         if not searched.exists:
-            return Destination.from_fields(name, await self._of_template(name, headers))
+            # OpenSearch does not resolve date math in the simulation, and neither resolves it in legacy templates.
+            created = searched.missing if name.startswith("<") else name
+            if not created:
+                raise self._upstream.malformed_response("the response to GET /INDEX does not name the missing index")
+            return Destination.from_fields(name, await self._of_template(created, headers))
         if not searched or name in searched.fields:
             return Destination.from_fields(name, searched.fields.get(name, {}))
         # An alias or a data stream: indices other than the write index may have vectors.
@@ -162,21 +173,37 @@ class DestinationResolver:
         return next((index for index, option in options.items() if option.get("is_write_index")), ""), False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
-        """Look up the vector fields of the index template for a name.
+        """Look up the vector fields that the index templates give to a new index.
 
         Raises:
-            AccessDenied: reading the template is not allowed.
+            AccessDenied: reading the templates is not allowed.
+            EngineUnreachable, RequestFailed: the lookup failed.
         """
-        target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
-        answer = await self._upstream.request("POST", target, self._indices.lookup_credentials(headers))
-        if answer.status in _DENIED:
-            raise self._upstream.reply_error(answer, "POST /_index_template/_simulate_index")
-        if answer.status != 200 or not isinstance(answer.body, dict):
+        simulate = "/_index_template/_simulate_index"
+        simulated = await self._read_templates("POST", f"{simulate}/{quote(name, safe='')}", headers)
+        with self._upstream.parsing(f"POST {simulate}"):
+            template = simulated.get("template")
+            if template is not None:
+                mappings = template.get("mappings", {})
+                return read_vector_fields(template | {"mappings": mappings.get("_doc", mappings)}, name)
+        # Legacy templates apply if no composable one does.
+        legacy = await self._read_templates("GET", f"/_template?{_LEGACY_FILTER}", headers)
+        with self._upstream.parsing("GET /_template"):
+            merged = merge_legacy_templates(self._upstream.engine_type_or_default, legacy, name)
+            return read_vector_fields(merged, name)
+
+    async def _read_templates(self, method: str, target: str, headers: Headers) -> Json:
+        """Read a response about templates; empty if the engine does not have the API."""
+        action = f"{method} {target.partition('?')[0]}"
+        reply = await self._upstream.request(method, target, self._indices.lookup_credentials(headers))
+        if reply.status != 200 and is_missing_api(reply.body):
             return {}
-        with self._upstream.parsing("POST /_index_template/_simulate_index"):
-            template = answer.body.get("template", {})
-            mappings = template.get("mappings", {})
-            return read_vector_fields(template | {"mappings": mappings.get("_doc", mappings)}, name)
+        try:
+            return self._upstream.require_object(reply, action)
+        except (IndexMissing, RequestFailed) as error:
+            # The document is valid. Clients repeat it after these statuses, but not after 404.
+            status = reply.status if reply.status == _TOO_MANY_REQUESTS else 503
+            raise RequestFailed(error.message, error.remedy, status) from error
 
     async def _get(self, path: str, headers: Headers) -> Json:
         answer = await self._upstream.request("GET", path, self._indices.lookup_credentials(headers))

@@ -192,8 +192,8 @@ class WriteHandler:
             try:
                 destinations = await self._preparer.resolve(body.names, headers)
             except EsSbertError as error:
-                self._pass_or_raise(error)
-                await self._count_unreadable(body, body.names)
+                counts = await offload_if_large(len(body.body), body.count_documents)
+                self._count_or_raise(error, counts.total())
                 return None
             if not any(destination.has_vectors for destination in destinations.values()):
                 unreadable = [name for name, destination in destinations.items() if destination.is_unreadable]
@@ -272,20 +272,22 @@ class WriteHandler:
         try:
             prepared = await self._preparer.prepare(items, headers)
         except EsSbertError as error:
-            self._pass_or_raise(error)
-            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], sum(item.has_document for item in items))
+            self._count_or_raise(error, sum(item.has_document for item in items))
             return None
         if prepared is not None:
             self._report(prepared)
         return prepared
 
-    def _pass_or_raise(self, error: EsSbertError) -> None:
+    def _count_or_raise(self, error: EsSbertError, documents: int) -> None:
+        """Count the documents of a request whose vector fields are unknown, and raise the error if it is refused."""
         if isinstance(error, EngineUnreachable):
             raise error
         if self._policy is OnEmbeddingFailure.FAIL:
             self._log.warning("requests are rejected: %s", log_detail(error))
+            self._metrics.documents(embedded=0, without=0, refused=documents)
             raise error
         self._log.warning("requests pass without vectors: %s", log_detail(error))
+        self._missing.count([NoVectorReason.MAPPING_UNREADABLE], documents)
 
     def _rejected(self, prepared: PreparedItems) -> Mapping[int, EsSbertError]:
         """The errors of the items that are not sent: under either policy, those of items that cannot be read."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -95,3 +97,39 @@ def test_write_only_key_gets_vectors_if_gateway_reads_mapping(secured_es8: Secur
             assert nobody.put(f"/{index}/_doc/2", json=body).status_code == 401
         with writer(url, secured_es8.api_key(index={INDEX: ["read"]})) as reader:
             assert reader.put(f"/{index}/_doc/2", json=body).status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["_template", "_index_template"])
+@pytest.mark.parametrize("has_own", [False, True])
+def test_first_document_of_index_from_template_needs_manage_index_templates(
+    secured_es8: Secured, tiny: Path, info: Any, kind: str, has_own: bool
+) -> None:
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    names = {f"{name}-*": ["index", "create_index", "view_index_metadata"]}
+    manager, writes = ["manage_index_templates"], {f"{name}-*": ["index", "create_index"]}
+    own = SecretStr(secured_es8.api_key(cluster=manager, index=names)) if has_own else None
+    key = secured_es8.api_key(index=writes) if has_own else secured_es8.api_key(cluster=manager, index=names)
+    meta = VectorFieldMeta(
+        fingerprint=info.fingerprint, model=info.model, dimensions=info.dimensions, index_type="hnsw", text="{text}"
+    )
+    template = index_body(EngineType.ELASTICSEARCH, "embedding", meta)
+    template = template if kind == "_template" else {"template": template}
+    secured_es8.ask("PUT", f"/{kind}/{name}", {"index_patterns": [f"{name}-*"]} | template)
+    try:
+        with gateway(secured_es8, tiny, **({"api_key": own} if has_own else {})) as url, writer(url, key) as client:
+            for created_by in (f"{name}-1", quote(f"<{name}-{{now/y{{yyyy}}}}>", safe="")):
+                created = client.put(f"/{created_by}/_doc/1", json={"text": "a cat"})
+                assert created.status_code == 201
+                source = secured_es8.ask("GET", f"/{created.json()['_index']}/_doc/1")["_source"]
+                assert source["embedding_meta"]["text_hash"] == text_hash("a cat")
+                secured_es8.ask("DELETE", f"/{created.json()['_index']}")
+            if not has_own:
+                other = secured_es8.api_key(index=names)
+                with writer(url, other) as client:
+                    assert client.put(f"/{name}-2/_doc/1", json={"text": "a cat"}).status_code == 201
+                    assert secured_es8.ask("GET", f"/{name}-2/_doc/1")["_source"] == {"text": "a cat"}
+                    unread = 'documents_without_vector_total{reason="mapping_unreadable"} 1.0'
+                    assert unread in client.get("/metrics").text
+                secured_es8.ask("DELETE", f"/{name}-2")
+    finally:
+        secured_es8.ask("DELETE", f"/{kind}/{name}")

@@ -1,0 +1,236 @@
+"""Writes that create their index: its vector fields are those of the index templates that the engine applies."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import httpx
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.index_lookup import read_vector_fields
+from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
+from es_sbert.index.index_template import merge_legacy_templates
+from es_sbert.index.mapping import index_body
+from tests.conftest import delete_index
+from tests.engine.ingest_support import contents, open_engine
+from tests.faulty_proxy import Exchange, FaultyProxy, answer
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, of_model
+from tests.gateway.writes.test_missing_vectors import Counters
+
+Json = dict[str, Any]
+Kind = Literal["_template", "_index_template", "component"]
+KINDS: tuple[Kind, ...] = ("_template", "_index_template", "component")
+TEXT = {"text": "a cat"}
+
+
+class Templates:
+    """Templates for indices whose names begin with a prefix of a test; all are deleted after it, with the indices."""
+
+    def __init__(self, client: httpx.Client, engine_url: str, encoder: Encoder) -> None:
+        self.client = client
+        self.prefix = f"test-{uuid.uuid4().hex[:12]}"
+        self._url, self._encoder = engine_url, encoder
+        self._paths: list[str] = []
+
+    def vectors(self, field: str = "embedding", text: str = "{text}") -> Json:
+        """Settings and mappings with a vector field."""
+        with open_engine(self._url) as engine:
+            return index_body(engine.info.engine_type, field, of_model(self._encoder, text))
+
+    def put(self, kind: Kind, template: Json, *, patterns: str = "*", order: int = 500, name: str = "") -> None:
+        name = f"{self.prefix}{name}"
+        body: Json = {"index_patterns": [f"{self.prefix}{patterns}"]}
+        if kind == "_template":
+            self._put(f"/_template/{name}", body | template | {"order": order})
+            return
+        body |= {"priority": order, "template": template}
+        if kind == "component":
+            self._put(f"/_component_template/{name}", {"template": template})
+            body |= {"composed_of": [name], "template": {}}
+        self._put(f"/_index_template/{name}", body)
+
+    def _put(self, path: str, body: Json) -> None:
+        self._paths.insert(0, path)
+        self.client.put(path, json=body).raise_for_status()
+
+    def clear(self) -> None:
+        with open_engine(self._url) as engine:
+            for path in self._paths:
+                engine.send("DELETE", path)
+            listed = engine.request_api("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
+        for index in listed.get("indices", {}):
+            if index.startswith(self.prefix):
+                delete_index(self._url, index)
+
+
+@pytest.fixture
+def templates(client: httpx.Client, engine_url: str, tiny_encoder: Encoder) -> Iterator[Templates]:
+    templates = Templates(client, engine_url, tiny_encoder)
+    yield templates
+    templates.clear()
+
+
+@pytest.fixture
+def counters(client: httpx.Client) -> Counters:
+    return Counters(client)
+
+
+# A write that creates an index: method, path, body.
+WRITES: dict[str, tuple[str, str, Json]] = {
+    "index": ("PUT", "_doc/1", TEXT),
+    "without-id": ("POST", "_doc", TEXT),
+    "create": ("PUT", "_create/1", TEXT),
+    "upsert": ("POST", "_update/1", {"doc": {"n": 1}, "upsert": TEXT}),
+    "doc-as-upsert": ("POST", "_update/1", {"doc": TEXT, "doc_as_upsert": True}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_document_of_each_api_has_its_vector(
+    client: httpx.Client,
+    engine_url: str,
+    templates: Templates,
+    tiny_encoder: Encoder,
+    counters: Counters,
+    kind: Kind,
+) -> None:
+    alias = f"{templates.prefix}-alias"
+    templates.put(kind, templates.vectors() | {"aliases": {alias: {}}}, patterns="-new-*")
+    names = [f"{templates.prefix}-new-{api}" for api in WRITES]
+    for name, (method, path, body) in zip(names, WRITES.values(), strict=True):
+        assert client.request(method, f"/{name}/{path}", json=body).status_code == 201
+    several = [f"{templates.prefix}-new-bulk{number}" for number in range(3)]
+    other = f"{templates.prefix}-other"
+    actions = [("index", {"_index": name, "_id": "1"}, TEXT) for name in [*several, other]]
+    answered = client.post("/_bulk", content=bulk_lines(actions), headers=JSON).json()
+    assert answered["errors"] is False
+    for name in [*names, *several]:
+        [source] = contents(engine_url, name).values()
+        assert_vector({**source}, tiny_encoder, "a cat")
+    assert contents(engine_url, other)["1"].keys() == {"text", "_version"}
+    assert client.get(f"/{alias}/_count").json()["count"] == len(names) + len(several)
+    assert counters.documents() == {}
+    assert counters.increase("es_sbert_gateway_documents_total") == {"embedded": len(names) + len(several)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_with_date_math_are_resolved(
+    client: httpx.Client, engine_url: str, templates: Templates, tiny_encoder: Encoder, kind: Kind
+) -> None:
+    # Only the resolved name matches.
+    templates.put(kind, templates.vectors(), patterns="-2*")
+    name = f"<{templates.prefix}-{{now/d{{yyyy.MM.dd|+12:00}}}}>"
+    assert client.put(f"/{quote(name, safe='')}/_doc/1", json=TEXT).status_code == 201
+    other = f"<{templates.prefix}-{{now/M{{yyyy.MM}}}}>"
+    lines = bulk_lines([("index", {"_index": one, "_id": "2"}, TEXT) for one in (name, other)])
+    assert client.post("/_bulk", content=lines, headers=JSON).json()["errors"] is False
+    with open_engine(engine_url) as engine:
+        listed = engine.request_api("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
+    made = [index for index in listed["indices"] if index.startswith(templates.prefix)]
+    assert len(made) == 2
+    for index in made:
+        for source in contents(engine_url, index).values():
+            assert_vector(source, tiny_encoder, "a cat")
+
+
+def test_composable_template_replaces_legacy_ones(client: httpx.Client, engine_url: str, templates: Templates) -> None:
+    templates.put("_template", templates.vectors(), order=1000)
+    templates.put("_index_template", {}, name="composable")
+    name = f"{templates.prefix}-new"
+    assert client.put(f"/{name}/_doc/1", json=TEXT).status_code == 201
+    assert contents(engine_url, name)["1"].keys() == {"text", "_version"}
+
+
+def test_legacy_templates_are_merged_as_the_engine_does(
+    client: httpx.Client, engine_url: str, templates: Templates
+) -> None:
+    first, second = templates.vectors(), templates.vectors("other", "{title}")
+    first["mappings"]["_source"] = {"excludes": ["embedding", "a"]}
+    second["mappings"]["_source"] = {"excludes": ["b", "a"]}
+    again = templates.vectors("embedding", "{title} {text}")
+    again["mappings"] = {"_meta": again["mappings"]["_meta"]}
+    templates.put("_template", first, order=3, name="low")
+    templates.put("_template", second, order=5, name="middle", patterns="[*]-*")
+    templates.put("_template", again, order=8, name="high", patterns="*-n*w")
+    templates.put("_template", templates.vectors("third"), order=9, name="brackets", patterns="[1]-*")
+    for name in ("b", "a", "c"):
+        templates.put("_template", templates.vectors("fourth", f"{{{name}}}"), order=2, name=name, patterns="[2]-*")
+    for suffix, fields in {"[1]-new": 3, "[1]-old": 3, "[2]-new": 3, "-new": 1, "1-new": 1}.items():
+        name = f"{templates.prefix}{suffix}"
+        with open_engine(engine_url) as engine:
+            listed = engine.request_api("/_template") or {}
+            expected = read_vector_fields(merge_legacy_templates(engine.info.engine_type, listed, name), name)
+            engine.create_index(name, {})
+            created = engine.request_api(f"/{quote(name)}") or {}
+        assert expected == read_vector_fields(created[name], name)
+        assert len(expected) == fields
+
+
+@pytest.mark.parametrize("policy", OnEmbeddingFailure)
+def test_failed_lookup_of_templates_is_an_error(
+    engine_url: str, tiny: Path, fresh_index: Callable[[str], str], policy: OnEmbeddingFailure
+) -> None:
+    failing, status = "", 0
+
+    def fail(exchange: Exchange) -> tuple[int, bytes]:
+        return answer(status)(exchange) if exchange.path.startswith(failing) else exchange.forward()
+
+    with FaultyProxy(engine_url, always=fail, paths="") as proxy:
+        settings = GatewaySettings(
+            upstream=EngineSettings(url=proxy.url),
+            models=tiny_settings(tiny),
+            semantic=SemanticSettings(on_embedding_failure=policy),
+        )
+        with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
+            client.headers["accept-encoding"] = "identity"  # the proxy does not pass on headers
+            counters = Counters(client)
+            for failing, status in product(("/_index_template", "/_template"), (400, 404, 429, 500, 503)):  # noqa: B007
+                name, other = fresh_index(engine_url), fresh_index(engine_url)
+                single = client.put(f"/{name}/_doc/1", json=TEXT)
+                actions = [("index", {"_index": other}, TEXT), ("create", {"_index": other}, TEXT)]
+                bulk = client.post("/_bulk", content=bulk_lines(actions), headers=JSON)
+                outcomes = counters.increase("es_sbert_gateway_documents_total")
+                if policy is OnEmbeddingFailure.PASS:
+                    assert (single.status_code, bulk.json()["errors"]) == (201, False)
+                    assert counters.documents() == {"mapping_unreadable": 3}
+                    assert outcomes == {"without": 3}
+                    continue
+                expected = 429 if status == 429 else 503
+                assert (single.status_code, bulk.status_code) == (expected, expected)
+                assert counters.documents() == {}
+                assert outcomes == {"refused": 3}
+                with open_engine(engine_url) as engine:
+                    assert (engine.get_index(name), engine.get_index(other)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, "no handler found for uri [/_template] and method [GET]"),
+        (405, "Incorrect HTTP method for uri [/_template] and method [GET], allowed: [PUT]"),
+        (410, {"type": "api_not_available_exception", "reason": "not available when running in serverless mode"}),
+    ],
+)
+def test_engine_without_legacy_templates_has_none(
+    engine_url: str, tiny: Path, index_name: str, status: int, error: object
+) -> None:
+    def lack(exchange: Exchange) -> tuple[int, bytes]:
+        is_legacy = exchange.path.startswith("/_template")
+        return (status, orjson.dumps({"error": error, "status": status})) if is_legacy else exchange.forward()
+
+    with FaultyProxy(engine_url, always=lack, paths="") as proxy:
+        settings = GatewaySettings(upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny))
+        with served(create_app(settings)) as url:
+            got = httpx.put(f"{url}/{index_name}/_doc/1", json=TEXT, timeout=300, trust_env=False)
+            assert got.status_code == 201
