@@ -174,25 +174,22 @@ def test_the_filter_of_an_alias_of_a_data_stream_limits_searches(
     with httpx.Client(base_url=es9_full_url, timeout=60, trust_env=False) as client:
         template: Json = {"index_patterns": [stream], "data_stream": {}, "priority": 500}
         client.put(f"/_index_template/{stream}", json=template).raise_for_status()
-        try:
-            lines = [
-                line
-                for number, each in enumerate(sentences(6))
-                for line in ({"create": {}}, each | {"@timestamp": 1000 + number, "number": number})
-            ]
-            body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-            client.post(f"/{stream}/_bulk?refresh=true", content=body, headers={"content-type": "application/x-ndjson"})
-            load(es9_full_url, encoder, stream, dead=tmp_path / "dead")
-            action = {"add": {"index": stream, "alias": narrow, "filter": {"range": {"number": {"lt": 2}}}}}
-            client.post("/_aliases", json={"actions": [action]}).raise_for_status()
-            for name in (narrow, f"{narrow}*"):
-                with closing(connect(EngineSettings(url=es9_full_url))) as engine:
-                    index = SemanticIndex(name, engine, encoder=encoder)
-                    assert {hit.source["number"] for hit in index.search(TEXT, 10)} == {0, 1}
-                    assert {hit.source["number"] for hit in index.hybrid("river", 10)} <= {0, 1}
-        finally:
-            client.delete(f"/_data_stream/{stream}")
-            client.delete(f"/_index_template/{stream}")
+        # The build lacks the API that deletes a data stream; the server ends with the run.
+        lines = [
+            line
+            for number, each in enumerate(sentences(6))
+            for line in ({"create": {}}, each | {"@timestamp": 1000 + number, "number": number})
+        ]
+        body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+        client.post(f"/{stream}/_bulk?refresh=true", content=body, headers={"content-type": "application/x-ndjson"})
+        load(es9_full_url, encoder, stream, dead=tmp_path / "dead")
+        action = {"add": {"index": stream, "alias": narrow, "filter": {"range": {"number": {"lt": 2}}}}}
+        client.post("/_aliases", json={"actions": [action]}).raise_for_status()
+        for name in (narrow, f"{narrow}*"):
+            with closing(connect(EngineSettings(url=es9_full_url))) as engine:
+                index = SemanticIndex(name, engine, encoder=encoder)
+                assert {hit.source["number"] for hit in index.search(TEXT, 10)} == {0, 1}
+                assert {hit.source["number"] for hit in index.hybrid("river", 10)} <= {0, 1}
 
 
 def test_expressions_without_an_index_are_refused(rolling: Rolling, encoder: Encoder) -> None:

@@ -43,6 +43,7 @@ class Destination:
 
     Attributes:
         index: Name by which a document can be read.
+        routing: Routing of documents that are written to it without one; None if reading by `index` implies it.
         targets: The vector fields whose text is known.
         without_text: Names of the vector fields whose text is not known.
         is_unreadable: Whether its mapping cannot be read, so that its vector fields are not known.
@@ -55,6 +56,7 @@ class Destination:
     without_text: tuple[str, ...] = ()
     is_unreadable: bool = False
     lacking: EmbeddingTargets = ()
+    routing: str | None = None
 
     @classmethod
     def from_fields(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
@@ -145,32 +147,36 @@ class DestinationResolver:
         if not searched or name in searched.fields:
             return Destination.from_fields(name, searched.fields.get(name, {}))
         # An alias or a data stream: indices other than the write index may have vectors.
-        index, alone = await self._write_index(name, headers)
+        index, readable, routing = await self._write_index(name, headers)
         write_fields = searched.fields.get(index, {})
         others: dict[str, VectorFieldMeta] = {}
         for other, fields in sorted(searched.fields.items(), reverse=True):
             others = fields | others if other != index else others
         lacking = _targets({field: meta for field, meta in others.items() if field not in write_fields})
-        return replace(Destination.from_fields(name if alone else index, write_fields), lacking=lacking)
+        return replace(Destination.from_fields(readable, write_fields), lacking=lacking, routing=routing)
 
-    async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
-        """Look up the concrete write index, and whether it is the only index of that name."""
+    async def _write_index(self, name: str, headers: Headers) -> tuple[str, str, str | None]:
+        """Look up the concrete index to which a name writes, and index and routing of its destination."""
         resolved = await self._get(f"/_resolve/index/{quote(name, safe='')}", headers)
         with self._upstream.parsing("GET /_resolve/index"):
             for stream in resolved.get("data_streams", ()):
                 if stream["name"] == name:
-                    return str(stream["backing_indices"][-1]), False
+                    index = str(stream["backing_indices"][-1])
+                    return index, index, None
             indices = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
             if indices is None:
                 # A name with date math.
                 indices = [index["name"] for index in resolved.get("indices", ())]
             names = [indices] if isinstance(indices, str) else indices
             if len(names) == 1:
-                return names[0], True
+                return names[0], name, None
         aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)
         with self._upstream.parsing("GET /_alias"):
             options = {index: state["aliases"].get(name, {}) for index, state in aliases.items()}
-        return next((index for index, option in options.items() if option.get("is_write_index")), ""), False
+        written = next((owner for owner, option in options.items() if option.get("is_write_index")), "")
+        if written and written not in names:  # an alias of data streams
+            return await self._write_index(written, headers)
+        return written, written, options.get(written, {}).get("index_routing")
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """Look up the vector fields that the index templates give to a new index.

@@ -32,8 +32,8 @@ from es_sbert.index.whole_documents import merge_partial_document
 from es_sbert.io.json_members import member_value, remove_members, replace_values
 from es_sbert.io.text_formats import depth_problem, parse_json_line, utf8_problem
 
-# Index and id of a document, as an item names them.
-WriteKey = tuple[str, str]
+# Index, id and routing of a document, as an item names them.
+WriteKey = tuple[str, str, str | None]
 # Values that engines accept as true.
 _TRUE_VALUES = (True, "true")
 
@@ -93,7 +93,7 @@ class WriteItem:
     @property
     def key(self) -> WriteKey | None:
         """The document; None if the engine generates its id."""
-        return None if self.item.id is None else (self.item.index, self.item.id)
+        return None if self.item.id is None else (self.item.index, self.item.id, self.item.routing)
 
     @property
     def complete_documents(self) -> list[Json]:

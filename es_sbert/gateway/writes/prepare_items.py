@@ -140,8 +140,7 @@ class ItemPreparer:
         self, written: Sequence[WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
     ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
         """Find the items whose vectors change or are missing, and the errors of items whose changes are unknown."""
-        indices = {name: destination.index for name, destination in destinations.items()}
-        documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
+        documents, lookup_errors = await read_previous_documents(self._upstream, written, destinations, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
         errors: dict[int, EsSbertError] = {item.number: unknown_text_error() for item in written if item.lacks_vector}
         errors |= {item.number: item.unreadable for item in written if item.unreadable is not None}
@@ -197,12 +196,12 @@ _MGET = "POST /_mget"
 
 
 async def read_previous_documents(
-    upstream: Upstream, written: Iterable[WriteItem], indices: Mapping[str, str], headers: Headers
+    upstream: Upstream, written: Iterable[WriteItem], destinations: Mapping[str, Destination], headers: Headers
 ) -> tuple[dict[WriteKey, PreviousDocument], dict[WriteKey, EsSbertError]]:
     """Read the documents that writes depend on, in one request with the caller's permissions.
 
     Args:
-        indices: Index name of items → name by which a document can be read.
+        destinations: Index name of items → destination.
         headers: The caller's headers.
 
     Returns:
@@ -215,9 +214,12 @@ async def read_previous_documents(
     for item in written:
         read = (*item.needed, *item.compared)
         if item.key is not None and read:
-            location = {"_index": indices[item.item.index], "_id": item.item.id}
-            routing = {} if item.item.routing is None else {"routing": item.item.routing}
-            request = requests.setdefault(item.key, {**location, **routing, "_source": []})
+            destination = destinations[item.item.index]
+            location = {"_index": destination.index, "_id": item.item.id}
+            routing = destination.routing if item.item.routing is None else item.item.routing
+            if routing is not None:
+                location["routing"] = routing
+            request = requests.setdefault(item.key, {**location, "_source": []})
             request["_source"] = list(dict.fromkeys([*request["_source"], *read]))
     if not requests:
         return {}, {}

@@ -147,7 +147,8 @@ class Place:
         return migrate(
             self.engine,
             encoder,
-            MigrationRequest(self.alias, "embedding", **wanted),
+            # Long enough for a machine that does other work at the same time.
+            MigrationRequest(self.alias, "embedding", **{"max_hold": 60.0} | wanted),
             control or LoadControl(),
             SilentMeter,
             dead_letters=self.dead,

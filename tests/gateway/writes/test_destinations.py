@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
 from tests.engine.ingest_support import contents, open_engine
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
 from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents_without_vector, of_model
 
 
@@ -46,6 +52,83 @@ def test_alias_uses_its_write_index(
     point(to_empty=False)
     assert client.put(f"/{alias}/_doc/2", json={"text": "a cat"}).status_code == 201
     assert contents(engine_url, other)["2"] == {"text": "a cat", "_version": 1}
+
+
+def test_routing_of_an_alias_finds_the_document_before_an_update(
+    engine_url: str, client: httpx.Client, loaded: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder
+) -> None:
+    """Of several indices, each with so many shards that a document is not where its id alone would put it."""
+    alias = f"alias-{uuid.uuid4().hex[:12]}"
+    new, old = fresh_index(engine_url), fresh_index(engine_url)
+    with open_engine(engine_url) as engine:
+        state = engine.get_index(loaded)
+        assert state is not None
+        knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
+        for index in (new, old):
+            body: Any = {"mappings": state.mappings, "settings": knn | {"index.number_of_shards": 7}}
+            engine.create_index(index, body)
+            action = {"index": index, "alias": alias, "index_routing": "tenant", "is_write_index": index == new}
+            engine.update_aliases([{"add": action}])
+    ids = [str(number) for number in range(7)]
+    titles = [("index", {"_id": id}, {"title": "a mat", "text": "a cat"}) for id in ids]
+    assert client.post(f"/{alias}/_bulk", content=bulk_lines(titles), headers=JSON).json()["errors"] is False
+    changes: list[Any] = [("update", {"_id": id}, {"doc": {"title": "the mat"}}) for id in ids[:3]]
+    changes += [("update", {"_id": id}, {"doc": {"title": "the mat"}, "doc_as_upsert": True}) for id in ids[3:6]]
+    assert client.post(f"/{alias}/_bulk", content=bulk_lines(changes), headers=JSON).json()["errors"] is False
+    assert client.post(f"/{alias}/_update/6", json={"doc": {"title": "the mat"}}).status_code == 200
+    with open_engine(engine_url) as engine:
+        engine.refresh(new)
+        held = {hit["_id"]: hit["_source"] for hit in engine.search(new, {"size": 20})["hits"]["hits"]}
+    assert {source["parts_meta"]["text_hash"] for source in held.values()} == {text_hash("the mat. a cat")}
+    assert held.keys() == set(ids)
+
+
+def test_documents_of_one_id_with_different_routings_are_different_documents(
+    engine_url: str, client: httpx.Client, loaded: str, fresh_index: Callable[[str], str]
+) -> None:
+    index = fresh_index(engine_url)
+    with open_engine(engine_url) as engine:
+        state = engine.get_index(loaded)
+        assert state is not None
+        knn = {"index.knn": True} if engine.info.engine_type is EngineType.OPENSEARCH else {}
+        engine.create_index(index, {"mappings": state.mappings, "settings": knn | {"index.number_of_shards": 7}})
+    routings = [f"r{number}" for number in range(7)]
+    lines = [("index", {"_id": "1", "routing": each}, {"title": "a mat", "text": f"a cat {each}"}) for each in routings]
+    assert client.post(f"/{index}/_bulk", content=bulk_lines(lines), headers=JSON).json()["errors"] is False
+    changes: list[Any] = [("update", {"_id": "1", "routing": each}, {"doc": {"title": "the mat"}}) for each in routings]
+    assert client.post(f"/{index}/_bulk", content=bulk_lines(changes), headers=JSON).json()["errors"] is False
+    with open_engine(engine_url) as engine:
+        engine.refresh(index)
+        found = [hit["_source"] for hit in engine.search(index, {"size": 20})["hits"]["hits"]]
+    assert len(found) > 1
+    for source in found:
+        assert source["parts_meta"]["text_hash"] == text_hash(f"{source['title']}. {source['text']}")
+
+
+def test_alias_of_data_streams_uses_the_newest_index(es9_full_url: str, tiny: Path, tiny_encoder: Encoder) -> None:
+    """Also after a rollover. OpenSearch has no such aliases."""
+    stream, other, alias = (f"{kind}-{uuid.uuid4().hex[:12]}" for kind in ("stream", "stream", "alias"))
+    settings = GatewaySettings(upstream=EngineSettings(url=es9_full_url), models=tiny_settings(tiny))
+    with (
+        served(create_app(settings)) as url,
+        httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
+        open_engine(es9_full_url) as engine,
+    ):
+        template = index_body(engine.info.engine_type, "embedding", of_model(tiny_encoder))
+        rule = {"index_patterns": [stream, other], "data_stream": {}, "template": template, "priority": 500}
+        client.put(f"/_index_template/{stream}", json=rule).raise_for_status()
+        # The build lacks the API that deletes a data stream; the server ends with the run.
+        for name in (stream, other):
+            client.post(f"/{name}/_doc", json={"@timestamp": 0, "text": "a mat"}).raise_for_status()
+            action = {"index": name, "alias": alias, "is_write_index": name == stream}
+            client.post("/_aliases", json={"actions": [{"add": action}]}).raise_for_status()
+        for number in range(2):
+            answer = client.post(f"/{alias}/_doc", json={"@timestamp": number, "text": f"a cat {number}"})
+            assert answer.status_code == 201, answer.text
+            client.post(f"/{stream}/_rollover").raise_for_status()
+        engine.refresh(stream)
+        found = engine.count(stream, {"exists": {"field": "embedding"}})
+        assert (found, documents_without_vector(client.get("/metrics").text)) == (3, 0)
 
 
 def test_write_index_without_the_field_counts_as_without_a_vector(

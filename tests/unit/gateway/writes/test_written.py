@@ -195,7 +195,7 @@ def test_vector_copied_without_its_metadata_is_replaced(before: Any, copied: boo
     body = update({"doc": fields}) if partial else index(fields)
     [item] = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
     assert item.compared == ("text", "embedding")
-    ready = passed(body, PLAIN, {("docs", "1"): before})
+    ready = passed(body, PLAIN, {("docs", "1", None): before})
     assert (ready.embedded == 1) is copied
     if copied:
         document = written(ready)["doc"] if partial else written(ready)
@@ -241,7 +241,7 @@ def test_partial_update_with_whole_text_is_embedded() -> None:
 )  # fmt: skip
 def test_partial_text_is_completed_from_previous_document(doc: dict[str, Any], text: str) -> None:
     before = {"title": "Old", "body": "old body", "embedding_meta": meta_of("Old. old body")}
-    ready = passed(update({"doc": doc}), TITLED, {("docs", "1"): before})
+    ready = passed(update({"doc": doc}), TITLED, {("docs", "1", None): before})
     assert written(ready)["doc"]["embedding_meta"] == meta_of(text)
     assert written(ready)["doc"]["embedding"] == vector_of(text)
 
@@ -265,7 +265,7 @@ def test_partial_text_is_completed_from_previous_document(doc: dict[str, Any], t
     ],
 )
 def test_updates_without_text_changes_are_unchanged(body: dict[str, Any], before: PreviousDocument) -> None:
-    ready = passed(update(body), TITLED, {("docs", "1"): before})
+    ready = passed(update(body), TITLED, {("docs", "1", None): before})
     assert ready.items[0].body == update(body)
 
 
@@ -276,7 +276,7 @@ def test_update_removing_text_removes_its_vector(doc: dict[str, Any]) -> None:
 
 
 def test_update_of_unknown_text_removes_its_vector() -> None:
-    ready = passed(update({"doc": {"title": "T"}}), TITLED, {("docs", "1"): NoPreviousDocument.UNKNOWN})
+    ready = passed(update({"doc": {"title": "T"}}), TITLED, {("docs", "1", None): NoPreviousDocument.UNKNOWN})
     assert written(ready)["doc"] == {"title": "T", "embedding": None, "embedding_meta": None}
 
 
@@ -292,7 +292,7 @@ def test_replacing_the_parent_object_removes_the_text() -> None:
 
 @pytest.mark.parametrize("yes", [True, "true"])
 def test_upserts_are_embedded(yes: Any) -> None:
-    ready = passed(update({"doc": {"title": "T"}, "doc_as_upsert": yes}), TITLED, {("docs", "1"): MISSING})
+    ready = passed(update({"doc": {"title": "T"}, "doc_as_upsert": yes}), TITLED, {("docs", "1", None): MISSING})
     assert written(ready)["doc"]["embedding"] == vector_of("T.")
     scripted = {"script": "x", "scripted_upsert": yes, "upsert": {"title": "T"}}
     assert written(passed(update(scripted), TITLED)) == scripted
@@ -320,7 +320,7 @@ def test_items_see_earlier_writes_of_the_same_request() -> None:
         + update({"doc": {"title": "Nine"}})
         + update({"doc": {"title": "another document"}}, "2")
     )
-    ready = passed(body, TITLED, {("docs", "1"): before, ("docs", "2"): MISSING})
+    ready = passed(body, TITLED, {("docs", "1", None): before, ("docs", "2", None): MISSING})
 
     def text_of(number: int) -> Any:
         meta = written(ready, number)["doc"].get("embedding_meta", "untouched")
