@@ -14,6 +14,7 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
+from es_sbert.index.derived_fields import is_within
 from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
 from es_sbert.index.vector_field import check_not_being_removed, index_not_found
 from es_sbert.index.write_limits import index_template_of, matches_patterns
@@ -89,7 +90,8 @@ def vector_template(engine_type: EngineType, state: IndexState) -> Json:
     entries = state.mappings["_meta"][META_KEY]["fields"]
     mappings: Json = {
         "_meta": {META_KEY: {"fields": entries}},
-        "properties": {name: properties[name] for name in names if name in properties},
+        # With `subobjects: false`, the metadata consists of several fields with a dot in their names.
+        "properties": {name: field for name, field in properties.items() if is_within(name, names)},
     }
     if engine_type is EngineType.OPENSEARCH:
         graph = any(meta.index_type != IndexType.FLAT for meta in fields.values())

@@ -15,7 +15,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
-from es_sbert.index.derived_fields import derived_fields
+from es_sbert.index.derived_fields import derived_fields, is_within
 from es_sbert.index.load_checks import check_strict_mapping
 from es_sbert.index.mapping import exists_query, has_vector_query
 from es_sbert.index.text_template import (
@@ -122,7 +122,8 @@ def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
     mapped = {} if plan.state is None else plan.state.mappings.get("properties", {})
     head = field.partition(".")[0]
     # The parent of a join field is not in the mapping.
-    if head in mapped or any(find_field(fields, field) is not MISSING for fields in _further_documents(plan)):
+    is_mapped = any(is_within(name, [head]) for name in mapped)
+    if is_mapped or any(find_field(fields, field) is not MISSING for fields in _further_documents(plan)):
         return
     raise SourceError(
         f"none of the first {pluralize(len(first.records), 'record')} has the routing field {field}",

@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError, UsageError, VectorIndexError
@@ -141,6 +142,21 @@ def test_missing_routing_field_is_refused(
     with pytest.raises(UsageError, match="gives all documents the routing 'one'"):
         load(engine_url, tiny, alias, path, dead=tmp_path / "dead", routing_field="join.parent")
     assert engine.count(index_name) == 0
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["objects", "flat"])
+def test_routing_field_may_be_in_the_mapping_only(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, flat: bool
+) -> None:
+    if flat and engine.info.engine_type is not EngineType.ELASTICSEARCH:
+        pytest.skip("only Elasticsearch has mappings without objects")
+    mapped = {"app.tenant": {"type": "keyword"}}
+    engine.create_index(index_name, {"mappings": {"properties": mapped} | ({"subobjects": False} if flat else {})})
+    path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
+    summary = load(
+        engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id", routing_field="app.tenant"
+    )
+    assert summary.indexed == 3
 
 
 def test_index_that_requires_a_routing_takes_it_from_a_field(
