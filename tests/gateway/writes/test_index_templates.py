@@ -48,13 +48,22 @@ class Templates:
         with open_engine(self._url) as engine:
             return index_body(engine.info.engine_type, field, of_model(self._encoder, text))
 
-    def put(self, kind: Kind, template: Json, *, patterns: str = "*", order: int = 500, name: str = "") -> None:
+    def put(
+        self,
+        kind: Kind,
+        template: Json,
+        *,
+        patterns: str = "*",
+        order: int = 500,
+        name: str = "",
+        data_stream: bool = False,
+    ) -> None:
         name = f"{self.prefix}{name}"
         body: Json = {"index_patterns": [f"{self.prefix}{patterns}"]}
         if kind == "_template":
             self._put(f"/_template/{name}", body | template | {"order": order})
             return
-        body |= {"priority": order, "template": template}
+        body |= {"priority": order, "template": template} | ({"data_stream": {}} if data_stream else {})
         if kind == "component":
             self._put(f"/_component_template/{name}", {"template": template})
             body |= {"composed_of": [name], "template": {}}
@@ -142,6 +151,28 @@ def test_names_with_date_math_are_resolved(
     for index in made:
         for source in contents(engine_url, index).values():
             assert_vector(source, tiny_encoder, "a cat")
+
+
+# The builds of Elasticsearch make data streams and have no API to delete them again.
+@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
+@pytest.mark.parametrize("api", ["_doc", "_create/1", "_bulk"])
+def test_first_document_of_data_stream_has_its_vector(
+    client: httpx.Client, templates: Templates, tiny_encoder: Encoder, api: str
+) -> None:
+    templates.put("component", templates.vectors(), data_stream=True)
+    document = TEXT | {"@timestamp": "2026-01-31T12:00:00Z"}
+    name = f"{templates.prefix}-new"
+    if api == "_bulk":
+        lines = bulk_lines([("create", {"_index": name}, document)])
+        [item] = client.post("/_bulk", content=lines, headers=JSON).json()["items"]
+        created = item["create"]
+    else:
+        created = client.post(f"/{name}/{api}", json=document).json()
+    try:
+        source = client.get(f"/{created['_index']}/_doc/{created['_id']}").json()["_source"]
+        assert_vector(source, tiny_encoder, "a cat")
+    finally:
+        client.delete(f"/_data_stream/{name}").raise_for_status()
 
 
 def test_composable_template_replaces_legacy_ones(client: httpx.Client, engine_url: str, templates: Templates) -> None:
