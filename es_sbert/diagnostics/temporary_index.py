@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import orjson
 
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.index_type_change import force_merge
@@ -86,6 +87,8 @@ def fill_index(engine: Engine, name: str, documents: Iterable[Json]) -> None:
 
 def _send(engine: Engine, name: str, lines: list[bytes]) -> None:
     for result in engine.bulk(name, b"\n".join(lines) + b"\n", actions=len(lines) // 2):
+        if result.is_denied:
+            raise access_denied(engine.info.label, f"writing to {name}", result.reason)
         if not result.ok:
             raise RequestFailed(
                 f"{engine.info.label} rejected a document of the temporary index {name}: {result.reason}",

@@ -122,6 +122,11 @@ class BulkItemResult:
         return self.reason.partition(":")[0]
 
     @property
+    def is_denied(self) -> bool:
+        """Whether the user lacks a privilege, which then holds for all documents."""
+        return self.kind == "security_exception" and self.status < 500
+
+    @property
     def may_succeed_later(self) -> bool:
         """Whether the same action may succeed later, also if the index is read-only now."""
         return not self.ok and classify_error(self.status, self.kind, self.reason) is not ErrorClass.PERMANENT

@@ -108,7 +108,16 @@ CREDENTIALS_REMEDY = (
 # How the engines name missing permissions: Elasticsearch by privileges, the narrowest first; OpenSearch by actions.
 _GRANTED_BY = re.compile(r"granted by the (index|cluster) privileges? \[([^\]]+)\]")
 _ON_INDICES = re.compile(r"on (?:restricted )?indices \[([^\]]+)\]")
-_NO_PERMISSIONS = re.compile(r"no permissions for \[([^\]]+)\]")
+# The name of an action may end in `[s]`.
+_NO_PERMISSIONS = re.compile(r"no permissions for \[(.+?)\](?= and |;|$)")
+# Actions that OpenSearch's security plugin looks for among the cluster permissions of a role. For the index permissions
+# it would ignore them.
+_CLUSTER_ACTION = re.compile(
+    r"cluster:.+|indices:admin/(?:index_)?template/.+|indices:data/read/(?:mget|mtv|msearch.*|scroll.*)|"
+    r"indices:data/write/(?:bulk|reindex)"
+)
+# How Elasticsearch and OpenSearch refuse an update by a user from whom they hide documents or fields.
+LIMITED_VIEW = re.compile(r"level security is enabled|not supported when FLS or DLS")
 _STATUS_REMEDIES = {
     400: "Fix the part of the request that the engine's message names.",
     404: "Check the name of the index: `GET _cat/indices` lists them.",
@@ -285,7 +294,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
             status,
             kind=kind,
         )
-    if status == 403 and kind not in BLOCK_TYPES:
+    if (status == 403 and kind not in BLOCK_TYPES) or LIMITED_VIEW.search(reason):
         return access_denied(label, action, reason)
     module = find_missing_module(reason, action.partition(" ")[2]) if status in _UNSUPPORTED_STATUSES else None
     if module is not None:
@@ -406,7 +415,12 @@ def privilege_remedy(reason: str) -> str:
         wider = f" (or a wider one: {', '.join(names[1:])})" if names[1:] else ""
         return f"Give the user or API key the {scope} privilege {names[0]}{where}{wider}."
     if refused is not None:
-        return f"Give one of the user's roles the permission {refused[1]}."
+        actions = refused[1].split(", ")
+        scope = "cluster" if all(map(_CLUSTER_ACTION.fullmatch, actions)) else "index"
+        what, them = ("permissions", "them") if actions[1:] else ("permission", "it")
+        return f"Give one of the user's roles the {scope} {what} {refused[1]}, or an action group that includes {them}."
+    if LIMITED_VIEW.search(reason):
+        return "Use a user or API key without document- or field-level security or field masking for the index."
     return (
         "Give the user or API key the cluster privilege monitor and the index privileges of its task: "
         "docs/operations.md lists them."

@@ -416,9 +416,11 @@ class IndexLookup:
                 # Unknown user, or nothing that has a mapping: the caller's own request gets the same error.
                 return NO_MAPPINGS
             if reply.status == 403:
+                is_opensearch = self._upstream.engine_type_or_default is EngineType.OPENSEARCH
+                needed = "permission indices:admin/get" if is_opensearch else "privilege view_index_metadata"
                 raise AccessDenied(
                     f"the mapping of {name or 'the indices'}, which describes the vector fields, may not be read",
-                    "Grant the caller the index privilege view_index_metadata, or set credentials for the gateway.",
+                    f"Grant the caller the index {needed}, or set credentials for the gateway.",
                 )
             mappings |= self._upstream.require_object(reply, "GET /INDEX")
         return mappings

@@ -6,6 +6,7 @@ import time
 
 from es_sbert.engines.engine import Engine, document_key
 from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import without_retries
@@ -177,6 +178,8 @@ def _rewrite_one_document(engine: Engine, index: str, shard: int) -> None:
                 "Then run the command again.",
             )
         [result] = engine.bulk(index, write_lines(hit, {}, whole, detect_noop=False))
+        if result.is_denied:
+            raise access_denied(engine.info.label, f"writing to {index}", result.reason)
         # After a conflict, the shard has something to merge too, because another writer has written the document.
         if not result.ok and result.status != 409:
             raise RequestFailed(

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from es_sbert.engines.engine import BulkItemResult, Engine
 from es_sbert.engines.error_class import BLOCK_TYPES, ErrorClass
-from es_sbert.engines.error_mapping import block_remedy
+from es_sbert.engines.error_mapping import access_denied, block_remedy
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, error_class, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
@@ -80,6 +80,7 @@ class VersionedUpdates:
         """Yield each action with its final result, in any order. No two actions may be for the same document.
 
         Raises:
+            AccessDenied: the user may not write to the index. Acknowledged updates are kept.
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine did not accept an update within the policy's budget. Acknowledged updates are kept.
         """
@@ -107,6 +108,8 @@ class VersionedUpdates:
                 continue
             again, reason = [], ""
             for action, result in zip(waiting, results, strict=True):
+                if result.is_denied:
+                    raise access_denied(self._engine.info.label, f"writing to {self._state.name}", result.reason)
                 if result.may_succeed_later:
                     again.append(action)
                     reason = reason or result.reason

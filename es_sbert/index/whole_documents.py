@@ -44,7 +44,6 @@ _TEXT_TYPES = frozenset({
     "search_as_you_type", "text", "wildcard",
 })  # fmt: skip
 _MAX_CLAUSES = 500
-_DENIED_REASON = "security_exception"
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
@@ -114,7 +113,7 @@ def _check_may_update(engine: Engine, state: IndexState, hit: Json, retrying: Re
         AccessDenied: the user may not update the document.
     """
     [result] = retrying(partial(engine.bulk, state.name, write_lines(hit, {}, None)))
-    if result.reason.startswith(_DENIED_REASON):
+    if result.is_denied:
         raise AccessDenied(
             f"this user may not update documents of {state.name}: {result.reason}", privilege_remedy(result.reason)
         )

@@ -26,7 +26,6 @@ _OVERLOAD_STATUSES = frozenset({429, 503})
 _INTERNAL_SERVER_ERROR = 500
 _BLOCKED_REASON = "cluster_block_exception"
 # The following reasons are not about a document: every later one would be rejected too.
-_DENIED_REASON = "security_exception"
 _DELETED_REASON = "index_not_found_exception"  # the load ends with an error that says so
 
 
@@ -246,8 +245,8 @@ class BulkWriter:
         misrouted = misrouted_reason(document, result, self._index) if result.ok else None
         if misrouted is not None:
             self._record_failure(action, misrouted)
-        elif is_closed(result.kind, reason) or reason.startswith((_DENIED_REASON, _DELETED_REASON)):
-            if reason.startswith(_DENIED_REASON):
+        elif is_closed(result.kind, reason) or result.is_denied or reason.startswith(_DELETED_REASON):
+            if result.is_denied:
                 self._control.stop_sending(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
             elif is_closed(result.kind, reason):
                 self._control.stop_sending(f"the index {self._index} is closed: open it")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import EngineError
+from es_sbert.errors import AccessDenied, EngineError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import (
     ChunkedText,
@@ -170,8 +170,9 @@ class LoadPipeline:
                 self._outcomes.leave(unfinished)
             except EngineError as error:
                 if not self._control.stop_embedding.is_set():
-                    # The lookup has been retried: the engine is unreachable.
-                    self._control.stop_sending(error.message)
+                    # The lookup has been retried: the engine is unreachable, or refuses it.
+                    remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
+                    self._control.stop_sending(error.message + remedy)
                 self._outcomes.leave(unfinished)
             else:
                 yield tokenized

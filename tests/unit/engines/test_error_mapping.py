@@ -169,7 +169,18 @@ def test_connection_errors_have_specific_remedies(cause: Exception, message: str
         ),
         (
             "no permissions for [indices:data/write/bulk] and User [name=anna, backend_roles=[], requestedTenant=null]",
-            "Give one of the user's roles the permission indices:data/write/bulk.",
+            "Give one of the user's roles the cluster permission indices:data/write/bulk, or an action group that "
+            "includes it.",
+        ),
+        (
+            "no permissions for [indices:data/write/bulk[s], indices:data/write/index] and User [name=anna]",
+            "Give one of the user's roles the index permissions indices:data/write/bulk[s], indices:data/write/index, "
+            "or an action group that includes them.",
+        ),
+        (
+            "no permissions for [indices:data/write/bulk[s]] and User [name=anna]",
+            "Give one of the user's roles the index permission indices:data/write/bulk[s], or an action group that "
+            "includes it.",
         ),
         ("no", "Give the user or API key the cluster privilege monitor and the index privileges of its task: "
                "docs/operations.md lists them."),
