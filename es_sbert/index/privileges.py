@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.error_mapping import root_cause
+from es_sbert.engines.error_mapping import LIMITED_VIEW, root_cause
 from es_sbert.engines.rest import Json, encode_json, quote_index_name
 from es_sbert.errors import AccessDenied
 
@@ -49,6 +49,7 @@ REMOVE = IndexTask("remove vectors from", ("read", "index", "manage"))
 SAVE_MIN_COSINE = IndexTask("store a minimum cosine in the mapping of", ("read", "manage"))
 ADVISE = IndexTask("create, fill and delete temporary indices named", ("read", "index", "manage"))
 INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
+_NO_DOCUMENT = "es-sbert-no-such-document"
 # Tasks on an index that exists, which write what they have read or take a document that is not found for a missing one.
 _TASKS_ON_WHOLE_DOCUMENTS = (LOAD, PRUNE, ADOPT, REMOVE, MIGRATE_FROM)
 
@@ -86,23 +87,34 @@ def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
             f"{_name_privileges(lacking)} ({engine.info.label} at {engine.info.url})",
             privileges_remedy(lacking, index),
         )
-    if has is not None and task in _TASKS_ON_WHOLE_DOCUMENTS and _is_view_limited(engine, index):
+    is_opensearch = engine.info.engine_type is EngineType.OPENSEARCH
+    if task in _TASKS_ON_WHOLE_DOCUMENTS and (is_opensearch or has is not None) and _is_view_limited(engine, index):
+        settings = "`dls` nor `fls` nor `masked_fields`" if is_opensearch else "`query` nor `field_security`"
         raise AccessDenied(
             f"this user or API key may not {task.action} {index}: document- or field-level security hides documents or "
             f"fields of it, which would not be seen or would be lost ({engine.info.label} at {engine.info.url})",
-            f"Use a user or API key whose roles have neither `query` nor `field_security` for {index}.",
+            f"Use a user or API key whose roles have neither {settings} for {index}.",
         )
 
 
 def _is_view_limited(engine: Engine, index: str) -> bool:
-    """Whether document- or field-level security of Elasticsearch limits what the user reads of an index.
+    """Whether document- or field-level security, or OpenSearch's field masking, limits what the user reads of an index.
 
-    No API says so to every user, but Elasticsearch refuses all updates of such users. This one changes nothing, because
-    no document has the id. False if the user may not write to the index.
+    No API says so to every user, but the engines refuse all updates of such users. This one changes nothing, because
+    no document has the id. False if there is no index, which the engines would create for the update.
+
+    Elasticsearch refuses only users who may write to the index; False for others. OpenSearch refuses a bulk request
+    with such an update before it checks the index permissions, so users need only the permission for bulk requests.
     """
-    path = f"/{quote_index_name(index)}/_update/es-sbert-no-such-document"
-    answer = engine.send("POST", path, body=encode_json({"doc": {}}))
-    return answer.status == 400 and "level security is enabled" in root_cause(answer.body)[1]
+    if not engine.get_indices(index):
+        return False
+    path = f"/{quote_index_name(index)}"
+    if engine.info.engine_type is EngineType.OPENSEARCH:
+        lines = encode_json({"update": {"_id": _NO_DOCUMENT}}) + b"\n" + encode_json({"doc": {}}) + b"\n"
+        answer = engine.send("POST", f"{path}/_bulk", body=lines, ndjson=True)
+    else:
+        answer = engine.send("POST", f"{path}/_update/{_NO_DOCUMENT}", body=encode_json({"doc": {}}))
+    return LIMITED_VIEW.search(root_cause(answer.body)[1]) is not None
 
 
 def missing_privileges(task: IndexTask, has: Mapping[str, bool]) -> list[str]:

@@ -205,6 +205,7 @@ def test_security_that_hides_documents_or_fields_is_noticed_before_a_write(trial
                     assert "neither `query` nor `field_security`" in caught.value.remedy
                 require_privileges(engine, index, SEARCH)
                 require_privileges(engine, f"{index}-new", CREATE)
+                require_privileges(engine, f"{index}-new", MIGRATE_FROM)
                 assert engine.get_index(f"{index}-new") is None
                 assert engine.mget(index, [("1", None)], source_includes=["text"])[0]["_seq_no"] == 0  # type: ignore[index]
     finally:
