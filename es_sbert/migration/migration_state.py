@@ -55,6 +55,8 @@ class MigrationState(BaseModel, frozen=True):
 
     Attributes:
         alias: The alias that is migrated.
+        target: Name of the new index; empty if unknown. A copy under another name, such as a clone or a restored
+            snapshot, has this state too, which does not apply to it.
         source, source_uuid: The old index.
         fields: Vector fields that get vectors of the new model.
         removed: Fields that the new index no longer has, because they are being removed (`reindex`).
@@ -94,6 +96,7 @@ class MigrationState(BaseModel, frozen=True):
     removed: tuple[str, ...] = ()
     final_pipeline: str | None = None
     lifecycle: dict[str, SettingValue] = {}
+    target: str = ""
 
     @property
     def not_copied(self) -> frozenset[str]:
@@ -102,7 +105,7 @@ class MigrationState(BaseModel, frozen=True):
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:
-    """Read the state that is stored in an index; None if no migration created the index.
+    """Read the state that is stored in an index; None if no migration created the index, or if it is that of another.
 
     Raises:
         IndexMismatch: the state was damaged by hand.
@@ -111,12 +114,13 @@ def read_migration_state(index: IndexState) -> MigrationState | None:
     if entry is None:
         return None
     try:
-        return MigrationState.model_validate(entry)
+        state = MigrationState.model_validate(entry)
     except ValidationError as error:
         raise IndexMismatch(
             f"_meta.{META_KEY}.{_STATE_ENTRY} in the mapping of {index.name} cannot be read",
             f"Delete the index {index.name} if no alias points to it, and begin again.",
         ) from error
+    return state if state.target in ("", index.name) else None
 
 
 def kept_by(state: MigrationState | None) -> tuple[tuple[str, str], ...]:
@@ -183,17 +187,26 @@ class BegunMigration:
         state: Its state.
         is_swapped: Whether the alias points to the new index already.
         refuses_writes: Whether it refuses writes to the index of the alias.
+        is_orphaned: Whether it cannot be finished or cancelled, because the index from which it goes was deleted, or
+            restored from a snapshot, which gives it another UUID.
     """
 
     target: IndexState
     state: MigrationState
     is_swapped: bool
     refuses_writes: bool = False
+    is_orphaned: bool = False
 
     def error(self) -> IndexMismatch:
         """The error of a command that has to wait for its end."""
         state = self.state
         what = "rollback" if state.is_rollback else "migration"
+        if self.is_orphaned:
+            return IndexMismatch(
+                f"a {what} of {state.alias} to {self.target.name} cannot be finished: its other index, {state.source}, "
+                "was deleted or replaced",
+                f"Delete {self.target.name} if it is not needed. It may lack documents.",
+            )
         refused = f", and writes to {state.source} are refused" if self.refuses_writes else ""
         command = self._finish_command()
         finish = "run the command that began it again" if command is None else f"finish it: `{command}`"
@@ -230,8 +243,19 @@ def find_begun(engine: Engine, index: IndexState) -> BegunMigration | None:
     target, state = found
     current = engine.get_index(state.alias)
     is_swapped = current is not None and current.name == target.name
+    is_orphaned = not is_swapped and index.uuid != state.source_uuid and not _source_exists(engine, state)
+    if is_orphaned:
+        # A swap may have deleted the old index since the alias was read.
+        current = engine.get_index(state.alias)
+        is_swapped = current is not None and current.name == target.name
+        return BegunMigration(target, state, is_swapped, is_orphaned=not is_swapped)
     refuses = state.blocked and not is_swapped and current is not None and current.has_setting(WRITE_BLOCK_SETTING)
     return BegunMigration(target, state, is_swapped, refuses)
+
+
+def _source_exists(engine: Engine, state: MigrationState) -> bool:
+    source = engine.get_index(state.source)
+    return source is not None and source.uuid == state.source_uuid
 
 
 def check_none_begun(engine: Engine, index: IndexState) -> None:

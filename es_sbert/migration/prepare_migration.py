@@ -380,7 +380,7 @@ def _plan_new_index(
     for meta in fields.values():
         if meta.passages is not None and make_chunker is not None:
             make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
-    state = initial_state(source, wanted.alias).model_copy(update={"fields": tuple(fields)})
+    state = initial_state(source, wanted.alias, name).model_copy(update={"fields": tuple(fields)})
     return _NewIndex(source, name, fields, new_index_body(engine.info.engine_type, source, fields), state)
 
 
@@ -450,8 +450,12 @@ def _check_same_migration(
     raise IndexMismatch(f"{wanted.alias} is being migrated to {target.name} already, {options}", begun.error().remedy)
 
 
-def initial_state(source: IndexState, alias: str) -> MigrationState:
-    """Return the state of a new migration from this index, before it has copied anything."""
+def initial_state(source: IndexState, alias: str, target: str) -> MigrationState:
+    """Return the state of a new migration from this index, before it has copied anything.
+
+    Args:
+        target: Name of the new index.
+    """
     return MigrationState(
         alias=alias,
         source=source.name,
@@ -463,6 +467,7 @@ def initial_state(source: IndexState, alias: str) -> MigrationState:
         kept=kept_by(read_migration_state(source)),
         final_pipeline=source.setting(FINAL_PIPELINE),
         lifecycle=lifecycle_settings(source),
+        target=target,
     )
 
 

@@ -84,7 +84,7 @@ def prepare_removal(engine: Engine, wanted: MigrationRequest, retrying: Retrier 
             f"{template} gives {name} the vector field again", "Change or delete it, or set `name` to another name."
         )
     check_new_index(engine, index.name, wanted.alias, name)
-    begun_state = initial_state(index, wanted.alias).model_copy(update={"removed": fields})
+    begun_state = initial_state(index, wanted.alias, name).model_copy(update={"removed": fields})
     body = plain_index_body(index, fields)
     target, store = create_target(plain, index, name, body, begun_state, retrying)
     return PreparedMigration(index, target, {}, store, resumed=False)

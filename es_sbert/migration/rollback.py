@@ -226,6 +226,7 @@ def _begun_state(
         is_rollback=True,
         final_pipeline=target.setting(FINAL_PIPELINE),
         kept=tuple(each for each in kept if each[1] not in own),
+        target=target.name,
     )
 
 
@@ -262,6 +263,8 @@ def cancel_migration(engine: Engine, name: str) -> CancelledMigration:
     begun = find_begun(engine, index)
     if begun is None:
         raise replaced_error(engine, index) or _nothing_begun_error(index, name)
+    if begun.is_orphaned:
+        raise begun.error()
     with migration_lock(engine.info.url, begun.state.alias):
         return _cancel(engine, begun.state.alias)
 

@@ -1,0 +1,100 @@
+"""Indices that have the `_meta` of a migration of others: restored snapshots, clones, and what elasticdump makes.
+
+A restored index has the mapping of its original, and another UUID. The servers of the tests have no repository for
+snapshots, so the tests create such indices from the mapping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.errors import IndexMismatch
+from es_sbert.migration.alias_swap import drop_old_index
+from es_sbert.migration.migration_state import find_begun
+from es_sbert.migration.rollback import cancel_migration, list_kept
+from tests.engine.migration.support import Place, killed_after, killed_before
+
+Encoders = tuple[Encoder, Encoder]
+
+
+def restore(place: Place, name: str, restored: str, alias: str | None = None) -> None:
+    """Create an index as a snapshot of another one is restored: with its mapping, and a UUID of its own."""
+    state = place.engine.get_index(name)
+    assert state is not None
+    if name == restored:
+        place.engine.delete_index(name)
+    settings = {"index.number_of_shards": str(state.shards), "index.number_of_replicas": "0"}
+    if place.engine.info.engine_type is EngineType.OPENSEARCH:
+        settings["index.knn"] = "true"
+    place.engine.create_index(restored, {"settings": settings, "mappings": state.mappings})
+    if alias is not None:
+        place.engine.update_aliases([{"add": {"index": restored, "alias": alias, "is_write_index": True}}])
+
+
+def target_of(place: Place) -> str:
+    source = place.engine.get_index(place.index)
+    assert source is not None
+    begun = find_begun(place.engine, source)
+    assert begun is not None
+    return begun.target.name
+
+
+def test_copy_of_a_finished_migration_leaves_the_original_alone(place: Place, encoders: Encoders) -> None:
+    place.migrate(encoders[1])
+    copied = replace(place, alias=f"{place.alias}-copy")
+    restore(place, place.behind(), f"{copied.alias}-new", copied.alias)
+    assert list_kept(place.engine, copied.alias) == []
+    with pytest.raises(IndexMismatch, match="no migration of"):
+        copied.migrate(encoders[0], rollback=True)
+    with pytest.raises(IndexMismatch, match="which no migration has created"):
+        drop_old_index(place.engine, copied.alias, lambda name, documents: True)
+    # The original can still go back.
+    assert [kept.name for kept in list_kept(place.engine, place.alias)] == [place.index]
+    place.migrate(encoders[0], rollback=True)
+    assert place.behind() == place.index
+
+
+def test_cancel_of_a_copy_does_not_cancel_the_original(place: Place, encoders: Encoders) -> None:
+    with killed_after(place, "bulk"):
+        place.migrate(encoders[1])
+    target = target_of(place)
+    copied = f"{place.alias}-copy-new"
+    restore(place, target, copied)
+    with pytest.raises(IndexMismatch, match=f"no migration or rollback of {copied} is in progress"):
+        cancel_migration(place.engine, copied)
+    assert place.engine.get_index(target) is not None
+    place.migrate(encoders[1])
+    assert place.behind() == target
+
+
+def test_copy_of_a_rollback_is_not_the_original(place: Place, encoders: Encoders) -> None:
+    place.migrate(encoders[1])
+    with killed_before(place, "block_writes"):
+        place.migrate(encoders[0], rollback=True)
+    copied = f"{place.alias}-copy-old"
+    restore(place, place.index, copied)
+    with pytest.raises(IndexMismatch, match=f"no migration or rollback of {copied} is in progress"):
+        cancel_migration(place.engine, copied)
+
+
+def test_migration_whose_old_index_was_restored_is_reported_as_orphaned(place: Place, encoders: Encoders) -> None:
+    with killed_after(place, "bulk"):
+        place.migrate(encoders[1])
+    target = target_of(place)
+    restore(place, place.index, place.index, place.alias)
+    with pytest.raises(IndexMismatch, match="cannot be finished: its other index") as caught:
+        cancel_migration(place.engine, target)
+    assert caught.value.remedy == f"Delete {target} if it is not needed. It may lack documents."
+    state = place.engine.get_index(target)
+    assert state is not None
+    found = find_begun(place.engine, state)
+    assert found is not None
+    assert found.error().remedy == caught.value.remedy
+    # Without it, a new migration begins.
+    place.engine.delete_index(target)
+    assert place.migrate(encoders[1]).exit_code == 0
+    assert place.behind() == target
