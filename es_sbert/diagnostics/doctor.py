@@ -27,6 +27,7 @@ from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_p
 from es_sbert.index.vector_field import (
     VectorField,
     adopt_command,
+    check_mapping_was_copied,
     check_not_being_removed,
     did_you_mean,
     embed_command,
@@ -510,6 +511,7 @@ def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], f
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
     try:
+        check_mapping_was_copied(state)
         check_can_add_vectors(engine, state)
     except EsSbertError as error:
         return Finding.from_error("index", error)

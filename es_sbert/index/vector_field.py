@@ -357,8 +357,9 @@ def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) 
     """Refuse a vector field whose metadata object has the name of another field.
 
     Raises:
-        IndexMismatch: another field has that name.
+        IndexMismatch: another field has that name, or the documents were copied without their mapping.
     """
+    check_mapping_was_copied(state)
     meta_field = document_meta_field(vector_field)
     if "properties" not in state.mappings.get("properties", {}).get(meta_field, {"properties": {}}):
         raise IndexMismatch(
@@ -366,6 +367,26 @@ def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) 
             "object of that name",
             remedy,
         )
+
+
+def check_mapping_was_copied(state: IndexState) -> None:
+    """Refuse an index to which documents with embeddings were copied without their mapping.
+
+    The engine has then guessed the mapping: vectors are numbers, and the hashes in their metadata are analyzed text.
+
+    Raises:
+        IndexMismatch: the index is such a copy.
+    """
+    properties = state.mappings.get("properties", {})
+    for name, field in properties.items():
+        members = field.get("properties", {})
+        if name.endswith("_meta") and "text_hash" in members and members.get("fingerprint", {}).get("type") == "text":
+            raise IndexMismatch(
+                f"the documents of {state.name} were copied without the mapping of their index: {name} has the "
+                "metadata of vectors, but not its fields",
+                "Delete the index, and copy the mapping before the documents, with elasticdump by `--type=mapping` "
+                "and then `--type=data`.",
+            )
 
 
 def _check_existing_field(engine: Engine, state: IndexState, request: FieldRequest) -> VectorField:
@@ -499,12 +520,14 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
             f"{vector_field!r} of {state.name} is an alias of the field {field['path']}, which has the vectors",
             f"Use {setting_text('vector_field', field['path'])}.",
         )
+    meta = vector_fields(state.mappings, state.name).get(vector_field)
+    if meta is None:
+        check_mapping_was_copied(state)
     if dimensions is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
             _OTHER_FIELD_REMEDY,
         )
-    meta = vector_fields(state.mappings, state.name).get(vector_field)
     if meta is None:
         raise IndexMismatch(
             f"the vectors in {state.name}.{vector_field} were not made by es-sbert, so their model is not known",

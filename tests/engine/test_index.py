@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
+from es_sbert.diagnostics.doctor import inspect_index
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
@@ -184,6 +185,23 @@ def test_incompatible_existing_fields_are_refused(engine: Engine, index_name: st
         with pytest.raises(IndexMismatch, match=message) as caught:
             ensure(engine, index_name, name=field)
         assert "index" in caught.value.remedy
+
+
+@pytest.mark.parametrize("members", [["embedding", "embedding_meta"], ["embedding_meta"]])
+@pytest.mark.parametrize("dimensions", [DIMENSIONS, 384])
+def test_documents_copied_without_their_mapping_are_reported(
+    engine: Engine, index_name: str, members: list[str], dimensions: int
+) -> None:
+    """As by `elasticdump --type=data` alone: the engine guesses the mapping, for 384 numbers perhaps `dense_vector`."""
+    meta = {"fingerprint": "a" * 32, "text_hash": "b" * 32, "document_hash": "c" * 32, "tokens": 3, "truncated": False}
+    document = {"embedding": random_vectors(1, dimensions)[0].tolist(), "embedding_meta": meta}
+    body = orjson.dumps({"text": "cat"} | {name: document[name] for name in members})
+    assert all(result.ok for result in engine.bulk(index_name, b'{"index": {}}\n' + body + b"\n"))
+    with pytest.raises(IndexMismatch, match="were copied without the mapping") as caught:
+        ensure(engine, index_name, dimensions=dimensions)
+    assert "`--type=mapping`" in caught.value.remedy
+    [problem] = inspect_index(engine, index_name).findings
+    assert problem.remedy == caught.value.remedy
 
 
 def test_opensearch_separates_graph_and_flat_fields(
