@@ -384,8 +384,8 @@ def check_mapping_was_copied(state: IndexState) -> None:
             raise IndexMismatch(
                 f"the documents of {state.name} were copied without the mapping of their index: {name} has the "
                 "metadata of vectors, but not its fields",
-                "Delete the index, and copy the mapping before the documents, with elasticdump by `--type=mapping` "
-                "and then `--type=data`.",
+                "Delete the index, and copy the mapping before the documents. With elasticdump, these are the types "
+                "mapping and data.",
             )
 
 

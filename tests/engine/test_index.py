@@ -199,7 +199,7 @@ def test_documents_copied_without_their_mapping_are_reported(
     assert all(result.ok for result in engine.bulk(index_name, b'{"index": {}}\n' + body + b"\n"))
     with pytest.raises(IndexMismatch, match="were copied without the mapping") as caught:
         ensure(engine, index_name, dimensions=dimensions)
-    assert "`--type=mapping`" in caught.value.remedy
+    assert "copy the mapping before the documents" in caught.value.remedy
     [problem] = inspect_index(engine, index_name).findings
     assert problem.remedy == caught.value.remedy
 
