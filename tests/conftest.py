@@ -38,6 +38,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster import Cluster
     from tests.engine.secured import Secured
+    from tests.engine.secured_opensearch import SecuredOpenSearch
 
 # The configuration file of whoever runs the tests does not count, in commands that they start either.
 os.environ["ES_SBERT_CONFIG"] = os.devnull
@@ -72,6 +73,7 @@ ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch2
     "engine_url",
     "secured_es9",
     "secured_es8",
+    "secured_opensearch",
 }
 
 # Runs a test of `engine_url` on OpenSearch 2.19 too. For a few tests, so that a run does not take much longer.
@@ -432,6 +434,16 @@ def secured_es8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     from tests.shared import folder_of_run
 
     with secured_elasticsearch(folder_of_run(tmp_path_factory), "es8") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secured_opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredOpenSearch]:
+    """An OpenSearch 2.19 with the security plugin, one for all processes of the run."""
+    from tests.engine.secured_opensearch import secured_opensearch
+    from tests.shared import folder_of_run
+
+    with secured_opensearch(folder_of_run(tmp_path_factory)) as server:
         yield server
 
 

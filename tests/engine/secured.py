@@ -1,4 +1,4 @@
-"""A real Elasticsearch with TLS, users and (8.19) API keys, which `es-sbert engine up` does not start."""
+"""Real servers with TLS and users, which `es-sbert engine up` does not start: Elasticsearch, on 8.19 with API keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from es_sbert.engines.local import find_build, server_process
+from es_sbert.engines.local.engine_builds import EngineBuild
 from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.engines.local.engine_install import install
 from es_sbert.engines.local.jdk import find_jdk
@@ -34,13 +35,12 @@ from tests.memory import make_folder_in_memory
 from tests.shared import shared
 
 PASSWORD = "correct-horse"
-_AUTHORIZATION = "Basic " + b64encode(f"elastic:{PASSWORD}".encode()).decode()
 SECURITY = (
     ("xpack.security.enabled", "true"),
     ("xpack.security.autoconfiguration.enabled", "false"),
     ("xpack.security.http.ssl.enabled", "true"),
-    ("xpack.security.http.ssl.certificate", "http.crt"),
-    ("xpack.security.http.ssl.key", "http.key"),
+    ("xpack.security.http.ssl.certificate", "node.crt"),
+    ("xpack.security.http.ssl.key", "node.key"),
 )
 # Users and roles from files: the API's own index needs analysers that the integration-test build lacks.
 NARROW_ROLE = """
@@ -70,13 +70,7 @@ class Secured:
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """A request of the user `elastic`, past the code that is tested."""
-        headers = {"authorization": _AUTHORIZATION, "content-type": "application/json"}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}{path}", method=method, headers=headers, data=data)
-        context = ssl.create_default_context(cafile=self.ca_certs)
-        with urllib.request.urlopen(request, context=context, timeout=120) as response:
-            answer: dict[str, Any] = json.load(response)
-        return answer
+        return send_as("elastic", self, method, path, body)
 
     def api_key(self, *, cluster: Sequence[str] = (), index: Mapping[str, Sequence[str]] | None = None) -> str:
         """An API key that may do this and nothing else, encoded as users get it (8.19 alone).
@@ -100,34 +94,73 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
         folder: Of the run: for the certificate that clients trust, and the note about the server.
         name: `es9` or `es8`; API keys need modules that only the latter has.
     """
-    with shared(folder / f"secured-{name}.json", lambda: _start(folder, name), _stop) as server:
+    with shared(folder / f"secured-{name}.json", lambda: _start(folder, name), stop_server) as server:
         yield Secured(server["port"], Path(server["ca_certs"]))
+
+
+def send_as(user: str, server: Any, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Send a request to a server, by its `url` and `ca_certs`, with the password of all users."""
+    authorization = "Basic " + b64encode(f"{user}:{PASSWORD}".encode()).decode()
+    headers = {"authorization": authorization, "content-type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{server.url}{path}", method=method, headers=headers, data=data)
+    context = ssl.create_default_context(cafile=server.ca_certs)
+    with urllib.request.urlopen(request, context=context, timeout=120) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
 
 
 def _start(folder: Path, name: str) -> dict[str, Any]:
     standard = find_build(build_of(name))
     settings = [*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY]
+    build = replace(standard, settings=tuple(settings))
+
+    def add_users(home: Path, conf: Path, run_tool: Callable[..., None]) -> None:
+        run_tool(home / "bin/elasticsearch-keystore", "add", "-f", "-x", "bootstrap.password", given=PASSWORD)
+        (conf / "roles.yml").write_text(NARROW_ROLE)
+        run_tool(home / "bin/elasticsearch-users", "useradd", "anna", "-p", PASSWORD, "-r", "narrow")
+
+    return start_server(build, folder / f"secured-{name}.pem", add_users, user="elastic")
+
+
+@dataclass(frozen=True)
+class _Place:
+    url: str
+    ca_certs: Path
+
+
+def start_server(
+    build: EngineBuild, ca_certs: Path, configure: Callable[[Path, Path, Callable[..., None]], None], *, user: str
+) -> dict[str, Any]:
+    """Start a server with a certificate, whose configuration names `node.crt` and `node.key`.
+
+    Args:
+        ca_certs: Where to write the certificate that clients trust.
+        configure: Called with the server's home, its folder of configuration and a function that runs one of its tools.
+        user: Who may ask for the health of the cluster, with `PASSWORD`.
+
+    Returns:
+        The server, described so that any process can stop it.
+    """
     account = server_account()
     layout = EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
     layout.create(account)
-    home = layout.dist / standard.folder_name
+    home = layout.dist / build.folder_name
     if not home.is_dir():
-        home = install(standard, layout.dist, find_maven(os.environ, print).fetch, print)
-    jdk = find_jdk(standard.minimum_jdk, os.environ, account)
+        home = install(build, layout.dist, find_maven(os.environ, print).fetch, print)
+    jdk = find_jdk(build.minimum_jdk, os.environ, account, newest=build.newest_jdk)
     port = free_port()
     work = layout.work("secured", port)
-    ca_certs = folder / f"secured-{name}.pem"
     folders = [str(work)]
     if (data := make_folder_in_memory()) is not None:
         folders.append(str(data))
-        settings.append(("path.data", str(data)))
-    build = replace(standard, settings=tuple(settings))
+        build = replace(build, settings=(*build.settings, ("path.data", str(data))))
     described: dict[str, Any] = {"port": port, "ca_certs": str(ca_certs), "folders": folders}
     try:
         console = prepare_work_folder(build, home, port, work, account)
         environment = server_environment(build, jdk.home, "512m", work, os.environ)
 
-        def tool(*command: str, given: str = "") -> None:
+        def run_tool(*command: str | Path, given: str = "") -> None:
             subprocess.run(
                 command,
                 env=environment,
@@ -144,21 +177,19 @@ def _start(folder: Path, name: str) -> dict[str, Any]:
         certificate, key = _certificate()
         for path, content in (
             (ca_certs, certificate),
-            (work / "conf/http.crt", certificate),
-            (work / "conf/http.key", key),
+            (work / "conf/node.crt", certificate),
+            (work / "conf/node.key", key),
         ):
             path.write_bytes(content)
-        tool(str(home / "bin" / "elasticsearch-keystore"), "add", "-f", "-x", "bootstrap.password", given=PASSWORD)
-        (work / "conf" / "roles.yml").write_text(NARROW_ROLE)
-        tool(str(home / "bin" / "elasticsearch-users"), "useradd", "anna", "-p", PASSWORD, "-r", "narrow")
+        configure(home, work / "conf", run_tool)
         pid = server_process.start_process(
             [str(home / build.launcher)], folder=home, environment=environment, console=console, account=account
         )
         described |= {"pid": pid, "started": server_process.process_identity(pid) or "ended"}
-        _wait(Secured(port, ca_certs), pid, console)
+        _wait(_Place(f"https://localhost:{port}", ca_certs), user, pid, console)
         return described
     except BaseException:
-        _stop(described)
+        stop_server(described)
         raise
 
 
@@ -181,18 +212,18 @@ def _certificate() -> tuple[bytes, bytes]:
     return made.public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
 
 
-def _stop(described: dict[str, Any]) -> None:
+def stop_server(described: dict[str, Any]) -> None:
     if "pid" in described:
         server_process.stop_process(described["pid"], described["started"], grace=30.0)
     for folder in filter(os.path.exists, described["folders"]):
         shutil.rmtree(folder)
 
 
-def _wait(server: Secured, pid: int, console: Path) -> None:
+def _wait(server: _Place, user: str, pid: int, console: Path) -> None:
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline and server_process.process_exit_code(pid) is None:
         try:
-            server.ask("GET", "/_cluster/health")
+            send_as(user, server, "GET", "/_cluster/health")
             return
         except urllib.error.HTTPError as error:
             error.close()  # the users are not set up yet

@@ -15,13 +15,11 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import parse_address
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine_info import EngineInfo, EngineType
-from es_sbert.engines.opensearch import OpenSearchEngine
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.secured import PASSWORD, Secured
+from tests.engine.secured_opensearch import SecuredOpenSearch
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -84,7 +82,7 @@ def test_certificate_host_mismatch_is_rejected(secured: Secured) -> None:
     assert "host name in the certificate" in caught.value.remedy
 
 
-def fingerprint(server: Secured) -> str:
+def fingerprint(server: Secured | SecuredOpenSearch) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(server.ca_certs.read_text())).hexdigest()
 
 
@@ -96,20 +94,6 @@ def test_certificate_fingerprint_is_verified(secured: Secured) -> None:
     with pytest.raises(EngineUnreachable, match="not the one with the fingerprint given") as caught:
         connect(settings(secured, ca_certs=None, fingerprint="ab" * 32))
     assert "another program intercepts" in caught.value.remedy
-
-
-def test_opensearch_client_verifies_fingerprint(secured: Secured) -> None:
-    """No OpenSearch with TLS is at hand: its client, against the same server."""
-    info = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), secured.url)
-    given = settings(secured, ca_certs=None, fingerprint=fingerprint(secured))
-    with closing(OpenSearchEngine.at(info, [parse_address(given)])) as engine:
-        assert engine.get_index("docs") is None
-    wrong = settings(secured, ca_certs=None, fingerprint="ab" * 32)
-    with (
-        closing(OpenSearchEngine.at(info, [parse_address(wrong)])) as engine,
-        pytest.raises(EngineUnreachable, match="not the one with the fingerprint given"),
-    ):
-        engine.get_index("docs")
 
 
 def test_no_secret_in_output_logs_process_list_or_files(secured: Secured, tmp_path: Path) -> None:
