@@ -70,7 +70,7 @@ class TemporarySettings:
             return
         context = self._context
         try:
-            restored = context.retrying(restore_load_settings, context.engine, context.index.alias, self._previous)
+            restored = context.retrying(restore_load_settings, context.engine, context.index.concrete, self._previous)
         except (EngineError, VectorIndexError) as error:
             self.notes.append(self._unrestored_note(f" ({error.message})"))
             return
@@ -80,7 +80,7 @@ class TemporarySettings:
             log_event("settings_put_back", message, settings=restored)
 
     def _unrestored_note(self, reason: str = "") -> str:
-        name = self._context.index.alias
+        name = self._context.index.concrete  # the alias may have moved since
         return (
             f"Refreshes and replicas of {name} are still disabled{reason}: the next load restores them, or run "
             f"`es-sbert index repair {name}`"

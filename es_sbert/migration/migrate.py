@@ -17,7 +17,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Retrier, RetryPolicy, is_transient, make_retrier
-from es_sbert.errors import EngineError, EsSbertError, RequestFailed
+from es_sbert.errors import EngineError, EsSbertError, IndexMismatch, RequestFailed
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.index.vector_field import require_index
 from es_sbert.index.versioned_updates import VersionedUpdates
@@ -490,6 +490,12 @@ class _MigrationRun:
             state = self.context.retrying(self.context.engine.get_index, source)
             is_hidden = state is not None and state.has_setting("index.hidden")
             actions = replace_index_actions(source, target, aliases, is_hidden=is_hidden)
+        elif self.request.alias not in aliases:
+            raise IndexMismatch(
+                f"{self.request.alias} is no longer an alias of {source}: somebody has removed it since the migration "
+                "began. Nothing was swapped",
+                f"Add it again (`POST _aliases`), and run the same command again. Or delete {target}.",
+            )
         else:
             actions = swap_actions(source, target, aliases)
         if block is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
-from es_sbert.errors import OutputError
+from es_sbert.errors import IndexMismatch, OutputError
 from es_sbert.index.load_settings import (
     BULK_LOAD_SETTINGS,
     apply_load_settings,
@@ -105,6 +106,30 @@ def test_settings_changed_by_others_are_kept(engine: Engine, index_name: str) ->
     assert restore_load_settings(engine, index_name) == {REFRESH: None}
     assert settings_of(engine, index_name) == (None, "3")
     assert restore_load_settings(engine, index_name) == {}
+
+
+def test_settings_are_restored_after_the_alias_has_moved(
+    engine: Engine, engine_url: str, fresh_index: Callable[[str], str], encoder: Encoder, docs: Path, tmp_path: Path
+) -> None:
+    loaded, other = fresh_index(engine_url), fresh_index(engine_url)
+    for index in (loaded, other):
+        engine.create_index(index, {"settings": {REFRESH: "5s", REPLICAS: "2"}})
+    alias = f"{loaded}-alias"
+    engine.update_aliases([{"add": {"index": loaded, "alias": alias}}])
+
+    seen = []
+
+    def move(window: int) -> None:
+        seen.append(settings_of(engine, loaded))
+        if window == 0:
+            place = {"alias": alias}
+            engine.update_aliases([{"remove": {"index": loaded} | place}, {"add": {"index": other} | place}])
+
+    moving = Interposed(encoder, move)
+    with pytest.raises(IndexMismatch, match="was deleted or replaced"):
+        load(engine_url, moving, alias, docs, dead=tmp_path / "d", id_field="id", load_settings=BulkLoadSettings.FAST)
+    assert set(seen) == {("-1", "0")}
+    assert settings_of(engine, loaded) == settings_of(engine, other) == ("5s", "2")
 
 
 def test_failed_load_restores_settings(

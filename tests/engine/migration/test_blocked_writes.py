@@ -216,6 +216,21 @@ def test_leftover_write_block_is_reported_and_removed_next_run(
     place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
 
 
+def test_alias_that_was_removed_is_not_swapped(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    engine, alias = place9.engine, {"index": place9.index, "alias": place9.alias}
+
+    def remove(name: str) -> None:
+        if name == "block_writes" and engine.get_indices(place9.alias):
+            engine.update_aliases([{"remove": alias}])
+
+    with pytest.raises(IndexMismatch, match="is no longer an alias of"):
+        migrate_as(place9, Overheard(engine, remove), encoders[1])
+    assert not is_blocked(place9)
+    engine.update_aliases([{"add": alias}])
+    assert place9.migrate(encoders[1]).finished
+    place9.assert_holds(everything(), encoders[1])
+
+
 def test_read_only_index_stays_read_only(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """Also Elasticsearch's note that the block was verified, which a new index must not have."""
     place.engine.block_writes(place.index, timeout=10)
