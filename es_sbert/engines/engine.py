@@ -18,7 +18,7 @@ from urllib.parse import quote
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error, reading_response
 from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
 from es_sbert.engines.error_class import PERMANENT_TYPES, ErrorClass, classify_error
-from es_sbert.engines.error_mapping import response_error, root_cause
+from es_sbert.engines.error_mapping import access_denied, response_error, root_cause
 from es_sbert.engines.index_state import (
     DEFAULT_RESULT_WINDOW,
     IndexState,
@@ -88,6 +88,8 @@ _NAMED_SCORES = "include_named_queries_score"
 _MAX_NAMES_IN_PATH = 3000
 # Fields that are read from each item of a bulk response.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
+# Type of an error about a missing privilege, also of one item of a bulk or multi-get request.
+_DENIED = "security_exception"
 
 
 # Not frozen: one is made per document, and a frozen dataclass takes three times as long to make.
@@ -124,7 +126,7 @@ class BulkItemResult:
     @property
     def is_denied(self) -> bool:
         """Whether the user lacks a privilege, which then holds for all documents."""
-        return self.kind == "security_exception" and self.status < 500
+        return self.kind == _DENIED and self.status < 500
 
     @property
     def may_succeed_later(self) -> bool:
@@ -494,6 +496,7 @@ class Engine(ABC):
 
         Raises:
             IndexMissing: the index does not exist.
+            AccessDenied: the user may not look up documents.
             RequestFailed: the engine could not look up a document, so it is not known whether the document exists.
         """
         path = f"/{quote_index_name(name)}/_mget"
@@ -512,6 +515,8 @@ class Engine(ABC):
         kind, reason = root_cause(document)
         if kind == "index_not_found_exception":
             return IndexMissing(f"there is no index {name} ({self._label})", "Run the command again.")
+        if kind == _DENIED:
+            return access_denied(self._label, f"POST /{name}/_mget", reason)
         # An alias of several indices is refused for each document; most other errors are a shard that is not available.
         status = 400 if kind in PERMANENT_TYPES else 503
         return RequestFailed(

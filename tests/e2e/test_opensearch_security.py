@@ -121,6 +121,7 @@ def test_listed_permissions_are_sufficient(desk: OpenSearchDesk) -> None:
 def test_refused_permissions_are_named_with_their_list(desk: OpenSearchDesk) -> None:
     cluster = ["cluster_monitor", "cluster_composite_ops"]
     index = ["read", "indices:admin/get", "indices:admin/refresh*"]
+    search = ["indices:data/read/search", "indices:data/read/point_in_time/*"]
     name = desk.loaded()
     desk.server.ask("PUT", f"/{name}/_doc/new?refresh=true", {"text": "the cat sleeps"})
     before = desk.sources(name)
@@ -129,6 +130,7 @@ def test_refused_permissions_are_named_with_their_list(desk: OpenSearchDesk) -> 
         ([cluster[0], "cluster_composite_ops_ro"], [*index, "index"], "cluster permission indices:data/write/bulk,"),
         (cluster, index, "index permissions indices:data/write/bulk[s], indices:data/write/update,"),
         (cluster, [*index[:2], "index"], "index permission indices:admin/refresh,"),
+        (cluster, [*search, *index[1:], "index"], "index permission indices:data/read/mget[shard],"),
         ([], index, "cluster permission cluster:monitor/main,"),
     ]:
         desk.allow(in_cluster, in_index)
