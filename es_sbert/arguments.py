@@ -87,7 +87,7 @@ def check_arguments(function: F) -> F:
 def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:
     try:
         adapter.validate_python(value)
-    except ValidationError:
+    except ValidationError:  # the caller names the value and what it may be
         return False
     return True
 

@@ -248,7 +248,7 @@ def _find_installer() -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _distribution(name: str = _NAME) -> Distribution | None:
     try:
         return distribution(name)
-    except PackageNotFoundError:
+    except PackageNotFoundError:  # es-sbert runs from a checkout
         return None
 
 

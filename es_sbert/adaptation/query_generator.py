@@ -188,7 +188,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         process.kill()
     else:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -200,5 +200,5 @@ def _feed(pipe: IO[bytes], texts: Mapping[str, str]) -> None:
             pipe.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
             # Flush every line, so that a command that answers line by line gets its first line at once.
             pipe.flush()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the command has closed its end
         pipe.close()

@@ -231,7 +231,7 @@ def _latest_timestamp(value: object, name: str, date_field: str) -> float:
         # Formats without types, such as CSV, hold numbers as text.
         if len(value) > _DATE_DIGITS and value.isascii() and value.isdigit():
             return float(value)
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # what is not a date is refused below
             date = datetime.fromisoformat(value.strip())
             return 1000 * (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     raise UsageError(

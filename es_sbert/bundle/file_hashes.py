@@ -50,7 +50,7 @@ def remembered_hash(kind: str, paths: Sequence[Path], compute: Callable[[], str]
 
 def forget_hashes() -> None:
     """Clear the cached hashes."""
-    with contextlib.suppress(OSError, UsageError):
+    with contextlib.suppress(OSError, UsageError):  # hashes are only a cache
         _place().unlink(missing_ok=True)
 
 

@@ -319,7 +319,7 @@ def _read_entries(path: Path) -> list[RegisteredModel]:
             )
         value = json.loads(path.read_bytes())
         _warn_if_others_may_write(path)
-    except FileNotFoundError:
+    except FileNotFoundError:  # nothing was registered yet
         return []
     except OSError as error:
         raise RegistryInvalid(

@@ -65,7 +65,7 @@ def _lock_path(output: Path) -> Path:
 def _holds(folder: Path, model: CatalogModel) -> bool:
     try:
         return read_sentence_model(folder).fingerprint == model.fingerprint
-    except ModelError:
+    except ModelError:  # a broken download is fetched again
         return False
 
 

@@ -360,7 +360,7 @@ def _read_refused(folder: Path) -> dict[Variant, str]:
         if kept["machine"] != describe_machine():
             return {}
         return {Variant(name): reason for name, reason in kept["variants"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the variants are tried again
         return {}
 
 

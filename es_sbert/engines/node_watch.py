@@ -105,7 +105,7 @@ class WatchedNode:
         # Use a new connection each time: a firewall may have dropped an idle one.
         try:
             self._node.perform_request("GET", "/", headers=HttpHeaders(_HEALTH), request_timeout=self._seconds)
-        except TransportError:
+        except TransportError:  # the caller counts it as no answer
             return False
         return True
 
@@ -143,7 +143,7 @@ class _Flight:
         # Only wake the reader: another thread may use the connection by now, and closing TLS properly needs a response.
         sock = getattr(self.connection, "sock", None)
         if sock is not None and self.connection.flight is self:
-            with suppress(OSError):
+            with suppress(OSError):  # it is closed already
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

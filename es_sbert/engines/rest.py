@@ -72,7 +72,7 @@ def parse_json(data: bytes) -> Any:
     if data[:1] in (b"{", b"[") and _LONG_INTEGER not in data.translate(_SHAPE_OF_NUMBERS):
         try:
             return orjson.loads(data)
-        except orjson.JSONDecodeError:
+        except orjson.JSONDecodeError:  # the standard library reads more, and raises the error otherwise
             pass
     return json.loads(data)
 

@@ -137,7 +137,7 @@ def _whole_number(value: object) -> int | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except ValueError:  # the caller refuses the line
         return None
     return int(number) if math.isfinite(number) and number == int(number) else None
 

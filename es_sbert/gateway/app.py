@@ -179,7 +179,7 @@ class Gateway:
                     outcome.kind = _metric_kind(route.api)
                     outcome.status = await self._dispatch(incoming, route, send) or outcome.status
                     return
-            except ClientDisconnect:
+            except ClientDisconnect:  # nobody waits for a response
                 return
             except EsSbertError as error:
                 outcome.status = http_status(error)

@@ -333,7 +333,7 @@ class SearchLog:
         """Sleep; once the log is closing, only for a moment."""
         try:
             await asyncio.wait_for(self._closing.wait(), seconds)
-        except TimeoutError:
+        except TimeoutError:  # the time is over
             return
         await asyncio.sleep(min(seconds, 0.1))
 

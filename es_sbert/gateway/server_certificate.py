@@ -107,6 +107,6 @@ class ServerCertificate:
 def _stat(path: Path) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
-    except OSError:
+    except OSError:  # a change too; loading it then fails with the reason
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -372,7 +372,7 @@ def _only_value(value: Any) -> Any:
 def _whole_number(value: Any) -> int | None:
     try:
         return None if isinstance(value, bool) else int(value)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, OverflowError):  # the vector counts as outdated
         return None
 
 

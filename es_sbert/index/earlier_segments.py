@@ -127,7 +127,7 @@ def read_index_type_share(engine: Engine, index: IndexState, vector_field: str) 
 def _parse(entry: object) -> EarlierSegments | None:
     try:
         return EarlierSegments.model_validate(entry)
-    except ValidationError:
+    except ValidationError:  # the share of earlier segments is then unknown
         return None
 
 

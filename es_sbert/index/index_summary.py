@@ -135,7 +135,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         fields.append(FieldSummary(name, meta, *counts, passages, stored_share))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
     store_size = None
-    with suppress(AccessDenied):
+    with suppress(AccessDenied):  # shown as unknown
         store_size = engine.store_size(state.name)
     return IndexSummary(
         name=state.name,

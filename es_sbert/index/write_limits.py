@@ -125,7 +125,7 @@ def check_can_create(engine: Engine, name: str) -> None:
     Raises:
         VectorIndexError: the name is that of data streams, or the cluster holds no more shards.
     """
-    with suppress(AccessDenied):
+    with suppress(AccessDenied):  # the engine's own error follows
         template = index_template_of(engine, name)
         if template is not None and "data_stream" in template[1]:
             raise VectorIndexError(

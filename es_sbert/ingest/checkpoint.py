@@ -324,7 +324,7 @@ class LoadCheckpoint:
             if os.name == "nt":
                 # Windows cannot remove an open file. If another load has opened the file by now, it is kept.
                 self._db.close()
-                with suppress(PermissionError):
+                with suppress(PermissionError):  # see above
                     self._remove()
             else:
                 self._remove()  # before the lock is released: afterwards, another load may use the file

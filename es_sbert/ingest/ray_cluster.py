@@ -275,7 +275,7 @@ def _make_probe(required_version: str) -> Callable[[str], tuple[str | None, str 
     def probe(model: str) -> tuple[str | None, str | None]:
         try:
             from es_sbert import __version__ as version
-        except ImportError:
+        except ImportError:  # the caller names the node that lacks es-sbert
             return None, None
         if version != required_version:
             return version, None

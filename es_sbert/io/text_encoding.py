@@ -38,7 +38,7 @@ def check_encoding(name: str) -> str:
     try:
         if "a\n".encode(name).decode(name) == "a\n":
             return UTF8 if codecs.lookup(name).name == UTF8 else name.lower()
-    except (LookupError, UnicodeError, ValueError):
+    except (LookupError, UnicodeError, ValueError):  # refused below
         pass
     raise UsageError(
         f"unknown text encoding {name!r}",

@@ -122,7 +122,7 @@ def find_libraries(
             try:
                 found.append((library, load(name)))
                 break
-            except OSError:
+            except OSError:  # another place may have it; else it is reported as missing
                 continue
         else:
             missing.append(library)

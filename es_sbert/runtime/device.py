@@ -175,7 +175,7 @@ def _query_gpu(driver: ctypes.CDLL, number: int) -> Gpu:
     try:
         if driver.cuDeviceGetName(name, len(name), device) != 0:
             name.value = b""
-    except AttributeError:
+    except AttributeError:  # the name stays empty
         pass
     return Gpu(name.value.decode(errors="replace"), None if major is None or minor is None else (major, minor))
 
@@ -197,10 +197,9 @@ def _allowed_processors() -> set[int]:
 
 
 def _read_text(path: Path) -> str:
-    # These files exist only on Linux; elsewhere the caller uses other sources.
     try:
         return path.read_text(errors="replace")
-    except OSError:
+    except OSError:  # these files exist only on Linux; elsewhere the caller uses other sources
         return ""
 
 

@@ -94,7 +94,7 @@ class InferencePool:
             self._free[short].put(session)
 
     def _acquire(self, short: bool) -> Session:
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(queue.Empty):  # none is free: open one, or wait
             return self._free[short].get_nowait()
         with self._lock:
             if self._opened[short] < len(self.model.session_threads):

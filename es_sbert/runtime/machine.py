@@ -20,7 +20,7 @@ def describe_machine() -> dict[str, str]:
     """
     versions = {"es-sbert": __version__}
     for package in ("onnxruntime", "onnxruntime-gpu", "openvino"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # left out if it is not installed
             versions[package] = importlib.metadata.version(package)
     instructions = " ".join(sorted(flag for flag in processor_flags() if flag.startswith(_MATRIX_INSTRUCTIONS)))
     cores = " or ".join(map(str, thread_counts()))

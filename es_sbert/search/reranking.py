@@ -127,7 +127,7 @@ def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
             return hit.passage.text
         try:
             text = template.render(hit.source)
-        except TextFieldError:
+        except TextFieldError:  # the caller keeps the hit, without a text
             return None
         return text if text.strip() else None
 

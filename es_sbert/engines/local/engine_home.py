@@ -193,7 +193,7 @@ class EngineHome:
         """
         try:
             names = os.listdir(self.state)
-        except FileNotFoundError:
+        except FileNotFoundError:  # no server was ever started
             return []
         except OSError as error:
             raise _unreadable_error(self.state, error) from error
@@ -242,7 +242,7 @@ def _unreadable_error(path: Path, error: OSError) -> LocalEngineError:
 def _read_state_file(path: Path) -> RunningEngine | None:
     try:
         engine = RunningEngine.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except FileNotFoundError:  # another command has just removed it
         return None
     except OSError as error:
         raise _unreadable_error(path, error) from error

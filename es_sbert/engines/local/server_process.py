@@ -131,7 +131,7 @@ def process_identity(pid: int) -> str | None:
 def _identity_from_proc(pid: int) -> str | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return None
     # The second field is the program's name in parentheses, and may contain spaces and parentheses itself.
     fields = text.rpartition(")")[2].split()

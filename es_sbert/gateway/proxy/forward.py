@@ -119,7 +119,7 @@ async def forward(
         await cancel_on_disconnect(
             incoming, _exchange(incoming, response, upstream, outgoing, hooks), lambda: response.complete
         )
-    except ClientDisconnect:
+    except ClientDisconnect:  # nobody waits for the response
         return 0
     return response.status
 

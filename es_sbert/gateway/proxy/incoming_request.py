@@ -94,7 +94,7 @@ class DrainableReceive:
         Args:
             seconds: Maximum time to wait for the rest.
         """
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # the connection is closed with a reset then
             async with asyncio.timeout(seconds):
                 while not self.complete:
                     await self()

@@ -147,7 +147,7 @@ def lines_to_utf8(body: bytes) -> bytes:
 
 def write_object(value: Json) -> bytes:
     """Serialize JSON in UTF-8, on one line."""
-    with contextlib.suppress(TypeError):
+    with contextlib.suppress(TypeError):  # written below
         return orjson.dumps(value)
     # orjson rejects lone surrogates and integers of more than 64 bits, which engines accept.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(

@@ -303,7 +303,7 @@ class Upstream:
         assert self._health is not None, "open"
         is_usable = await self._health.answers(node, 1)
         if is_usable and node.is_foreign:
-            with suppress(aiohttp.ClientError, TimeoutError):
+            with suppress(aiohttp.ClientError, TimeoutError):  # the node stays foreign until it answers
                 await self._identify(node, self.own_credentials)
             is_usable = not node.is_foreign
         if is_usable:
@@ -375,7 +375,7 @@ class Upstream:
         """
         try:
             reply = await self.request(method, target, self.own_credentials, body, content_type)
-        except OwnCredentialsRefused:
+        except OwnCredentialsRefused:  # as the engine answered
             return 401, None
         return reply.status, reply.body
 

@@ -139,7 +139,7 @@ class HealthChecker:
 
     async def _answers_one_of(self, node: UpstreamNode, attempts: int) -> bool:
         for _ in range(attempts):
-            with suppress(aiohttp.ClientError, TimeoutError):
+            with suppress(aiohttp.ClientError, TimeoutError):  # counts as no answer
                 async with (
                     asyncio.timeout(self._seconds),
                     self._session.get(URL(f"{node.url}/", encoded=True), allow_redirects=False),
@@ -222,6 +222,6 @@ def keepalive_socket(info: Any) -> socket.socket:
     for name, value in _KEEPALIVE.items():
         # Not every system has all of these options.
         if (option := getattr(socket, name, None)) is not None:
-            with suppress(OSError):
+            with suppress(OSError):  # the system's defaults apply
                 made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made

@@ -156,7 +156,7 @@ def _hide_in_body(body: bytes, fields: Sequence[str], max_parsed_bytes: int) -> 
         return body
     try:
         search = parse_object(body)
-    except UnreadableJson:
+    except UnreadableJson:  # the engine refuses it, or its hits keep their vectors
         return body
     hidden, _ = hide_in_search(search, [], fields)
     return body if hidden is search else write_object(hidden)

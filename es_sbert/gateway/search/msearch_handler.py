@@ -248,7 +248,7 @@ class MsearchHandler:
             else:
                 try:
                     whole = parse_object(response.body)
-                except UnreadableJson:
+                except UnreadableJson:  # not the engine's: the client gets it as it is
                     return response
                 if response.status != 200:
                     return response

@@ -85,7 +85,7 @@ class SearchHandler:
                 added = recorder.response_headers()
                 hooks = ResponseHooks(recorder.watch().part, rewrite_error, confirm_valid, is_enlarged, added)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
-            except StaleRewriteError:
+            except StaleRewriteError:  # written again, for the new indices
                 continue
             except RefusedAsTooLargeError:
                 raise enlarged_error("the search", len(outgoing.body or b"")) from None
@@ -180,7 +180,7 @@ def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
         return response
     try:
         body = parse_object(response.body)
-    except UnreadableJson:
+    except UnreadableJson:  # only a hint would be added
         return response
     error = body.get("error")
     if not isinstance(error, dict):

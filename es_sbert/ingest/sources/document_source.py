@@ -342,7 +342,7 @@ def read_records(
                 yield record
                 if stop.is_set():
                     return
-        except ReadCancelled:
+        except ReadCancelled:  # the load was stopped
             return
         except SourceUnavailable as reason:
             on_unavailable(f"{source.name} could not be read {_position(last)}: {reason}")

@@ -265,7 +265,7 @@ def _raise_unknown_format(file: ByteInput) -> NoReturn:
     """
     problem, head = f"the name of {file.name} does not indicate its format", b""
     if file.is_rereadable:
-        with suppress(OSError, CorruptStream, SourceUnavailable):
+        with suppress(OSError, CorruptStream, SourceUnavailable):  # the refusal does without the first bytes
             head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
     signature = recognize_file(head) or recognize_markup(head)
     # A compressed file only needs a proper name; it need not be unpacked.

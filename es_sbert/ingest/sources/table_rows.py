@@ -86,7 +86,7 @@ def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
     """
     try:
         return orjson.dumps(row, default=json_default)
-    except orjson.JSONEncodeError:
+    except orjson.JSONEncodeError:  # the loop finds the column to blame
         pass
     for name, value in row.items():
         try:
