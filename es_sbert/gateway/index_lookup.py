@@ -97,7 +97,7 @@ class CallerPermissions:
                 )
             if reply.status in CLIENT_ERROR_STATUSES:
                 return None
-            answer = self._upstream.require_object(reply, _FIELD_CAPS)
+            answer = self._upstream.require_answer(reply, _FIELD_CAPS)
             with self._upstream.parsing(_FIELD_CAPS):
                 if answer.get("failures"):
                     # The engine leaves out indices whose shards do not respond. They must not look missing.
@@ -145,7 +145,7 @@ class CallerPermissions:
             return False
         if reply.status != 200:
             return True  # security is disabled
-        answer = self._upstream.require_object(reply, "POST /_security/user/_has_privileges")
+        answer = self._upstream.require_answer(reply, "POST /_security/user/_has_privileges")
         with self._upstream.parsing("POST /_security/user/_has_privileges"):
             return any(answer.get("index", {}).get(name, {}).values())
 
@@ -302,7 +302,7 @@ class IndexLookup:
             for part in split_expression(names.expression or "_all"):
                 target = f"/{part}/_mapping/field/{fields}?{query}"
                 reply = await self._upstream.request("GET", target, self.lookup_credentials(names.headers))
-                answer = self._upstream.require_object(reply, "GET /INDEX/_mapping/field")
+                answer = self._upstream.require_answer(reply, "GET /INDEX/_mapping/field")
                 with self._upstream.parsing("GET /INDEX/_mapping/field"):
                     for index, state in answer.items():
                         paths = [f"{path}." for path in state["mappings"]]
@@ -422,7 +422,7 @@ class IndexLookup:
                     f"the mapping of {name or 'the indices'}, which describes the vector fields, may not be read",
                     f"Grant the caller the index {needed}, or set credentials for the gateway.",
                 )
-            mappings |= self._upstream.require_object(reply, "GET /INDEX")
+            mappings |= self._upstream.require_answer(reply, "GET /INDEX")
         return mappings
 
     async def _alias_filters(self, path: str, options: dict[str, str], credentials: Headers) -> dict[str, Json]:
@@ -434,7 +434,7 @@ class IndexLookup:
                 f"the filters of the aliases of {path.removeprefix('/')} may not be read",
                 "Grant the caller indices:admin/shards/search_shards, or set credentials for the gateway.",
             )
-        answer = self._upstream.require_object(reply, "GET /INDEX/_search_shards")
+        answer = self._upstream.require_answer(reply, "GET /INDEX/_search_shards")
         with self._upstream.parsing("GET /INDEX/_search_shards"):
             indices = answer.get("indices", {})
             return {index: state["filter"] for index, state in indices.items() if "filter" in state}

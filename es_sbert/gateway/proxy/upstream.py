@@ -26,7 +26,7 @@ from es_sbert.engines.detection import check_version, parse_root
 from es_sbert.engines.engine_info import EngineInfo, EngineType, without_search_pipeline
 from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
-from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
+from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, OwnCredentialsRefused, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
@@ -60,6 +60,7 @@ _CHECK_BEFORE_RETRY = (
 )
 _JSON = "application/json"
 _ACCEPT = (b"accept", _JSON.encode())
+_TOO_MANY_REQUESTS, _UNAVAILABLE = 429, 503
 _CREDENTIALS_REFUSED = "the engine refuses the gateway's own credentials (401)"
 
 
@@ -456,6 +457,23 @@ class Upstream:
             with self.parsing(action):
                 check_complete(reply.body, "the engine", action)
         return reply.body
+
+    def require_answer(self, reply: UpstreamReply, action: str) -> Json:
+        """Like `require_object`, for a question of the gateway about a caller's request.
+
+        If the engine fails to answer it, the caller's request is valid, so the status asks for a retry.
+
+        Raises:
+            AccessDenied: the question is not allowed.
+            EngineUnreachable, RequestFailed: the engine failed.
+        """
+        try:
+            return self.require_object(reply, action)
+        except FeatureMissing:
+            raise
+        except (IndexMissing, RequestFailed) as error:
+            status = reply.status if reply.status == _TOO_MANY_REQUESTS else _UNAVAILABLE
+            raise RequestFailed(error.message, error.remedy, status) from error
 
     def reply_error(self, reply: UpstreamReply, action: str) -> EsSbertError:
         """The error for a response that `require_object` rejects."""

@@ -11,7 +11,7 @@ from cachetools import LRUCache, TTLCache
 
 from es_sbert.engines.error_mapping import is_missing_api
 from es_sbert.engines.rest import Json
-from es_sbert.errors import AccessDenied, IndexMissing, RequestFailed
+from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import ThrottledLog, log_detail
 from es_sbert.gateway.index_lookup import NEW_FIELD_SECONDS, IndexLookup, read_vector_fields
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers
@@ -25,7 +25,6 @@ from es_sbert.index.text_template import TextTemplate
 logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 1000
-_TOO_MANY_REQUESTS = 429
 # The parts of legacy templates that describe vector fields, for their matching and merging.
 _LEGACY_FILTER = urlencode({
     "filter_path": "*.order,*.index_patterns,*.mappings._doc,*.mappings._meta.es_sbert,*.mappings._source,"
@@ -204,16 +203,11 @@ class DestinationResolver:
         reply = await self._upstream.request(method, target, self._indices.lookup_credentials(headers))
         if reply.status != 200 and is_missing_api(reply.body):
             return {}
-        try:
-            return self._upstream.require_object(reply, action)
-        except (IndexMissing, RequestFailed) as error:
-            # The document is valid. Clients repeat it after these statuses, but not after 404.
-            status = reply.status if reply.status == _TOO_MANY_REQUESTS else 503
-            raise RequestFailed(error.message, error.remedy, status) from error
+        return self._upstream.require_answer(reply, action)
 
     async def _get(self, path: str, headers: Headers) -> Json:
         answer = await self._upstream.request("GET", path, self._indices.lookup_credentials(headers))
-        return self._upstream.require_object(answer, f"GET {path}")
+        return self._upstream.require_answer(answer, f"GET {path}")
 
 
 def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int) -> int:
