@@ -267,8 +267,10 @@ def test_gateway_embeds_what_the_caller_may_write(desk: OpenSearchDesk, gateway:
 
 def test_client_verifies_the_fingerprint(secured_opensearch: SecuredOpenSearch) -> None:
     def settings(certificate: str) -> EngineSettings:
-        given = {"username": "admin", "password": SecretStr(PASSWORD), "ca_certs": None, "fingerprint": certificate}
-        return EngineSettings(url=secured_opensearch.url, **given)
+        password = SecretStr(PASSWORD)
+        return EngineSettings(
+            url=secured_opensearch.url, username="admin", password=password, ca_certs=None, fingerprint=certificate
+        )
 
     with closing(connect(settings(fingerprint(secured_opensearch)))) as engine:
         assert engine.get_index("docs") is None
