@@ -340,7 +340,33 @@ def test_explain_validate_and_rank_eval_are_rewritten(bed: Bed) -> None:
         assert [details[number]["metric_score"] for number in "01"] == [1.0, 1.0]
 
 
-NDJSON = {"content-type": "application/x-ndjson"}
+JSON_TYPE = "application/json"
+JSON, NDJSON = {"content-type": JSON_TYPE}, {"content-type": "application/x-ndjson"}
+
+
+def test_virtual_field_with_letters_outside_ascii(bed: Bed, tiny: Path) -> None:
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=bed.engine),
+        models=tiny_settings(tiny),
+        semantic=SemanticSettings(virtual_field="ähnlich", k=K, num_candidates=100),
+    )
+    query: Json = {"query": {"match": {"ähnlich": QUERY}}}
+    escaped = rb'{"query":{"match":{"\u00e4hnlich":"%b"}}}' % QUERY.encode()
+    far: Json = {"query": {"bool": {"must_not": [query["query"]]}}}
+    with served(create_app(settings)) as url:
+        place = f"{url}/{bed.index}"
+        for answer in (
+            patient.post(f"{place}/_search", content=orjson.dumps(query), headers=JSON),
+            patient.post(f"{place}/_search", content=escaped, headers=JSON),
+            patient.get(f"{place}/_search?q={quote('ähnlich')}:({quote(QUERY)})"),
+            patient.get(f"{place}/_search", params={"source": orjson.dumps(query), "source_content_type": JSON_TYPE}),
+        ):
+            assert scores(answer.json()) == pytest.approx(bed.nearest(), abs=1e-5), answer.request.url
+        for refused in (
+            patient.post(f"{place}/_delete_by_query", json=far),
+            patient.post(f"{place}/_delete_by_query?q=NOT%20{quote('ähnlich')}:cat"),
+        ):
+            assert refused.status_code == 400, refused.text
 
 
 def test_semantic_query_in_other_languages_is_rejected(bed: Bed) -> None:
