@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from es_sbert.index.privileges import NO_DOCUMENT
 from tests.local_server import LocalServer
 
 
@@ -149,7 +150,8 @@ class FaultyProxy(LocalServer):
     _signs: bool = field(default=True, init=False, repr=False)  # whether the engine is Elasticsearch, once it answers
 
     def _fault(self, exchange: Exchange) -> Fault | None:
-        if not exchange.path.partition("?")[0].endswith(self.paths):
+        # The question whether the user may update documents, on OpenSearch a bulk request too, writes nothing.
+        if not exchange.path.partition("?")[0].endswith(self.paths) or NO_DOCUMENT.encode() in exchange.body:
             return None
         with self._lock:
             self.bulk_sizes.append(len(exchange.body))

@@ -49,7 +49,8 @@ REMOVE = IndexTask("remove vectors from", ("read", "index", "manage"))
 SAVE_MIN_COSINE = IndexTask("store a minimum cosine in the mapping of", ("read", "manage"))
 ADVISE = IndexTask("create, fill and delete temporary indices named", ("read", "index", "manage"))
 INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
-_NO_DOCUMENT = "es-sbert-no-such-document"
+# An id that no document has, for a question about privileges.
+NO_DOCUMENT = "es-sbert-no-such-document"
 # Tasks on an index that exists, which write what they have read or take a document that is not found for a missing one.
 _TASKS_ON_WHOLE_DOCUMENTS = (LOAD, PRUNE, ADOPT, REMOVE, MIGRATE_FROM)
 
@@ -110,10 +111,10 @@ def _is_view_limited(engine: Engine, index: str) -> bool:
         return False
     path = f"/{quote_index_name(index)}"
     if engine.info.engine_type is EngineType.OPENSEARCH:
-        lines = encode_json({"update": {"_id": _NO_DOCUMENT}}) + b"\n" + encode_json({"doc": {}}) + b"\n"
+        lines = encode_json({"update": {"_id": NO_DOCUMENT}}) + b"\n" + encode_json({"doc": {}}) + b"\n"
         answer = engine.send("POST", f"{path}/_bulk", body=lines, ndjson=True)
     else:
-        answer = engine.send("POST", f"{path}/_update/{_NO_DOCUMENT}", body=encode_json({"doc": {}}))
+        answer = engine.send("POST", f"{path}/_update/{NO_DOCUMENT}", body=encode_json({"doc": {}}))
     return LIMITED_VIEW.search(root_cause(answer.body)[1]) is not None
 
 

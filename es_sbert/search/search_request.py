@@ -412,7 +412,7 @@ def read_document_vectors(
     if index is not None and index not in scope.indices:
         raise UsageError(f"{index} is not one of the searched indices", f"Use one of {', '.join(scope.indices)}.")
     # Read it with a search: a lookup by id alone misses documents with a routing value.
-    query = {"query": scope.combine_filter({"ids": {"values": [id]}}), **vector_request(engine.info, scope.fields)}
+    query = {"query": {"ids": {"values": [id]}}, **vector_request(engine.info, scope.fields)}
     answer = engine.search(names, query, allow_partial=allow_partial, routing=scope.routing)
     if allow_partial and not answer["hits"]["hits"]:
         answer = engine.search(names, query, routing=scope.routing)  # raises an error if a missing shard may hold it
