@@ -359,7 +359,9 @@ def test_virtual_field_with_letters_outside_ascii(bed: Bed, tiny: Path) -> None:
             patient.post(f"{place}/_search", content=orjson.dumps(query), headers=JSON),
             patient.post(f"{place}/_search", content=escaped, headers=JSON),
             patient.get(f"{place}/_search?q={quote('ähnlich')}:({quote(QUERY)})"),
-            patient.get(f"{place}/_search", params={"source": orjson.dumps(query), "source_content_type": JSON_TYPE}),
+            patient.get(
+                f"{place}/_search", params={"source": orjson.dumps(query).decode(), "source_content_type": JSON_TYPE}
+            ),
         ):
             assert scores(answer.json()) == pytest.approx(bed.nearest(), abs=1e-5), answer.request.url
         for refused in (

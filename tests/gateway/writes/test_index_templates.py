@@ -195,9 +195,8 @@ def test_legacy_templates_are_merged_as_the_engine_does(
     templates.put("_template", second, order=5, name="middle", patterns="[*]-*")
     templates.put("_template", again, order=8, name="high", patterns="*-n*w")
     templates.put("_template", templates.vectors("third"), order=9, name="brackets", patterns="[1]-*")
-    for name in ("b", "a", "c"):
-        templates.put("_template", templates.vectors("fourth", f"{{{name}}}"), order=2, name=name, patterns="[2]-*")
-    for suffix, fields in {"[1]-new": 3, "[1]-old": 3, "[2]-new": 3, "-new": 1, "1-new": 1}.items():
+    # For templates of one order, the engines say that the result is not determined.
+    for suffix, fields in {"[1]-new": 3, "[1]-old": 3, "[2]-new": 2, "-new": 1, "1-new": 1}.items():
         name = f"{templates.prefix}{suffix}"
         with open_engine(engine_url) as engine:
             listed = engine.request_api("/_template") or {}
