@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers  # noqa: F401 - first imported inside a test, it would log to that test's stream ever after
 from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
