@@ -387,9 +387,10 @@ class Engine(ABC):
         answer = self._request("GET", f"/{path}", {"flat_settings": "true"}, missing_ok=True) or {}
         with self._reading(f"GET /{path}"):
             streams = sorted({state["data_stream"] for state in answer.values() if "data_stream" in state})
-            # Elasticsearch's data streams have aliases of their own, which their indices do not list.
-            has_shared = bool(streams) and self.info.engine_type is EngineType.ELASTICSEARCH
-            shared = self._request("GET", f"/{quote_index_names(streams)}/_alias") if has_shared else {}
+        # Elasticsearch's data streams have separate aliases, which their indices do not list.
+        has_shared = bool(streams) and self.info.engine_type is EngineType.ELASTICSEARCH
+        shared = self._request("GET", f"/{quote_index_names(streams)}/_alias") if has_shared else {}
+        with self._reading(f"GET /{path}"):
             return [
                 IndexState(
                     name=concrete,

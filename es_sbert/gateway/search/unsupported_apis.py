@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import offload_if_large
@@ -108,10 +109,12 @@ class UnsupportedApiHandler:
             return
         # `_fleet/_fleet_msearch` has one object on each line.
         is_lines = incoming.path.endswith(b"_fleet_msearch")
-        bodies = [parse_object(line) for line in plain.split(b"\n") if line] if is_lines else [parse_object(plain)]
+        lines = [line for line in plain.split(b"\n") if line] if is_lines else [plain]
+        bodies = await offload_if_large(len(plain), lambda: list(map(parse_object, lines)))
         # Some of these APIs name their indices in the body.
         context = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(plain))
-        if await self._rewriter.any_semantic(list(nested_queries(bodies)), context):
+        queries = [query for body in bodies for query in nested_queries(body)]
+        if await self._rewriter.any_semantic(queries, context):
             raise BadRequest(
                 f"{incoming.path.decode('ascii')} does not support semantic queries",
                 "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
@@ -121,18 +124,18 @@ class UnsupportedApiHandler:
 _QUERY_MEMBERS = frozenset({"query", "filter", "index_filter", "post_filter"})
 
 
-def nested_queries(value: object) -> Iterator[Json]:
+def nested_queries(body: Json) -> Iterator[Json]:
     """Yield each object in a request that can be a query, at any depth."""
-    if isinstance(value, list):
-        for each in value:
-            yield from nested_queries(each)
-    elif isinstance(value, dict):
-        for name, member in value.items():
-            if name in _QUERY_MEMBERS:
-                yield from (
-                    each for each in (member if isinstance(member, list) else [member]) if isinstance(each, dict)
-                )
-            yield from nested_queries(member)
+    waiting: list[Any] = [body]
+    while waiting:  # not recursive: a body may be nested as deep as the parser allows
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.values()
+            for name in _QUERY_MEMBERS & value.keys():
+                found = value[name] if isinstance(value[name], list) else [value[name]]
+                yield from (query for query in found if isinstance(query, dict))
 
 
 def query_dsl_parts(body: Json) -> list[Json]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.gateway.search.unsupported_apis import query_dsl_parts
+from es_sbert.engines.rest import Json
+from es_sbert.gateway.search.unsupported_apis import nested_queries, query_dsl_parts
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,12 @@ def test_finds_query_dsl_in_other_query_languages(text: str, inside: list[str]) 
     assert query_dsl_parts({"query": text}) == queries
     assert query_dsl_parts({"query": text, "filter": said}) == [said, *queries]
     assert query_dsl_parts({"query": 1, "filter": None}) == []
+
+
+def test_nested_queries_are_found_at_any_depth() -> None:
+    """Deeper than Python could recurse."""
+    query = {"match": {"semantic": "a cat"}}
+    body: Json = {"query": query, "source": [{"filter": [query, "text"]}]}
+    for _ in range(900):
+        body = {"inner": body}
+    assert list(nested_queries(body)) == [query, query]
