@@ -45,7 +45,7 @@ class Scene:
 
     Attributes:
         expected: The documents of the alias.
-        names: What the names in the tables below stand for.
+        names: Name in the tables below → name of the index.
     """
 
     place: Place

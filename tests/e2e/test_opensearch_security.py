@@ -14,15 +14,13 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import EngineUnreachable
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from tests.e2e.cli_support import Cli
-from tests.e2e.test_privileges import OPERATIONS, TASKS, Desk, behind_an_alias, table
-from tests.engine.ingest_support import sentences
+from tests.e2e.test_privileges import OPERATIONS, TASKS, Desk, behind_an_alias, table, with_vectors
 from tests.engine.secured import PASSWORD
 from tests.engine.secured_opensearch import SecuredOpenSearch
 from tests.engine.test_authentication import fingerprint
@@ -48,7 +46,7 @@ class OpenSearchDesk(Desk):
     server: SecuredOpenSearch  # type: ignore[assignment]
 
     def use(self, cluster: Sequence[str], index: Sequence[str]) -> None:
-        """Give the user what stands for these privileges of Elasticsearch."""
+        """Grant the user the permissions that correspond to these privileges of Elasticsearch."""
         if "all" in index:
             self.allow(["*"], ["*"])
             return
@@ -81,20 +79,10 @@ def desk(
     return OpenSearchDesk(secured_opensearch, cli, model, monkeypatch)  # type: ignore[arg-type]
 
 
-def with_vectors(desk: Desk) -> str:
-    """An index with the model's vectors, written by another program."""
-    name = desk.fresh()
+def with_knn_vectors(desk: Desk) -> str:
     method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
     field = {"type": "knn_vector", "dimension": 16, "method": method}
-    desk.server.ask(
-        "PUT", f"/{name}", {"settings": {"index.knn": True}, "mappings": {"properties": {"embedding": field}}}
-    )
-    texts = [document["text"] for document in sentences(6)]
-    with Encoder(desk.model[1], precision="fp32", threads=1) as encoder:
-        vectors = encoder.encode(texts, "document").tolist()
-    for number, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
-        desk.server.ask("PUT", f"/{name}/_doc/{number}?refresh=true", {"text": text, "embedding": vector})
-    return name
+    return with_vectors(desk, {"settings": {"index.knn": True}, "mappings": {"properties": {"embedding": field}}})
 
 
 RUN = {
@@ -106,7 +94,7 @@ RUN = {
         "`ingest` without FILE", "`ingest --prune`", "`ingest --load-settings fast`", "`index create`",
         "`index calibrate --save`", "`index remove`", "`index remove --reindex`", "`index repair`", "`index migrate`",
     )
-} | {"`index adopt`": (with_vectors, TASKS["`index adopt`"][1])}  # fmt: skip
+} | {"`index adopt`": (with_knn_vectors, TASKS["`index adopt`"][1])}  # fmt: skip
 
 
 def test_listed_permissions_are_sufficient(desk: OpenSearchDesk) -> None:
@@ -169,7 +157,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 def test_nothing_is_written_for_a_user_who_does_not_see_whole_documents(desk: OpenSearchDesk, limit: str) -> None:
     """Masked texts would be embedded, and hidden fields and documents would be missing in a copy."""
     name = behind_an_alias(desk)
-    vectors = with_vectors(desk)
+    vectors = with_knn_vectors(desk)
     before, state = desk.sources(name), desk.server.ask("GET", f"/{name}")[name]
     migrate = "migrate", f"{name}-alias", "--index-type", "int8_hnsw", "--name", f"{name}-new", *desk.model
     commands = {

@@ -181,11 +181,13 @@ def created(desk: Desk) -> str:
     return name
 
 
-def with_vectors(desk: Desk) -> str:
+DENSE_VECTOR = {"mappings": {"properties": {"embedding": {"type": "dense_vector", "dims": 16}}}}
+
+
+def with_vectors(desk: Desk, body: dict[str, Any] = DENSE_VECTOR) -> str:
     """An index with the model's vectors, written by another program."""
     name = desk.fresh()
-    mapped = {"properties": {"embedding": {"type": "dense_vector", "dims": 16}}}
-    desk.server.ask("PUT", f"/{name}", {"mappings": mapped})
+    desk.server.ask("PUT", f"/{name}", body)
     texts = [document["text"] for document in sentences(6)]
     with Encoder(desk.model[1], precision="fp32", threads=1) as encoder:
         vectors = encoder.encode(texts, "document").tolist()

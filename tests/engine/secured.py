@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -53,24 +53,38 @@ narrow:
 
 
 @dataclass(frozen=True)
-class Secured:
-    """The server: the users `elastic`, who may do all, and `anna`, who may create and read `mine` and
-    `mine-signed-in`, both with `PASSWORD`.
+class SecuredServer:
+    """A server with TLS and users; the password of all users is `PASSWORD`.
 
     Attributes:
         ca_certs: The certificate to trust.
+        admin: The user who may do all.
     """
 
     port: int
     ca_certs: Path
+    admin: ClassVar[str]
 
     @property
     def url(self) -> str:
         return f"https://localhost:{self.port}"
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A request of the user `elastic`, past the code that is tested."""
-        return send_as("elastic", self, method, path, body)
+        """A request of `admin`, past the code that is tested."""
+        authorization = "Basic " + b64encode(f"{self.admin}:{PASSWORD}".encode()).decode()
+        headers = {"authorization": authorization, "content-type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", method=method, headers=headers, data=data)
+        context = ssl.create_default_context(cafile=self.ca_certs)
+        with urllib.request.urlopen(request, context=context, timeout=120) as response:
+            answer: dict[str, Any] = json.load(response)
+        return answer
+
+
+class Secured(SecuredServer):
+    """Elasticsearch, also with the user `anna`, who may create and read `mine` and `mine-signed-in`."""
+
+    admin = "elastic"
 
     def api_key(self, *, cluster: Sequence[str] = (), index: Mapping[str, Sequence[str]] | None = None) -> str:
         """An API key that may do this and nothing else, encoded as users get it (8.19 alone).
@@ -98,18 +112,6 @@ def secured_elasticsearch(folder: Path, name: str = "es9") -> Iterator[Secured]:
         yield Secured(server["port"], Path(server["ca_certs"]))
 
 
-def send_as(user: str, server: Any, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Send a request to a server, by its `url` and `ca_certs`, with the password of all users."""
-    authorization = "Basic " + b64encode(f"{user}:{PASSWORD}".encode()).decode()
-    headers = {"authorization": authorization, "content-type": "application/json"}
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{server.url}{path}", method=method, headers=headers, data=data)
-    context = ssl.create_default_context(cafile=server.ca_certs)
-    with urllib.request.urlopen(request, context=context, timeout=120) as response:
-        answer: dict[str, Any] = json.load(response)
-    return answer
-
-
 def _start(folder: Path, name: str) -> dict[str, Any]:
     standard = find_build(build_of(name))
     settings = [*(pair for pair in standard.settings if "security" not in pair[0]), *SECURITY]
@@ -120,24 +122,21 @@ def _start(folder: Path, name: str) -> dict[str, Any]:
         (conf / "roles.yml").write_text(NARROW_ROLE)
         run_tool(home / "bin/elasticsearch-users", "useradd", "anna", "-p", PASSWORD, "-r", "narrow")
 
-    return start_server(build, folder / f"secured-{name}.pem", add_users, user="elastic")
-
-
-@dataclass(frozen=True)
-class _Place:
-    url: str
-    ca_certs: Path
+    return start_server(build, folder / f"secured-{name}.pem", add_users, Secured)
 
 
 def start_server(
-    build: EngineBuild, ca_certs: Path, configure: Callable[[Path, Path, Callable[..., None]], None], *, user: str
+    build: EngineBuild,
+    ca_certs: Path,
+    configure: Callable[[Path, Path, Callable[..., None]], None],
+    kind: type[SecuredServer],
 ) -> dict[str, Any]:
     """Start a server with a certificate, whose configuration names `node.crt` and `node.key`.
 
     Args:
         ca_certs: Where to write the certificate that clients trust.
         configure: Called with the server's home, its folder of configuration and a function that runs one of its tools.
-        user: Who may ask for the health of the cluster, with `PASSWORD`.
+        kind: The class of the server.
 
     Returns:
         The server, described so that any process can stop it.
@@ -186,7 +185,7 @@ def start_server(
             [str(home / build.launcher)], folder=home, environment=environment, console=console, account=account
         )
         described |= {"pid": pid, "started": server_process.process_identity(pid) or "ended"}
-        _wait(_Place(f"https://localhost:{port}", ca_certs), user, pid, console)
+        _wait(kind(port, ca_certs), pid, console)
         return described
     except BaseException:
         stop_server(described)
@@ -219,11 +218,11 @@ def stop_server(described: dict[str, Any]) -> None:
         shutil.rmtree(folder)
 
 
-def _wait(server: _Place, user: str, pid: int, console: Path) -> None:
+def _wait(server: SecuredServer, pid: int, console: Path) -> None:
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline and server_process.process_exit_code(pid) is None:
         try:
-            send_as(user, server, "GET", "/_cluster/health")
+            server.ask("GET", "/_cluster/health")
             return
         except urllib.error.HTTPError as error:
             error.close()  # the users are not set up yet

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from es_sbert.engines.local import find_build
 from es_sbert.engines.local.engine_builds import Piece
 from es_sbert.io.maven import Artifact
-from tests.engine.secured import send_as, start_server, stop_server
+from tests.engine.secured import SecuredServer, start_server, stop_server
 from tests.shared import shared
 
 # Of `PASSWORD`, with the fewest rounds: the plugin verifies passwords anew after each change of a role.
@@ -41,24 +41,10 @@ all_access: {backend_roles: [admin]}
 }
 
 
-@dataclass(frozen=True)
-class SecuredOpenSearch:
-    """The server, with the user `admin`, who may do all; the password of all users is `PASSWORD`.
+class SecuredOpenSearch(SecuredServer):
+    """OpenSearch, whose roles a test can change."""
 
-    Attributes:
-        ca_certs: The certificate to trust.
-    """
-
-    port: int
-    ca_certs: Path
-
-    @property
-    def url(self) -> str:
-        return f"https://localhost:{self.port}"
-
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A request of the user `admin`, past the code that is tested."""
-        return send_as("admin", self, method, path, body)
+    admin = "admin"
 
     def set_user(
         self, name: str, cluster: Sequence[str], index: Mapping[str, Sequence[str]], **limits: str | Sequence[str]
@@ -105,4 +91,4 @@ def _start(folder: Path) -> dict[str, Any]:
         for file in (home / _FOLDER / "config").glob("*.yml"):
             (conf / "opensearch-security" / file.name).write_text(_FILES.get(file.name) or file.read_text())
 
-    return start_server(build, folder / "secured-opensearch2.pem", add_users, user="admin")
+    return start_server(build, folder / "secured-opensearch2.pem", add_users, SecuredOpenSearch)

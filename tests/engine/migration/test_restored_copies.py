@@ -22,7 +22,7 @@ Encoders = tuple[Encoder, Encoder]
 
 
 def restore(place: Place, name: str, restored: str, alias: str | None = None) -> None:
-    """Create an index as a snapshot of another one is restored: with its mapping, and a UUID of its own."""
+    """Create an index as a snapshot of another one is restored: with its mapping, and a new UUID."""
     state = place.engine.get_index(name)
     assert state is not None
     if name == restored:
