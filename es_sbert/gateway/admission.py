@@ -190,7 +190,7 @@ def client_network(address: str) -> str:
     """The client that a connection counts for: its IPv4 address, or its IPv6 /64 network."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:  # a Unix socket's
+    except ValueError:  # the address of a Unix socket
         return address
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
