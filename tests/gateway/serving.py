@@ -33,7 +33,13 @@ def served(app: Starlette | Any, *, host: str = "127.0.0.1") -> Iterator[str]:
     # Engines keep idle connections open. uvicorn closes them after five seconds, and on a slow machine possibly while
     # the gateway sends the next request on one of them.
     config = uvicorn.Config(
-        app, log_level="warning", lifespan="on", timeout_keep_alive=_SECONDS, timeout_graceful_shutdown=_SECONDS
+        app,
+        # Its handlers would keep the stderr of this test, which the next one finds closed.
+        log_config=None,
+        log_level="warning",
+        lifespan="on",
+        timeout_keep_alive=_SECONDS,
+        timeout_graceful_shutdown=_SECONDS,
     )
     with running(uvicorn.Server(config), host=host) as url:
         yield url
