@@ -26,6 +26,7 @@ from es_sbert.engines.index_state import (
     SettingValue,
     ShardCopy,
     ShardState,
+    read_aliases,
 )
 from es_sbert.engines.rest import (
     KEEP_ALIVE,
@@ -387,7 +388,6 @@ class Engine(ABC):
         answer = self._request("GET", f"/{path}", {"flat_settings": "true"}, missing_ok=True) or {}
         with self._reading(f"GET /{path}"):
             streams = sorted({state["data_stream"] for state in answer.values() if "data_stream" in state})
-        # Elasticsearch's data streams have separate aliases, which their indices do not list.
         has_shared = bool(streams) and self.info.engine_type is EngineType.ELASTICSEARCH
         shared = self._request("GET", f"/{quote_index_names(streams)}/_alias") if has_shared else {}
         with self._reading(f"GET /{path}"):
@@ -396,11 +396,7 @@ class Engine(ABC):
                     name=concrete,
                     mappings=dict(state.get("mappings", {})),
                     settings=dict(state.get("settings", {})),
-                    aliases={
-                        alias: dict(found)
-                        for owner in (state, shared.get(state.get("data_stream"), {}))
-                        for alias, found in owner.get("aliases", {}).items()
-                    },
+                    aliases=read_aliases(state, shared),
                     data_stream=state.get("data_stream"),
                 )
                 for concrete, state in sorted(answer.items())

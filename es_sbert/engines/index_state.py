@@ -83,29 +83,47 @@ class IndexState:
         return routing
 
 
-def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
-    """Find the index that receives documents written to a name: an alias's write index, a data stream's newest index.
+def read_aliases(state: Json, stream_aliases: Json) -> dict[str, Json]:
+    """The aliases of an index and of its data stream, with their properties.
+
+    Args:
+        state: The index in a response to `GET /INDEX`.
+        stream_aliases: The response to `GET /STREAM/_alias`: Elasticsearch's data streams have separate aliases, which
+            their indices do not list.
+    """
+    owners = (state, stream_aliases.get(state.get("data_stream", ""), {}))
+    return {alias: dict(found) for owner in owners for alias, found in owner.get("aliases", {}).items()}
+
+
+def find_write_index(name: str, states: Sequence[IndexState]) -> IndexState | None:
+    """Find the index that receives documents written to a name; None if the engine refuses to write to it.
+
+    That is an alias's write index, and the newest index of a data stream or of an alias's write stream.
 
     Args:
         states: All indices of the name, at least one.
+    """
+    if len(states) == 1:
+        return states[0]
+    written = [state for state in states if state.data_stream == name or state.is_write_index(name)]
+    # Of a data stream: `.ds-STREAM-DATE-GENERATION`
+    return max(written, key=lambda state: state.name.rpartition("-")[2], default=None)
+
+
+def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
+    """Like `find_write_index`.
 
     Raises:
         IndexMismatch: the alias points to several indices, and none of them is its write index.
     """
-    if len(states) == 1:
-        return states[0]
-    backing = [state for state in states if state.data_stream == name]
-    if backing:
-        # `.ds-STREAM-DATE-GENERATION`
-        return max(backing, key=lambda state: state.name.rpartition("-")[2])
-    named = [state for state in states if state.is_write_index(name)]
-    if not named:
+    found = find_write_index(name, states)
+    if found is None:
         raise IndexMismatch(
             f"{name!r} points to {len(states)} indices, and none of them is its write index: "
             f"{', '.join(state.name for state in states[:5])}",
             "Use one of them, or set `is_write_index` for one of them (`POST _aliases`).",
         )
-    return named[0]
+    return found
 
 
 @dataclass(frozen=True)

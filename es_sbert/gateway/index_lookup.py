@@ -16,7 +16,7 @@ from cachetools import TLRUCache, TTLCache
 
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import failed_index, response_error
-from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.index_state import IndexState, find_write_index, read_aliases
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
@@ -157,7 +157,9 @@ class CallerPermissions:
 # Request parameters that change how the engine resolves an index expression; lookups use the request's values.
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 _FILTER_PATH = (
-    "*.mappings._meta.es_sbert", "*.mappings._source", "*.settings.index.number_of_shards", "*.aliases.*.filter",
+    "*.mappings._meta.es_sbert", "*.mappings._source", "*.settings.index.number_of_shards",
+    # What a name stands for.
+    "*.aliases.*.filter", "*.aliases.*.index_routing", "*.aliases.*.is_write_index", "*.data_stream",
     # The form of names in `_source`.
     "*.mappings.subobjects", "*.settings.index.mode", "*.settings.index.mapping.source.mode",
     # Ordinary fields of the virtual field's name: with a type, with subfields, with a dot in the name, runtime fields.
@@ -230,6 +232,22 @@ class ResolvedIndices:
 
 NO_MAPPINGS = ResolvedIndices({}, {})
 MISSING_INDICES = ResolvedIndices({}, {}, exists=False)
+
+
+@dataclass(frozen=True)
+class WrittenIndices:
+    """The indices of a name that documents are written to.
+
+    Attributes:
+        indices: All of them, with their vector fields.
+        index: The one that receives the documents; None if none of them has vector fields, or if the engine refuses to
+            write to this name.
+        is_only: Whether the name stands for this index alone.
+    """
+
+    indices: ResolvedIndices
+    index: IndexState | None
+    is_only: bool = False
 
 
 def _expires_at(key: bytes, indices: ResolvedIndices, now: float) -> float:
@@ -311,7 +329,7 @@ class IndexLookup:
             self._elsewhere[key] = frozenset(found)
         return self._elsewhere[key]
 
-    async def get_for_write(self, name: str, headers: Headers) -> ResolvedIndices | None:
+    async def get_for_write(self, name: str, headers: Headers) -> WrittenIndices | None:
         """Resolve a name that documents are written to; None if the caller may not write there.
 
         Args:
@@ -328,12 +346,24 @@ class IndexLookup:
         if not await self._permissions.may_write(today[0] if is_date_math else name, headers):
             return None
         if isinstance(mappings, ResolvedIndices):
-            return mappings
+            return WrittenIndices(mappings, None)
         with self._upstream.parsing("GET /INDEX"):
             resolved = resolve_mappings(mappings, self._virtual)
-        if resolved.fields:
-            await self._upstream.check_version(self.lookup_credentials(headers))
-        return resolved
+            streams = sorted({state["data_stream"] for state in mappings.values() if "data_stream" in state})
+        if not resolved.fields:
+            return WrittenIndices(resolved, None)
+        await self._upstream.check_version(self.lookup_credentials(headers))
+        stream_aliases: Json = {}
+        if streams and name not in (*streams, *mappings):
+            path = f"/{quote(','.join(streams), safe=',')}/_alias"
+            reply = await self._upstream.request("GET", path, self.lookup_credentials(headers))
+            stream_aliases = self._upstream.require_answer(reply, "GET /STREAM/_alias")
+        with self._upstream.parsing("GET /INDEX"):
+            states = [
+                IndexState(index, {}, {}, read_aliases(state, stream_aliases), state.get("data_stream"))
+                for index, state in mappings.items()
+            ]
+            return WrittenIndices(resolved, find_write_index(name, states), is_only=len(states) == 1)
 
     def lookup_credentials(self, headers: Headers) -> Headers:
         """Credentials that mappings are read with: the gateway's own if it has any, else the caller's."""
@@ -384,9 +414,10 @@ class IndexLookup:
             return MISSING_INDICES
         with self._upstream.parsing("GET /INDEX"):
             resolved = resolve_mappings(mappings, self._virtual)
-            with_aliases = any("aliases" in state for state in mappings.values())
+            aliases = [alias for state in mappings.values() for alias in state.get("aliases", {}).values()]
+            has_filters = any("filter" in alias for alias in aliases)
         # Elasticsearch applies an alias's filter during the kNN search, OpenSearch afterwards.
-        if with_aliases and self._upstream.engine_type_or_default is EngineType.OPENSEARCH:
+        if has_filters and self._upstream.engine_type_or_default is EngineType.OPENSEARCH:
             filters: dict[str, Json] = {}
             for part in parts:
                 filters |= await self._alias_filters(f"/{part}", options, credentials)

@@ -134,48 +134,28 @@ class DestinationResolver:
         return destination
 
     async def _look_up(self, name: str, headers: Headers) -> Destination:
-        searched = await self._indices.get_for_write(name, headers)
-        if searched is None:
+        written = await self._indices.get_for_write(name, headers)
+        if written is None:
             return Destination(name)  # the engine rejects the write
+        searched, index = written.indices, written.index
         if not searched.exists:
             # OpenSearch does not resolve date math in the simulation, and neither resolves it in legacy templates.
             created = searched.missing if name.startswith("<") else name
             if not created:
                 raise self._upstream.malformed_response("the response to GET /INDEX does not name the missing index")
             return Destination.from_fields(name, await self._of_template(created, headers))
-        if not searched or name in searched.fields:
-            return Destination.from_fields(name, searched.fields.get(name, {}))
-        # An alias or a data stream: indices other than the write index may have vectors.
-        index, readable, routing = await self._write_index(name, headers)
-        write_fields = searched.fields.get(index, {})
+        if index is None:
+            return Destination(name)  # no vector fields, or the engine rejects the write
+        # Of an alias or a data stream, indices other than the write index may have vectors.
+        write_fields = searched.fields.get(index.name, {})
         others: dict[str, VectorFieldMeta] = {}
         for other, fields in sorted(searched.fields.items(), reverse=True):
-            others = fields | others if other != index else others
+            others = fields | others if other != index.name else others
         lacking = _targets({field: meta for field, meta in others.items() if field not in write_fields})
-        return replace(Destination.from_fields(readable, write_fields), lacking=lacking, routing=routing)
-
-    async def _write_index(self, name: str, headers: Headers) -> tuple[str, str, str | None]:
-        """Look up the concrete index to which a name writes, and index and routing of its destination."""
-        resolved = await self._get(f"/_resolve/index/{quote(name, safe='')}", headers)
-        with self._upstream.parsing("GET /_resolve/index"):
-            for stream in resolved.get("data_streams", ()):
-                if stream["name"] == name:
-                    index = str(stream["backing_indices"][-1])
-                    return index, index, None
-            indices = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
-            if indices is None:
-                # A name with date math.
-                indices = [index["name"] for index in resolved.get("indices", ())]
-            names = [indices] if isinstance(indices, str) else indices
-            if len(names) == 1:
-                return names[0], name, None
-        aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)
-        with self._upstream.parsing("GET /_alias"):
-            options = {index: state["aliases"].get(name, {}) for index, state in aliases.items()}
-        written = next((owner for owner, option in options.items() if option.get("is_write_index")), "")
-        if written and written not in names:  # an alias of data streams
-            return await self._write_index(written, headers)
-        return written, written, options.get(written, {}).get("index_routing")
+        if written.is_only and index.data_stream is None:
+            return Destination.from_fields(name, write_fields)  # an alias of one index implies its routing
+        destination = Destination.from_fields(index.name, write_fields)
+        return replace(destination, lacking=lacking, routing=index.alias_routing(name))
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """Look up the vector fields that the index templates give to a new index.
@@ -204,10 +184,6 @@ class DestinationResolver:
         if reply.status != 200 and is_missing_api(reply.body):
             return {}
         return self._upstream.require_answer(reply, action)
-
-    async def _get(self, path: str, headers: Headers) -> Json:
-        answer = await self._upstream.request("GET", path, self._indices.lookup_credentials(headers))
-        return self._upstream.require_answer(answer, f"GET {path}")
 
 
 def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int) -> int:

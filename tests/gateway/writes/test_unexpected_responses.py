@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.rest import Json
 from tests.gateway.echo import OK, Echo, Received
 from tests.gateway.serving import gateway
 from tests.gateway.writes.bulks import whole
@@ -23,8 +24,8 @@ from tests.gateway.writes.support import of_model
         ("docs", b"/_mget", {"docs": [1]}),
         ("docs", b"/_mget", {"docs": [{"error": "no"}]}),
         ("docs", b"/_mget", {}),
-        ("alias", b"/_resolve/index/alias", {"aliases": [{}]}),
-        ("alias", b"/_resolve/index/alias", {"aliases": [{"name": "alias", "indices": ["a", "b"]}]}),
+        ("alias", b"/logs/_alias", []),
+        ("alias", b"/logs/_alias", {"logs": {"aliases": {"alias": 1}}}),
         ("none", b"/_index_template/_simulate_index/none", {"template": []}),
     ],
 )
@@ -32,7 +33,8 @@ def test_unexpected_engine_response_becomes_502(
     tiny: Path, tiny_encoder: Encoder, index: str, asked: bytes, answer: object
 ) -> None:
     meta = of_model(tiny_encoder, text="{title}. {text}").model_dump(mode="json")
-    mapping = {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}}}
+    mapping: Json = {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": meta}}}}}}
+    stream = {"backing": mapping["docs"] | {"data_stream": "logs"}}
 
     def reply(got: Received, out: BinaryIO) -> bool:
         path = got.target.partition(b"?")[0]
@@ -41,9 +43,9 @@ def test_unexpected_engine_response_becomes_502(
         elif path == b"/none":
             out.write(whole(b"{}", b"404 Not Found"))
         elif path in (b"/docs", b"/alias"):
-            out.write(whole(orjson.dumps(mapping)))
+            out.write(whole(orjson.dumps(mapping if path == b"/docs" else stream)))
         else:
-            out.write(OK if path != b"/_alias/alias" else whole(b'{"a":{},"b":1}'))
+            out.write(OK)
         return True
 
     with Echo(reply=reply) as echo, gateway(echo.url, tiny) as url:
