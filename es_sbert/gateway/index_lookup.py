@@ -158,7 +158,7 @@ class CallerPermissions:
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 _FILTER_PATH = (
     "*.mappings._meta.es_sbert", "*.mappings._source", "*.settings.index.number_of_shards",
-    # What a name stands for.
+    # How the name is resolved.
     "*.aliases.*.filter", "*.aliases.*.index_routing", "*.aliases.*.is_write_index", "*.data_stream",
     # The form of names in `_source`.
     "*.mappings.subobjects", "*.settings.index.mode", "*.settings.index.mapping.source.mode",
@@ -240,9 +240,9 @@ class WrittenIndices:
 
     Attributes:
         indices: All of them, with their vector fields.
-        index: The one that receives the documents; None if none of them has vector fields, or if the engine refuses to
-            write to this name.
-        is_only: Whether the name stands for this index alone.
+        index: The one that receives the documents; None if none of them has vector fields, or if no write index was
+            found.
+        is_only: Whether the name resolves to this index alone.
     """
 
     indices: ResolvedIndices

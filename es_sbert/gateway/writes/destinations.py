@@ -144,14 +144,15 @@ class DestinationResolver:
             if not created:
                 raise self._upstream.malformed_response("the response to GET /INDEX does not name the missing index")
             return Destination.from_fields(name, await self._of_template(created, headers))
-        if index is None:
-            return Destination(name)  # no vector fields, or the engine rejects the write
         # Of an alias or a data stream, indices other than the write index may have vectors.
-        write_fields = searched.fields.get(index.name, {})
+        write_fields = {} if index is None else searched.fields.get(index.name, {})
         others: dict[str, VectorFieldMeta] = {}
         for other, fields in sorted(searched.fields.items(), reverse=True):
-            others = fields | others if other != index.name else others
+            others = fields | others if index is None or other != index.name else others
         lacking = _targets({field: meta for field, meta in others.items() if field not in write_fields})
+        if index is None:
+            # The engine rejects the write, unless date math hides an alias or a data stream: then it is counted.
+            return Destination(name, lacking=lacking)
         if written.is_only and index.data_stream is None:
             return Destination.from_fields(name, write_fields)  # an alias of one index implies its routing
         destination = Destination.from_fields(index.name, write_fields)

@@ -183,7 +183,7 @@ def test_composable_template_replaces_legacy_ones(client: httpx.Client, engine_u
     assert contents(engine_url, name)["1"].keys() == {"text", "_version"}
 
 
-# OpenSearch warns of it once in the life of a server.
+# OpenSearch sends this warning only once per server.
 @pytest.mark.filterwarnings("ignore:.* matches multiple legacy templates")
 def test_legacy_templates_are_merged_as_the_engine_does(
     client: httpx.Client, engine_url: str, templates: Templates

@@ -21,7 +21,7 @@ from tests.engine.ingest_support import load, open_engine
 from tests.gateway.writes.support import JSON, bulk_lines, of_model
 
 TEXTS = {f"d{number}": f"The river and the river met number {number}." for number in range(8)}
-ONE_SHARD_OF_SEVEN: Json = {"number_of_shards": 7, "number_of_replicas": 0}
+SEVEN_SHARDS: Json = {"number_of_shards": 7, "number_of_replicas": 0}
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Place:
                 cosines = [
                     hit.cosine for hit in found.search_vector(encoder.encode(text, "document"), 100) if hit.id == id
                 ]
-            if [cosine for cosine in cosines if cosine is None or cosine < 0.9999] or not cosines:
+            if not cosines or any(cosine is None or cosine < 0.9999 for cosine in cosines):
                 return False
         return True
 
@@ -137,7 +137,7 @@ def place(
         open_engine(engine_url) as library,
     ):
         body = index_body(library.info.engine_type, "embedding", of_model(tiny_encoder))
-        body["settings"] = body.get("settings", {}) | ONE_SHARD_OF_SEVEN
+        body["settings"] = body.get("settings", {}) | SEVEN_SHARDS
         body["mappings"]["properties"] |= {"text": {"type": "text"}, "tenant": {"type": "keyword"}}
         for index, options in zip(indices, (kind.first, kind.second), strict=True):
             library.create_index(index, body)
