@@ -340,10 +340,9 @@ class IndexLookup:
             EsSbertError: see `get`.
         """
         mappings = await self._mappings([quote(name, safe="")], {}, self.lookup_credentials(headers), name)
-        # The privileges API does not resolve date math, so use the index that the name resolves to today.
-        today = [mappings.missing] if isinstance(mappings, ResolvedIndices) else list(mappings)
-        is_date_math = name.startswith("<") and len(today) == 1 and today[0] != ""
-        if not await self._permissions.may_write(today[0] if is_date_math else name, headers):
+        if name.startswith("<"):
+            name = await self._resolve_date_math(name, mappings, headers)
+        if not await self._permissions.may_write(name, headers):
             return None
         if isinstance(mappings, ResolvedIndices):
             return WrittenIndices(mappings, None)
@@ -364,6 +363,18 @@ class IndexLookup:
                 for index, state in mappings.items()
             ]
             return WrittenIndices(resolved, find_write_index(name, states), is_only=len(states) == 1)
+
+    async def _resolve_date_math(self, name: str, mappings: Json | ResolvedIndices, headers: Headers) -> str:
+        """Resolve date math to today's index, alias or data stream, which alone has privileges and a write index."""
+        if isinstance(mappings, ResolvedIndices):
+            return mappings.missing or name
+        path = f"/_resolve/index/{quote(name, safe='')}"
+        reply = await self._upstream.request("GET", path, self.lookup_credentials(headers))
+        answer = self._upstream.require_answer(reply, "GET /_resolve/index")
+        with self._upstream.parsing("GET /_resolve/index"):
+            kinds = ("indices", "aliases", "data_streams")
+            [resolved] = [str(found["name"]) for kind in kinds for found in answer[kind]]
+            return resolved
 
     def lookup_credentials(self, headers: Headers) -> Headers:
         """Credentials that mappings are read with: the gateway's own if it has any, else the caller's."""

@@ -151,8 +151,7 @@ class DestinationResolver:
             others = fields | others if index is None or other != index.name else others
         lacking = _targets({field: meta for field, meta in others.items() if field not in write_fields})
         if index is None:
-            # The engine rejects the write, unless date math hides an alias or a data stream: then it is counted.
-            return Destination(name, lacking=lacking)
+            return Destination(name, lacking=lacking)  # the engine rejects the write
         if written.is_only and index.data_stream is None:
             return Destination.from_fields(name, write_fields)  # an alias of one index implies its routing
         destination = Destination.from_fields(index.name, write_fields)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -197,15 +198,16 @@ def test_index_created_by_template_has_vectors_at_once(
 def test_data_stream_uses_its_newest_backing_index(
     engine_url: str, client: httpx.Client, tiny_encoder: Encoder
 ) -> None:
-    stream = f"test-{uuid.uuid4().hex[:12]}"
+    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    stream, date_math = f"{prefix}-{datetime.now(UTC):%Y}", f"<{prefix}-{{now/d{{yyyy}}}}>"
 
     def template(model: str | None) -> dict[str, Any]:
         plain: dict[str, Any] = {"mappings": {"properties": {"text": {"type": "text"}}}}
         body = plain if model is None else index_body(EngineType.OPENSEARCH, "embedding", of_model(tiny_encoder))
         return {"index_patterns": [stream], "data_stream": {}, "template": body, "priority": 500}
 
-    def write(text: str) -> dict[str, Any]:
-        lines = bulk_lines([("create", {"_index": stream}, {"@timestamp": "2026-01-31T12:00:00Z", "text": text})])
+    def write(text: str, name: str = stream) -> dict[str, Any]:
+        lines = bulk_lines([("create", {"_index": name}, {"@timestamp": "2026-01-31T12:00:00Z", "text": text})])
         answer = client.post("/_bulk?refresh=true", content=lines, headers=JSON).json()
         assert answer["errors"] is False
         place = answer["items"][0]["create"]
@@ -216,6 +218,9 @@ def test_data_stream_uses_its_newest_backing_index(
         client.put(f"/_index_template/{stream}", json=template("tiny")).raise_for_status()
         assert_vector(write("a cat"), tiny_encoder, "a cat")
         assert_vector(write("the mat"), tiny_encoder, "the mat")
+        client.post(f"/{stream}/_rollover").raise_for_status()
+        for name in (stream, date_math):
+            assert_vector(write("the river", name), tiny_encoder, "the river")
         client.put(f"/_index_template/{stream}", json=template(None)).raise_for_status()
         client.post(f"/{stream}/_rollover").raise_for_status()
         before = documents_without_vector(client.get("/metrics").text)

@@ -30,7 +30,8 @@ class Kind:
 
     Attributes:
         first, second: Properties of the alias for the two indices; None if it does not point there.
-        name: The name to use; `{alias}`, `{first}` and `{second}` are replaced.
+        name: The name to use; `{alias}`, `{first}` and `{second}` are replaced. For date math, the alias of today
+            is created.
         refused: The commands that refuse it: `add` (`SemanticIndex.add`), `load` (in place).
     """
 
@@ -62,6 +63,13 @@ KINDS = {
     "pattern": Kind(name="{first}*", refused=("add", "load")),
     "pattern of an alias": Kind({"filter": {"term": {"tenant": "one"}}}, name="{alias}*", refused=("add", "load")),
     "date math": Kind({}, name="<{alias}-{{now/d{{yyyy}}}}>", refused=("add", "load")),
+    "date math of an alias of two": Kind({}, {}, name="<{alias}-{{now/d{{yyyy}}}}>", refused=("add", "load")),
+    "date math of an alias of two with a write index": Kind(
+        {"is_write_index": True, "index_routing": "one"},
+        {},
+        name="<{alias}-{{now/d{{yyyy}}}}>",
+        refused=("add", "load"),
+    ),
 }
 
 
@@ -142,7 +150,8 @@ def place(
         for index, options in zip(indices, (kind.first, kind.second), strict=True):
             library.create_index(index, body)
             if options is not None:
-                library.update_aliases([{"add": {"index": index, "alias": alias, **options}}])
+                aliases = (alias, f"{alias}-{datetime.now(UTC):%Y}") if kind.name.startswith("<") else (alias,)
+                library.update_aliases([{"add": {"index": index, "alias": name, **options}} for name in aliases])
         lines = [
             ("index", {"_index": index, "_id": id, "routing": tenant}, {"text": text, "tenant": tenant})
             for index, index_tenants in zip(indices, (("one", "two"), ("two", "one")), strict=True)
@@ -150,8 +159,6 @@ def place(
             for tenant in (index_tenants[number % 2],)
         ]
         assert gateway.post("/_bulk", content=bulk_lines(lines), headers=JSON).json()["errors"] is False
-        if kind.name.startswith("<"):
-            library.update_aliases([{"add": {"index": indices[0], "alias": f"{alias}-{datetime.now(UTC):%Y}"}}])
         name = kind.name.format(alias=alias, first=indices[0], second=indices[1])
         yield Place(engine, gateway, library, name, indices, kind.refused)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -97,6 +98,18 @@ def test_write_only_key_gets_vectors_if_gateway_reads_mapping(secured_es8: Secur
             assert nobody.put(f"/{index}/_doc/2", json=body).status_code == 401
         with writer(url, secured_es8.api_key(index={INDEX: ["read"]})) as reader:
             assert reader.put(f"/{index}/_doc/2", json=body).status_code == 403
+
+
+def test_date_math_needs_the_privileges_of_what_it_resolves_to(secured_es8: Secured, tiny: Path, index: str) -> None:
+    """Here an alias: a key that may write through it alone has no privileges for the name of its index."""
+    alias, path = f"docs-{datetime.now(UTC):%Y}", f"/{quote('<docs-{now/d{yyyy}}>', safe='')}/_doc/1"
+    secured_es8.ask("POST", "/_aliases", {"actions": [{"add": {"index": index, "alias": alias}}]})
+    key = secured_es8.api_key(index={alias: ["index"]})
+    own = SecretStr(secured_es8.api_key(index={"docs-*": ["view_index_metadata"]}))
+    for body in ({"title": "a man", "text": "plays"}, {"title": "a cat", "text": "sleeps"}):
+        with gateway(secured_es8, tiny, api_key=own) as url, writer(url, key) as client:
+            assert client.put(path, json=body).is_success
+            assert text_of(secured_es8, "1") == text_hash(f"{body['title']}. {body['text']}")
 
 
 @pytest.mark.parametrize("kind", ["_template", "_index_template"])
