@@ -1,21 +1,24 @@
-"""nDCG@10 of words (BM25), of meaning (kNN), and of both in one search with several weights, in a real index.
+"""Hybrid search in a real index: nDCG@10 of questions, and the ranks of known items, for several fusions.
 
-    python -m benchmarks.hybrid --data DATA --url http://localhost:9200 [--set cisi --set arguana-rebuilt] [--limit 200]
+    python -m benchmarks.hybrid --data DATA --url http://localhost:9200 [--set cisi] [--limit 200] [--seed 1] [--demo]
 
 DATA holds `retrieval/SET/` in the BEIR layout. Titles are prepended to texts; the words are looked for with the
 engine's default analyzer. The index type is flat, so that nothing is lost to a graph. Queries that are documents of the
-collection leave themselves out. Each fusion looks at the first 100 of each side.
+collection leave themselves out. Each fusion looks at the first 100 of each ranking. `--demo` adds the index of
+`make demo` (the documentation of Python's library), which has known items only.
 
-Below the table, the default weights are checked twice: against weights chosen by cross-validation over the queries of
-each collection (`es-sbert index tune-hybrid`), and against weights chosen on all other collections.
+All fusions are computed from the responses to the searches of one hybrid search; `default` is what the library returns.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,110 +27,171 @@ import numpy as np
 import orjson
 
 from benchmarks.common import machine, table
+from benchmarks.known_items import KnownItem, make_known_items
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.evaluation.beir_files import read_beir_folder
-from es_sbert.evaluation.fusion_scores import measure_fusions
-from es_sbert.evaluation.fusion_tuning import (
-    DEFAULT,
-    SEMANTIC,
-    TUNED,
-    FusionScores,
-    default_setting,
-    fusion_report,
-    fusion_settings,
-)
-from es_sbert.evaluation.significance import PairedDifference, difference_line, paired_difference
+from es_sbert.evaluation.ranking_metrics import MAIN_METRIC, measure_ranking
+from es_sbert.evaluation.significance import difference_line, paired_difference
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
 from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.search.hybrid_search import supported_fusions
+from es_sbert.search.hybrid_search import HybridSearch, hybrid_request
 from es_sbert.search.search_scope import read_search_scope
 
-
-def load(engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection) -> None:
-    """Fill a new index by the ingest pipeline."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "corpus.jsonl"
-        rows = ({"id": identifier, "text": text} for identifier, text in data.documents.items())
-        file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-        wanted = IngestSettings(
-            index=index,
-            files=(str(file),),
-            id_field="id",
-            text_fields=("text",),
-            index_type="flat",
-            dead_letters=Path(folder) / "dead.jsonl",
-        )
-        summary = run_load(
-            engine, encoder, plan_load(engine, wanted, resolve_sources(wanted)), LoadControl(), SilentMeter()
-        )
-    if summary.indexed != len(data.documents):
-        raise click.ClickException(f"{index} took {summary.indexed:,} of {len(data.documents):,} documents")
-    engine.refresh(index)
+DEPTH = 100
+Scores = dict[str, float]  # document → score, of the first `DEPTH`
+Fusion = Callable[[Scores, Scores], Scores]
 
 
-def measure(engine: Engine, encoder: Encoder, data: RetrievalCollection) -> FusionScores:
-    """Every setting on one collection, in an index that is deleted afterwards."""
-    index = f"hybrid-{uuid.uuid4().hex[:12]}"
-    engine_type = engine.info.engine_type
-    try:
-        load(engine, encoder, index, data)
-        scope = read_search_scope(engine, [index], ["embedding"])
-        settings = fusion_settings(engine_type, supported_fusions(engine_type))
-        return measure_fusions(
-            engine,
-            scope,
-            encoder,
-            data,
-            settings,
-            lexical_fields=["text"],
-            report=lambda line: click.echo(line, err=True),
-        )
-    finally:
-        engine.delete_index(index)
+def rrf(semantic_weight: float, *, missing: int | None = None, min_cosine_score: float = 0.0) -> Fusion:
+    """Reciprocal rank fusion; `missing` is the rank of a document that a ranking lacks, None for no share at all."""
+
+    def fuse(meaning: Scores, words: Scores) -> Scores:
+        near = {id: score for id, score in meaning.items() if score >= min_cosine_score}
+        fused: dict[str, float] = defaultdict(float)
+        for weight, scores in ((semantic_weight, near), (1.0, words)):
+            ranks = {id: rank for rank, id in enumerate(scores, start=1)}
+            for id in near.keys() | words.keys():
+                if id in ranks or missing is not None:
+                    fused[id] += weight / (60 + ranks.get(id, missing or 0))
+        return fused
+
+    return fuse
 
 
-def all_rankings(measured: dict[str, FusionScores]) -> list[list[str]]:
-    """A row for each ranking: kind, nDCG@10 of each collection, mean."""
-    every = list(measured.values())
-    named = [("words", [found.lexical for found in every]), ("meaning", [found.semantic for found in every])]
-    named += [(setting.label, [found.hybrid[setting] for found in every]) for setting in every[0].hybrid]
+def scaled(share: float, bounds: Callable[[np.ndarray], tuple[float, float]]) -> Fusion:
+    """Weighted sum of scores that are scaled to 0…1 between two bounds; a missing document has 0."""
+
+    def fuse(meaning: Scores, words: Scores) -> Scores:
+        fused: dict[str, float] = defaultdict(float)
+        for weight, scores in ((share, meaning), (1 - share, words)):
+            if scores:
+                low, high = bounds(np.array(list(scores.values())))
+                for id, score in scores.items():
+                    fused[id] += weight * min(1.0, max(0.0, (score - low) / (high - low or 1.0)))
+        return fused
+
+    return fuse
+
+
+def three_sigma(scores: np.ndarray) -> tuple[float, float]:
+    """The bounds of distribution-based score fusion (DBSF)."""
+    return scores.mean() - 3 * scores.std(), scores.mean() + 3 * scores.std()
+
+
+OLD = "rrf 3:1, missing 0 (before)"
+DEFAULT = "default: exact first, rrf 3:1"
+FUSIONS: dict[str, Fusion] = {
+    "words": lambda meaning, words: words,
+    "meaning": lambda meaning, words: meaning,
+    OLD: rrf(3),
+    "rrf 1:1, missing 0": rrf(1),
+    "rrf 3:1, missing 101": rrf(3, missing=DEPTH + 1),
+    "rrf 3:1, cosine ≥ 0.4": rrf(3, min_cosine_score=0.7),  # the engines' score is (1 + cosine) / 2
+    "min-max 0.5": scaled(0.5, lambda scores: (scores.min(), scores.max())),
+    "min-max 0.7": scaled(0.7, lambda scores: (scores.min(), scores.max())),
+    "DBSF 0.7": scaled(0.7, three_sigma),
+}
+
+
+class Collection:
+    """An index of texts, searched by every fusion."""
+
+    def __init__(self, engine: Engine, encoder: Encoder, documents: Mapping[str, str]) -> None:
+        self._engine = engine
+        self._encoder = encoder
+        self.name = f"hybrid-{uuid.uuid4().hex[:12]}"
+        self.load(documents)
+        self._scope = read_search_scope(engine, [self.name], ["embedding"])
+
+    def load(self, documents: Mapping[str, str]) -> None:
+        """Write documents by the ingest pipeline; those of the same id are replaced."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "documents.jsonl"
+            rows = ({"id": identifier, "text": text} for identifier, text in documents.items())
+            file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+            wanted = IngestSettings(
+                index=self.name,
+                files=(str(file),),
+                id_field="id",
+                text_fields=("text",),
+                index_type="flat",
+                dead_letters=Path(folder) / "dead.jsonl",
+            )
+            plan = plan_load(self._engine, wanted, resolve_sources(wanted))
+            summary = run_load(self._engine, self._encoder, plan, LoadControl(), SilentMeter())
+        if summary.indexed != len(documents):
+            raise click.ClickException(f"{self.name} took {summary.indexed:,} of {len(documents):,} documents")
+        self._engine.refresh(self.name)
+
+    def rankings(self, text: str) -> dict[str, list[str]]:
+        """Fusion → ids, best first."""
+        search = HybridSearch.from_options(text, DEPTH, {"source": False, "lexical_fields": ["text"]})
+        vector = self._encoder.encode(text, "query")
+        request = hybrid_request(self._engine.info.engine_type, self._scope, {"embedding": vector}, search)
+        answers = self._engine.multi_search(request.indices, request.bodies, routing=request.routing)
+        meaning, words = (_scores(answer) for answer in answers[:2])
+        found = {}
+        for name, fusion in FUSIONS.items():
+            fused = fusion(meaning, words)
+            found[name] = sorted(fused, key=lambda id: (-fused[id], id))
+        found[DEFAULT] = [hit.id for hit in request.read(answers)]
+        return found
+
+    def delete(self) -> None:
+        self._engine.delete_index(self.name)
+
+
+def _scores(answer: Json) -> Scores:
+    return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
+
+
+def measure_questions(collection: Collection, data: RetrievalCollection) -> dict[str, list[float]]:
+    """nDCG@10 × 100 of each query, by fusion."""
+    scores: dict[str, list[float]] = defaultdict(list)
+    for query, text in data.queries.items():
+        own = data.own(query)
+        for name, ranking in collection.rankings(text).items():
+            kept = [id for id in ranking if id != own]
+            scores[name].append(measure_ranking(kept, data.judgements[query])[MAIN_METRIC])
+    return scores
+
+
+def measure_items(collection: Collection, items: Sequence[KnownItem]) -> dict[str, dict[str, list[int]]]:
+    """Rank of the last known document of each query, minus the number of the others, by fusion and kind."""
+    ranks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        for name, ranking in collection.rankings(item.query).items():
+            places = [ranking.index(id) + 1 if id in ranking else 1000 for id in item.documents]
+            ranks[name][item.kind].append(max(places) - len(places) + 1)
+    return ranks
+
+
+def item_table(ranks: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+    """A row for each kind; a cell has the queries whose document is first, and the last rank of all."""
+    kinds = list(next(iter(ranks.values())))
     rows = []
-    for name, scores in named:
-        means = [float(own.mean()) for own in scores]
-        rows.append([name, *(f"{mean:.2f}" for mean in means), f"{sum(means) / len(means):.2f}"])
-    return rows
+    for kind in kinds:
+        cells = []
+        for own in ranks.values():
+            worst = max(own[kind])
+            cells.append(f"{sum(rank == 1 for rank in own[kind])}; {'–' if worst >= 1000 - 10 else worst}")
+        rows.append([f"{kind} ({len(next(iter(ranks.values()))[kind])})", *cells])
+    return table(["known item (queries)", *ranks], rows)
 
 
-def cross_validated(measured: dict[str, FusionScores]) -> Iterator[str]:
-    """Weights chosen within each collection against the default ones, on queries that were held out."""
-    for name, scores in measured.items():
-        report = fusion_report(name, scores)
-        yield f"{name}: best on all queries {report.validation.best.label}"
-        yield "  " + difference_line(report.differences[TUNED, DEFAULT], "tuned", scores.default.label, "nDCG@10")
-        yield "  " + difference_line(report.differences[SEMANTIC, DEFAULT], SEMANTIC, scores.default.label, "nDCG@10")
-
-
-def left_out(engine: Engine, measured: dict[str, FusionScores]) -> Iterator[str]:
-    """Settings of each fusion chosen on all other collections against the default of that fusion."""
-    for fusion in supported_fusions(engine.info.engine_type):
-        default = default_setting(engine.info.engine_type, fusion)
-        for name, scores in measured.items():
-            others = [other for other_name, other in measured.items() if other_name != name]
-            means = {
-                setting: np.mean([other.hybrid[setting].mean() for other in others])
-                for setting in scores.hybrid
-                if setting.fusion is fusion
-            }
-            chosen = max(means, key=lambda setting: means[setting])
-            found: PairedDifference = paired_difference(scores.hybrid[chosen], scores.hybrid[default])
-            yield f"{name}: " + difference_line(found, chosen.label, default.label, "nDCG@10")
+def demo_documents() -> dict[str, str]:
+    """The documentation of Python's library, as `make demo` loads it."""
+    script = Path(__file__).parent.parent / "examples" / "stdlib_docs.py"
+    lines = subprocess.run([sys.executable, str(script)], capture_output=True, check=True).stdout.splitlines()
+    return {row["id"]: row["text"] for row in map(orjson.loads, lines)}
 
 
 @click.command()
@@ -137,26 +201,49 @@ def left_out(engine: Engine, measured: dict[str, FusionScores]) -> Iterator[str]
     "--set", "sets", multiple=True, default=("cisi", "agentset-msmarco", "arguana-rebuilt"), show_default=True
 )
 @click.option("--limit", type=int, default=200, show_default=True, help="Queries of a set, drawn by a fixed seed.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the known items.")
+@click.option("--demo", is_flag=True, help="Known items of the demo's index too.")
 @click.option("--model", help="As for every command.")
 @click.option("--precision", default="auto", show_default=True)
-def main(data: Path, url: str, sets: tuple[str, ...], limit: int, model: str | None, precision: str) -> None:
+def main(
+    data: Path, url: str, sets: tuple[str, ...], limit: int, seed: int, demo: bool, model: str | None, precision: str
+) -> None:
     """Load, rank, measure."""
-    measured: dict[str, FusionScores] = {}
+    questions: dict[str, dict[str, list[float]]] = {}
+    items: dict[str, dict[str, dict[str, list[int]]]] = {}
     with Encoder(model, precision=precision) as encoder, closing(connect(EngineSettings(url=url))) as engine:
         for name in sets:
-            collection = read_beir_folder(data / "retrieval" / name, limit=limit)
-            click.echo(f"{name}: {len(collection.queries):,} queries", err=True)
-            measured[name] = measure(engine, encoder, collection)
+            found = read_beir_folder(data / "retrieval" / name, limit=limit)
+            click.echo(f"{name}: {len(found.queries):,} queries", err=True)
+            collection = Collection(engine, encoder, found.documents)
+            try:
+                questions[name] = measure_questions(collection, found)
+                known = make_known_items(found.documents, seed)
+                collection.load(known.changed)
+                items[name] = measure_items(collection, known.items)
+            finally:
+                collection.delete()
+        if demo:
+            documents = demo_documents()
+            known = make_known_items(documents, seed)
+            collection = Collection(engine, encoder, documents | known.changed)
+            try:
+                items["demo"] = measure_items(collection, known.items)
+            finally:
+                collection.delete()
         click.echo(f"{engine.info.label}; {encoder.info.model} {encoder.info.variant}; {json.dumps(machine())}\n")
-        columns = [f"{name} ({len(scores.queries):,} queries)" for name, scores in measured.items()]
-        click.echo(table(["ranking, meaning:words", *columns, "mean"], all_rankings(measured)))
-        click.echo("\nChosen by 10-fold cross-validation over the queries of each collection:")
-        for line in cross_validated(measured):
-            click.echo(line)
-        if len(measured) > 1:
-            click.echo("\nChosen on the other collections:")
-            for line in left_out(engine, measured):
-                click.echo(line)
+    columns = [f"{name} ({len(scores[OLD]):,} queries)" for name, scores in questions.items()]
+    rows = [
+        [fusion, *(f"{np.mean(scores[fusion]):.2f}" for scores in questions.values())] for fusion in (*FUSIONS, DEFAULT)
+    ]
+    if questions:
+        click.echo(table(["nDCG@10", *columns], rows))
+    for name, scores in questions.items():
+        difference = paired_difference(scores[DEFAULT], scores[OLD])
+        click.echo(f"\n{name}: " + difference_line(difference, "default", "before", "nDCG@10"))
+    for name, ranks in items.items():
+        click.echo(f"\nKnown items of {name}: queries whose document is first; the worst rank\n")
+        click.echo(item_table(ranks))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_change_type import change_type
 from es_sbert.cli.index_drift import drift
-from es_sbert.cli.index_judgements import judgements, tune_hybrid
+from es_sbert.cli.index_judgements import judgements
 from es_sbert.cli.index_migrate import migrate, print_begun_migration
 from es_sbert.cli.index_remove import remove
 from es_sbert.cli.index_tuning import advise, calibrate, estimate, recall
@@ -306,7 +306,7 @@ def index() -> None:
 
 _COMMANDS = (
     *(adopt, advise, calibrate, change_type, create, drift, estimate, judgements, migrate),
-    *(recall, remove, repair, show, template, tune_hybrid),
+    *(recall, remove, repair, show, template),
 )
 for _command in _COMMANDS:
     index.add_command(_command)

@@ -1,8 +1,7 @@
-"""`es-sbert index judgements` and `tune-hybrid`: make judgements from clicks, and tune hybrid search by judgements."""
+"""`es-sbert index judgements`: make a judgement list from clicks."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import options as shared
-from es_sbert.cli.output import print_message, print_report
+from es_sbert.cli.output import print_message
 from es_sbert.errors import SourceError
 from es_sbert.messages import pluralize
 
@@ -101,80 +100,3 @@ def judgements(name: str, output: Path, pairs: Path | None, **options: Any) -> N
     if pairs is not None:
         write_output_file(pairs, lines, remedy)
         print_message(f"wrote {pluralize(len(lines), 'training pair')} to {pairs}")
-
-
-@cloup.command("tune-hybrid")
-@click.argument("name")
-@option_group(
-    "Options",
-    click.option(
-        "--judgements",
-        type=shared.FILE_TYPE,
-        required=True,
-        metavar="FILE",
-        help="Judgement list: query, document and grade, as CSV, TSV, JSONL, Parquet, or the body of _rank_eval as "
-        ".json.",
-    ),
-    click.option(
-        "--fusion",
-        "fusions",
-        type=click.Choice(["rrf", "weighted", "normalized"]),
-        multiple=True,
-        help="Fusion to try; may be repeated.  [default: all that the engine supports]",
-    ),
-    click.option(
-        "--lexical-fields",
-        metavar="LIST",
-        help="Fields of the keyword search, separated by commas.  [default: those of the embedded text]",
-    ),
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Use N queries, the same in every run."),
-    click.option("--seed", type=int, default=0, help="Seed of the folds and of the resampling."),
-    shared.json_option,
-    shared.vector_field_option,
-)
-@shared.connection_options
-@shared.encoder_options
-def tune_hybrid(name: str, judgements: Path, fusions: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Find the fusion and the weights of hybrid search for the index NAME.
-
-    Every judged query is run as a keyword search, as a semantic search, and with each setting as a hybrid search, as
-    in es-sbert search --hybrid. Cross-validation chooses the setting by its nDCG@10 on nine tenths of the queries, and
-    measures it on the rest. The result is compared with the default, with semantic search and with keyword search, each
-    with interval and p-value. A setting other than the default is recommended only if it is significantly better.
-
-    \b
-    Examples:
-      es-sbert index tune-hybrid docs --judgements judgements.csv
-      es-sbert index tune-hybrid docs --judgements judgements.csv --fusion rrf --lexical-fields title,body
-    """
-    from es_sbert.evaluation.fusion_scores import measure_fusions
-    from es_sbert.evaluation.fusion_tuning import fusion_lines, fusion_report, fusion_settings, require_queries
-    from es_sbert.evaluation.index_retrieval import report_unknown_documents
-    from es_sbert.evaluation.judgement_files import read_judgements
-    from es_sbert.search.hybrid_search import Fusion, supported_fusions
-    from es_sbert.search.search_scope import read_search_scope
-    from es_sbert.search.semantic_index import SemanticIndex
-
-    fields = options["lexical_fields"]
-    data = read_judgements(judgements, limit=options["limit"])
-    require_queries(len(data.queries))
-    with ExitStack() as opened:
-        engine = opened.enter_context(shared.open_engine(options))
-        vector_field, encoder = options["vector_field"], shared.encoder_arguments(options)
-        semantic = opened.enter_context(
-            SemanticIndex(name, engine, vector_field=vector_field, report=print_message, **encoder)
-        )
-        engine_type = engine.info.engine_type
-        chosen = [Fusion(each) for each in fusions] or supported_fusions(engine_type)
-        report_unknown_documents(engine, name, data, print_message)
-        scores = measure_fusions(
-            engine,
-            read_search_scope(engine, [name], [vector_field]),
-            semantic.encoder,
-            data,
-            fusion_settings(engine_type, chosen),
-            lexical_fields=None if fields is None else [each.strip() for each in fields.split(",")],
-            report=print_message,
-        )
-    report = fusion_report(name, scores, seed=options["seed"])
-    print_report(report.as_json(), fusion_lines(report), as_json=as_json)

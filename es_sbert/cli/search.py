@@ -60,21 +60,7 @@ if TYPE_CHECKING:
 @option_group(
     "Hybrid search",
     click.option("--hybrid", is_flag=True, help="Combine semantic search with keyword search (BM25)."),
-    click.option(
-        "--fusion",
-        type=click.Choice(["rrf", "weighted", "normalized"]),
-        help="Method to combine the two rankings; normalized requires OpenSearch.  [default: rrf]",
-    ),
-    click.option(
-        "--weights",
-        metavar="SEMANTIC:KEYWORD",
-        help="Weight of each ranking, e.g. 2:1; es-sbert index tune-hybrid finds them.  [default: by the fusion]",
-    ),
-    click.option(
-        "--rank-constant",
-        type=click.IntRange(min=1),
-        help="Constant of the fusion rrf: the larger, the less the first ranks count.  [default: 60]",
-    ),
+    click.option("--weights", metavar="SEMANTIC:KEYWORD", help="Weight of each ranking, e.g. 2:1.  [default: 3:1]"),
 )
 @option_group(
     "Reranking",
@@ -139,7 +125,8 @@ def search(
         options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial")
     )
     search_options["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
-    search_options |= _fusion_options(hybrid, options["fusion"], options["weights"], options["rank_constant"])
+    if options["weights"] is not None:
+        search_options["weights"] = _parse_weights(options["weights"])
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
         raise UsageError("exactly one of TEXT and --like is required", "Pass a text, or --like ID.")
@@ -148,6 +135,8 @@ def search(
             "--hybrid needs a query text, but --like searches with the vector of a document",
             "Leave --hybrid out, or pass TEXT instead of --like.",
         )
+    if options["weights"] is not None and not hybrid:
+        raise UsageError("--weights requires --hybrid", "Add --hybrid, or leave --weights out.")
     reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window requires --rerank", "Add --rerank MODEL, a cross-encoder.")
@@ -215,18 +204,6 @@ def _print_message(message: str) -> None:
     # Do not report that there is no GPU: only one text is embedded.
     if message != NO_GPU_FOUND:
         print_message(message)
-
-
-def _fusion_options(hybrid: bool, fusion: str | None, weights: str | None, rank_constant: int | None) -> dict[str, Any]:
-    fusion_options = {"fusion": fusion, "weights": weights, "rank_constant": rank_constant}
-    options: dict[str, Any] = {name: value for name, value in fusion_options.items() if value is not None}
-    if options and not hybrid:
-        raise UsageError("--fusion, --weights and --rank-constant require --hybrid", "Add --hybrid, or leave them out.")
-    if rank_constant is not None and fusion not in (None, "rrf"):
-        raise UsageError(
-            f"--rank-constant cannot be combined with --fusion {fusion}", "Use --fusion rrf, or leave it out."
-        )
-    return options if weights is None else options | {"weights": _parse_weights(weights)}
 
 
 def _parse_weights(text: str) -> tuple[float, float]:

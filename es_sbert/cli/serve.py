@@ -88,12 +88,14 @@ _semantic_options = option_group(
         help="Candidates per shard.  [default: twice k, at least 100]",
     ),
     click.option(
-        "--hybrid", is_flag=True, help="Add semantic search to every match and multi_match query on an embedded text."
+        "--hybrid",
+        is_flag=True,
+        help="Rank the hits of match and multi_match queries on an embedded text by meaning too.",
     ),
     click.option(
         "--semantic-weight",
         type=shared.FiniteFloatRange(0, min_open=True),
-        help="Score that a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]",
+        help="Weight of the ranking by meaning in such searches; that by words has the weight 1.  [default: 3]",
     ),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
     click.option(

@@ -614,7 +614,7 @@ class Engine(ABC):
             raise UsageError(
                 f"the names of the {len(options['index'])} indices of this search do not fit into a URL, and "
                 "OpenSearch returns the scores of several clauses only for indices named in the URL",
-                "Search fewer indices at a time, use a single vector field, or use the fusion rrf.",
+                "Search fewer indices at a time, or use a single vector field.",
             )
         params = {_NAMED_SCORES: "true"} if named_scores else None
         if not default_pipeline:

@@ -152,7 +152,7 @@ def evaluate_judgements(
     """
     report: Callable[[str], None] = model.get("report") or _ignore
     with SemanticIndex(index, engine, vector_field=vector_field, **model) as semantic:
-        report_unknown_documents(semantic.engine, index, data, report)
+        _report_unknown_documents(semantic.engine, index, data, report)
         report(f"{data.name}: {pluralize(len(data.queries), 'query', 'queries')} to {index}")
         run = _search_queries(semantic, index, data, vector_field)
         part = f"{index}: {semantic.engine.info.label}, {semantic.field.meta.index_type}"
@@ -165,7 +165,7 @@ def _ignore(message: str) -> None:
     """Ignore a message."""
 
 
-def report_unknown_documents(
+def _report_unknown_documents(
     engine: Engine, index: str, data: RetrievalCollection, report: Callable[[str], None]
 ) -> None:
     """Warn about relevant documents that the index does not hold.

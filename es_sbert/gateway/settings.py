@@ -325,10 +325,10 @@ class SemanticSettings(FrozenSettings):
         min_cosine: Drop hits whose cosine is below this value. None uses the value in the mapping of their index; if
             it has none, all k are kept.
         num_candidates: Candidates per shard; None derives them from k.
-        hybrid: Whether `match` and `multi_match` queries on an embedded text become hybrid, unless the request's
-            header overrides it.
-        semantic_weight: Points that a cosine score of 1 adds to a hit's BM25 score in a hybrid query; None is the
-            measured optimum (`es_sbert.search.hybrid_search`).
+        hybrid: Whether `match` and `multi_match` queries on an embedded text become hybrid (`HybridDetector`), unless
+            the request's header overrides it.
+        semantic_weight: Weight of the semantic ranking in hybrid queries, against 1 for the keyword ranking; None is
+            the measured optimum (`es_sbert.search.hybrid_search`).
         writes: Whether to embed documents that are written through the gateway.
         on_embedding_failure: Policy for a document that cannot be embedded.
         hide_vectors: Whether search hits are returned without vectors and their metadata.

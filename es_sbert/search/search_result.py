@@ -79,12 +79,14 @@ class HybridHit:
 
     Attributes:
         id: The document's id.
-        score: The fused score, by which hits are ordered; its scale depends on the fusion.
+        score: The fused score, by which hits are ordered: at most 1, and more for an exact match. See
+            `fuse_rankings`.
         cosine: As in `Hit`; None if the document is not among the nearest that the fusion read.
-        lexical: Keyword score (BM25), before any weight; None if the document has none of the words, or, with
-            reciprocal rank fusion, if it is not among the first that the fusion read.
-        ranks: With reciprocal rank fusion: ranking → rank of the document, from 1. The rankings are `lexical` and the
-            names of the vector fields.
+        lexical: Keyword score (BM25), before any weight; None if the document is not among the first that the fusion
+            read.
+        ranks: Ranking → rank of the document, from 1. The rankings are `lexical` and the names of the vector fields.
+        match: `phrase`, `all_words`, `literal` or `prefix` if the document is an exact match, else None. See the module
+            `exact_matches`.
         source, index, passage, highlight, rerank_score: As in `Hit`.
     """
 
@@ -95,6 +97,7 @@ class HybridHit:
     source: Json
     index: str
     ranks: dict[str, int] = field(default_factory=dict)
+    match: str | None = None
     passage: Passage | None = None
     highlight: dict[str, list[str]] = field(default_factory=dict)
     rerank_score: float | None = None
@@ -106,7 +109,8 @@ class HybridHit:
         """Return the hit as a dictionary, with its cosine to six digits: float32 is not more precise."""
         cosine = None if self.cosine is None else round(self.cosine, _COSINE_DIGITS)
         scores = {"score": self.score, "cosine": cosine, "lexical": self.lexical}
-        return _hit_json(self, scores | ({"ranks": self.ranks} if self.ranks else {}))
+        optional = {"ranks": self.ranks or None, "match": self.match}
+        return _hit_json(self, scores | {name: value for name, value in optional.items() if value is not None})
 
 
 def _hit_json(hit: Hit | HybridHit, scores: Json) -> Json:

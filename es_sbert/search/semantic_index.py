@@ -293,7 +293,6 @@ class SemanticIndex:
 
         Raises:
             UsageError, EngineError: as for `search`.
-            UnsupportedEngine: the engine does not support the fusion.
         """
         depth = search_depth(rerank, k, window, options)
         return self._rerank(text, self._run(HybridSearch.from_options(text, depth, options)), rerank, k, window)

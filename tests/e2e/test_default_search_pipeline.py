@@ -189,14 +189,9 @@ def analyses(at: Indices) -> Iterator[Any]:
         ("duplicates", "--index", name, "--mark-duplicates", "copy_of"),
         ("cluster", "--index", name, "-k", "3"),
     ]
-    with_model: list[tuple[str | Path, ...]] = [
-        ("index", "tune-hybrid", name, "--judgements", judgements),
-        ("doctor", "--index", name),
-    ]
     for command in exact:
         yield at.run(*command, "--json", with_model=False)
-    for command in with_model:
-        yield at.run(*command, "--json")
+    yield at.run("doctor", "--index", name, "--json")
     yield at.run(
         "evaluate",
         at.model,

@@ -172,14 +172,16 @@ def test_hybrid_search(site: Site, search: Search) -> None:
     first, second, _ = (orjson.loads(line) for line in done.out.splitlines())
     assert first["id"] == "3"
     assert first["ranks"] == {"embedding": 1, "lexical": 1}
-    assert first["score"] == pytest.approx(3 / 61)
+    assert (first["match"], first["score"]) == ("phrase", pytest.approx(5.0)), (
+        "4 for the phrase, 1 for both first ranks"
+    )
     assert (second["lexical"], second["ranks"]["embedding"]) == (None, 2)
-    table = search(title, "--hybrid", "--fusion", "weighted", "-k", "2")
+    table = search(title, "--hybrid", "-k", "2")
     assert table.out.splitlines()[0].split() == ["#", "score", "keyword", "cosine", "id"]
     assert "Heavy rain" in table.out.splitlines()[2]
     shown = search(title, "--hybrid", "--show-body").out.splitlines()
     assert shown[0] == f"POST /{site.index}/_msearch"
-    assert [bool(orjson.loads(line)) for line in shown[1:]] == [False, True, False, True]
+    assert [bool(orjson.loads(line)) for line in shown[1:]] == [False, True, False, True, False, True]
 
 
 @pytest.mark.parametrize(

@@ -65,16 +65,15 @@ def found(index: str, scores: dict[str, float | None]) -> list[str]:
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("fusion", ["rrf", "weighted"])
 def test_words_in_nested_objects_are_found(
-    load: Callable[..., str], search: Callable[..., dict[str, float | None]], template: str, fusion: str
+    load: Callable[..., str], search: Callable[..., dict[str, float | None]], template: str
 ) -> None:
     index = load("nested", template)
     # The best of the objects counts.
-    assert found(index, search(index, "storm", "--fusion", fusion)) == ["c", "a"]
-    assert found(index, search(index, "guitar", "--fusion", fusion)) == ["b"]
-    assert found(index, search(index, "zither", "--fusion", fusion)) == (["b"] if "notes" in template else [])
-    assert found(index, search(index, "three", "--fusion", fusion)) == (["c"] if "title" in template else [])
+    assert found(index, search(index, "storm")) == ["c", "a"]
+    assert found(index, search(index, "guitar")) == ["b"]
+    assert found(index, search(index, "zither")) == (["b"] if "notes" in template else [])
+    assert found(index, search(index, "three")) == (["c"] if "title" in template else [])
 
 
 def test_field_that_is_nested_in_one_index_only_is_found_in_both(
@@ -89,5 +88,5 @@ def test_field_that_is_nested_in_one_index_only_is_found_in_both(
 def test_hit_shows_the_text_of_nested_objects(cli: Cli, load: Callable[..., str], model: Path, engine_url: str) -> None:
     index = load("nested", TEMPLATES[0])
     options = ("--index", index, "--url", engine_url, "--model", model, "--precision", "fp32", "--hybrid", "-k", "1")
-    done = cli("search", "guitar", *options, "--fusion", "weighted")
+    done = cli("search", "guitar", *options)
     assert "a man plays guitar" in done.out

@@ -84,7 +84,7 @@ def test_async_client_is_used_and_stays_open(site: SampleIndices) -> None:
                 assert [result.hits for result in found] == expected
                 assert (await index.hybrid(TEXT, 5)).hits == fused
                 assert await index.body(TEXT, 5) == body
-                assert len(await index.hybrid_bodies(TEXT, 5)) == 2
+                assert len(await index.hybrid_bodies(TEXT, 5)) == 3
                 assert len(await index.similar_to("3", 5)) == 5
                 vector = site.query(TEXT)
                 assert len(await index.search_vector(vector, 5)) == 5

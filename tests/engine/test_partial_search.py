@@ -65,8 +65,7 @@ def both(engine_url: str, names: list[str], encoder: Encoder) -> Iterator[Semant
 SEARCHES: dict[str, Callable[..., Any]] = {
     "text": lambda index, **more: index.search(QUERY, 5, **more),
     "vector": lambda index, **more: index.search_vector(index.encoder.embed_query(QUERY), 5, **more),
-    "rrf": lambda index, **more: index.hybrid(QUERY, 5, fusion="rrf", **more),
-    "weighted": lambda index, **more: index.hybrid(QUERY, 5, fusion="weighted", **more),
+    "hybrid": lambda index, **more: index.hybrid(QUERY, 5, **more),
     "similar": lambda index, **more: index.similar_to("1", 5, **more),
 }
 

@@ -12,11 +12,11 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.index_options import request_vector_field
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
-from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline, reciprocal_rank_fusion
+from es_sbert.search.rank_fusion import fuse_rankings
 from es_sbert.search.vector_query import SearchMethod
 from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import tiny_encoder
@@ -104,8 +104,7 @@ def test_alias_filter_applies_to_every_search(site: SampleIndices) -> None:
         assert found(index.search(TEXT, 2 * COUNT)) == narrow
         assert found(index.search(TEXT, 5, filter={"term": {"group": 4}})) == {(site.one, 4)}
         assert found(index.similar_to("two-0", 2 * COUNT, index=site.two)) == narrow
-        for fusion in ("rrf", "weighted"):
-            assert found(index.hybrid(TEXT, 2 * COUNT, fusion=fusion)) == narrow
+        assert found(index.hybrid(TEXT, 2 * COUNT)) == narrow
     with open_at(site, [alias, f"{site.one}-other"]) as either:
         assert found(either.search(TEXT, 2 * COUNT)) == narrow | {(site.one, 5)}
     with open_at(site, [alias, site.one]) as whole:
@@ -173,7 +172,7 @@ def test_like_with_passages_and_several_indices(site: SampleIndices, split: Sema
 @also_opensearch2
 def test_hits_carry_best_passage(site: SampleIndices, split: SemanticIndex) -> None:
     query = site.query(TEXT)
-    for result in (split.search(TEXT, 5), split.hybrid(TEXT, 5, fusion="weighted"), split.hybrid(TEXT, 5)):
+    for result in (split.search(TEXT, 5), split.hybrid(TEXT, 5)):
         for hit in result:
             if hit.cosine is not None:
                 which = int(np.argmax(cosines(query, site.halves[number(hit)])))
@@ -252,11 +251,13 @@ def lexical(site: SampleIndices, index: str, filter: Any = None) -> dict[str, fl
 
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
 @also_opensearch2
-def test_rrf_scores_match_formula(site: SampleIndices, one: SemanticIndex, filter: Any) -> None:
-    result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50)
+def test_hybrid_scores_match_formula(site: SampleIndices, one: SemanticIndex, filter: Any) -> None:
+    result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), depth=50)
     near = [hit.id for hit in one.search(TEXT, 50, filter=filter)]
     words = lexical(site, site.one, filter)
-    expected = reciprocal_rank_fusion({"v": near, "lexical": list(words)[:50]}, weights={"v": 2.0}, constant=10)
+    expected = fuse_rankings(
+        {"v": near, "lexical": list(words)[:50]}, depth=50, weights={"v": 2.0, "lexical": 1.0}, matches={}
+    )
     assert [hit.score for hit in result] == pytest.approx([document.score for document in expected[:20]], abs=1e-9)
     values = cosines(site.query(TEXT), site.v)
     for hit in result:
@@ -266,82 +267,14 @@ def test_rrf_scores_match_formula(site: SampleIndices, one: SemanticIndex, filte
             assert near[hit.ranks["v"] - 1] == hit.id
         if hit.lexical is not None:
             assert hit.lexical == pytest.approx(words[hit.id], rel=1e-5)
-    assert (
-        result.hits[3:7]
-        == one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50, offset=3, size=4).hits
-    )
-
-
-@pytest.mark.parametrize("kind", ["one", "split"])
-@pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
-@also_opensearch2
-def test_weighted_fusion_sums_scores(
-    site: SampleIndices, request: pytest.FixtureRequest, kind: str, filter: Any
-) -> None:
-    index: SemanticIndex = request.getfixturevalue(kind)
-    query = site.query(TEXT)
-    values = cosines(query, site.v) if kind == "one" else site.of_split(query)
-    words = lexical(site, index.field.index, filter)
-    # Every document is looked at, so that all have both parts.
-    result = index.hybrid(
-        TEXT,
-        20,
-        fusion="weighted",
-        weights=(5.0, 0.5),
-        depth=2 * COUNT,
-        filter=filter,
-        aggregations={"groups": {"terms": {"field": "group"}}},
-    )
-    keep = [row for row in range(COUNT) if filter is None or row % 10 < 4]
-    totals = {row: 5.0 * unit_scores(values)[row] + 0.5 * words.get(str(row), 0.0) for row in keep}
-    assert [hit.score for hit in result] == pytest.approx(sorted(totals.values(), reverse=True)[:20], abs=1e-4)
-    for hit in result:
-        assert hit.cosine == pytest.approx(values[number(hit)], abs=CLOSE)
-        assert hit.lexical == (pytest.approx(words[hit.id], rel=1e-4) if hit.id in words else None)
-    assert {bucket["key"] for bucket in result.aggregations["groups"]["buckets"]} == {row % 10 for row in keep}
-
-
-def scaled(scores: dict[str, float]) -> dict[str, float]:
-    least, most = min(scores.values()), max(scores.values())
-    # OpenSearch leaves the last of a list a thousandth.
-    return {id: max(0.001, (score - least) / (most - least)) for id, score in scores.items()}
-
-
-@pytest.mark.parametrize("named", [False, True])
-@also_opensearch2
-def test_normalized_fusion_sums_scores_on_opensearch(site: SampleIndices, one: SemanticIndex, named: bool) -> None:
-    if not site.opensearch:
-        with pytest.raises(UnsupportedEngine, match="requires OpenSearch") as caught:
-            one.hybrid(TEXT, fusion="normalized")
-        assert "rrf or weighted" in caught.value.remedy
-        return
-    how: dict[str, Any] = {"weights": (3.0, 1.0)}
-    if named:
-        how = {"pipeline": f"{site.one}-pipeline"}
-        body = normalization_pipeline(FusionWeights(3.0, 1.0))
-        site.engine._request("PUT", f"/_search/pipeline/{how['pipeline']}", body=body)
-    try:
-        result = one.hybrid(TEXT, 20, fusion="normalized", depth=2 * COUNT, **how)
-    finally:
-        if named:
-            site.engine._request("DELETE", f"/_search/pipeline/{how['pipeline']}")
-    values = cosines(site.query(TEXT), site.v)
-    words = lexical(site, site.one)
-    semantic = scaled({str(row): float(unit_scores(values)[row]) for row in range(COUNT)})
-    lexically = scaled(words)
-    totals = {id: 0.75 * semantic[id] + 0.25 * lexically.get(id, 0.0) for id in semantic}
-    assert [hit.score for hit in result] == pytest.approx(sorted(totals.values(), reverse=True)[:20], abs=1e-3)
-    for hit in result:
-        assert hit.cosine == pytest.approx(values[number(hit)], abs=CLOSE)
-        assert hit.lexical == (pytest.approx(words[hit.id], rel=1e-4) if hit.id in words else None)
+    assert result.hits[3:7] == one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), depth=50, offset=3, size=4).hits
 
 
 def test_hybrid_bodies_can_be_sent_directly(site: SampleIndices, one: SemanticIndex) -> None:
-    for fusion in ("rrf", "weighted"):
-        bodies = one.hybrid_bodies(TEXT, 5, fusion=fusion, lexical_fields=["text"])
-        answers = site.engine.multi_search(site.one, bodies)
-        assert len(bodies) == (2 if fusion == "rrf" else 1)
-        assert all(answer["hits"]["hits"] for answer in answers)
+    bodies = one.hybrid_bodies(text_of(7), 5, lexical_fields=["text"])
+    answers = site.engine.multi_search(site.one, bodies)
+    assert len(bodies) == 3
+    assert all(answer["hits"]["hits"] for answer in answers)
 
 
 def test_custom_lexical_query(site: SampleIndices, one: SemanticIndex) -> None:
@@ -378,13 +311,10 @@ _WRONG: dict[str, list[Any]] = {
     "window": ["5", 0, -1],
 }
 _WRONG_HYBRID: dict[str, list[Any]] = {
-    "fusion": [5, None],
     "weights": [5, "ab", ("1", 2), (1,), {"a": 1}],
     "lexical_fields": ["text", 5, [5]],
     "lexical": ["x", 5, []],
     "depth": ["5", 1.5],
-    "rank_constant": ["5", None, 1.5],
-    "pipeline": [5, {}],
 }
 
 
@@ -410,10 +340,10 @@ def test_values_of_numpy_and_views_of_a_dict_are_arguments(site: SampleIndices, 
     for source in (np.array(["text"]), fields.keys(), set(fields)):
         assert one.body(TEXT, np.int64(3), source=source) == one.body(TEXT, 3, source=["text"])
     assert one.body(TEXT, source=np.bool_(False), boosts={"v": np.float32(1)}) == one.body(TEXT, source=False)
-    expected = one.hybrid_bodies(TEXT, 3, fusion="weighted", weights=[0.25, 0.75], lexical_fields=["text"], depth=9)
+    expected = one.hybrid_bodies(TEXT, 3, weights=[0.25, 0.75], lexical_fields=["text"], depth=9)
     for weights in (np.array([0.25, 0.75]), [np.float32(0.25), np.float32(0.75)], {"a": 0.25, "b": 0.75}.values()):
         options: dict[str, Any] = {"weights": weights, "lexical_fields": fields.keys(), "depth": np.int64(9)}
-        assert one.hybrid_bodies(TEXT, np.int64(3), fusion="weighted", **options) == expected
+        assert one.hybrid_bodies(TEXT, np.int64(3), **options) == expected
     _refused("weights", {0.25, 0.75}, partial(one.hybrid, TEXT))  # in no order
     vector = np.arange(1, one.field.meta.dimensions + 1)
     hits = [one.search_vector(each, 3) for each in (vector, vector.astype(object))]
@@ -494,18 +424,16 @@ def test_invalid_search_options_raise(one: SemanticIndex, options: dict[str, Any
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fusion": "mean"}, "unknown fusion 'mean'"),
+        ({"fusion": "rrf"}, "unknown option: fusion"),
         ({"weights": (0.0, 1.0)}, "the semantic weight must be above 0 and finite, not 0"),
         ({"weights": (1.0, float("nan"))}, "the lexical weight must be above 0 and finite, not nan"),
         ({"depth": 5}, "depth is 5"),
         ({"depth": 20_000}, "depth is 20000"),
-        ({"rank_constant": 0}, "the rank constant must be at least 1, not 0"),
         ({"lexical_fields": []}, "a keyword query needs at least one field"),
         ({"lexical_fields": ["text"], "lexical": {"match_all": {}}}, "lexical and lexical_fields cannot be combined"),
         ({"lexical": {}}, "the lexical query must be a JSON object"),
-        ({"pipeline": "p"}, "a search pipeline requires the fusion normalized"),
-        ({"sort": ["number"]}, "runs in the client"),
-        ({"aggregations": {"g": {"terms": {"field": "group"}}}}, "runs in the client"),
+        ({"sort": ["number"]}, "does not support sort or aggregations"),
+        ({"aggregations": {"g": {"terms": {"field": "group"}}}}, "does not support sort or aggregations"),
     ],
 )
 def test_invalid_hybrid_options_raise(one: SemanticIndex, options: dict[str, Any], message: str) -> None:

@@ -23,7 +23,6 @@ from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.mappings import read_body
-from es_sbert.search.hybrid_search import supported_fusions
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.conftest import delete_index
 from tests.dashboards.visualizations import request, search_source
@@ -154,17 +153,15 @@ def test_nonsense_has_no_hits_in_hybrid_search_of_the_library(
     calibrated: Calibrated, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with SemanticIndex(calibrated.index, calibrated.engine) as index:
-        fusions = supported_fusions(index.engine.info.engine_type)
-        for fusion in fusions:
-            assert index.hybrid(NONSENSE, fusion=fusion).hits == (), fusion
-            near = index.hybrid(QUERY, fusion=fusion)
-            assert near.hits[0].source["title"] == MEANT, fusion
-            assert near.hits[0].lexical is None, fusion
-            # Keyword hits stay at any cosine, and the caller's own minimum wins.
-            by_words = index.hybrid(f"{NONSENSE} station", fusion=fusion, min_cosine=0.99)
-            assert by_words.hits, fusion
-            assert all(hit.lexical is not None for hit in by_words), fusion
-            assert len(index.hybrid(NONSENSE, k=5, fusion=fusion, min_cosine=-1)) == 5, fusion
+        assert index.hybrid(NONSENSE).hits == ()
+        near = index.hybrid(QUERY)
+        assert near.hits[0].source["title"] == MEANT
+        assert near.hits[0].lexical is None
+        # Keyword hits stay at any cosine, and the caller's own minimum wins.
+        by_words = index.hybrid(f"{NONSENSE} station", min_cosine=0.99)
+        assert by_words.hits
+        assert all(hit.lexical is not None for hit in by_words)
+        assert len(index.hybrid(NONSENSE, k=5, min_cosine=-1)) == 5
     with pytest.raises(SystemExit) as ended:
         main(["search", "--index", calibrated.index, NONSENSE, "--hybrid", "--url", calibrated.engine])
     assert ended.value.code == 0

@@ -564,7 +564,6 @@ def test_hybrid_header_adds_semantic_hits_to_lexical(bed: Bed) -> None:
     assert ids[0] == ids[2] == {document["id"] for document in documents() if "guitar" in document["text"]}
     assert ids[1] >= ids[0]
     assert np.all(np.diff(scores(hybrid)) <= 0)
-    assert max(scores(hybrid)) > max(scores(plain)) + 10
 
 
 @pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1), ("int8_hnsw", 1)])
@@ -594,12 +593,6 @@ def test_k_hits_are_kept_despite_engine_defaults(
         if shards == 1:
             count = patient.post(f"{bed.gateway}/{index}/_count", json={"query": NEURAL}).json()["count"]
             assert count == K, "the engine's own query keeps as many as it says"
-        guitars: Json = {"query": {"match": {"text": "guitar"}}}
-        words, meant = (
-            patient.post(f"{bed.gateway}/{index}/_count", json=guitars, headers={"x-es-sbert": mode}).json()
-            for mode in ("on", "hybrid")
-        )
-        assert words["count"] < meant["count"] <= words["count"] + K
         body = {"query": {"match": {"semantic": {"query": QUERY, "k": 2 * K}}}, "size": 50}
         both = patient.post(f"{bed.gateway}/{index},{bed.index}/_search", json=body).json()["hits"]["hits"]
         assert [hit["_id"] for hit in both[::2]] == [hit["_id"] for hit in both[1::2]], "each is in both indices"

@@ -5,19 +5,15 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import EsSbertError, ModelNotFound, RecipeInvalid, UsageError
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, ModelSettings, SemanticSettings
-from es_sbert.search.hybrid_search import read_hybrid_params
 
 
 def test_only_usage_errors_are_value_errors() -> None:
@@ -58,12 +54,6 @@ def test_usage_errors_of_validators_are_not_wrapped(build: Callable[[], object],
 def test_wrong_types_are_still_validation_errors() -> None:
     with pytest.raises(ValidationError):
         EngineSettings(timeout="soon")  # type: ignore[arg-type]
-
-
-def test_weights_out_of_range_are_named() -> None:
-    search = cast(Any, SimpleNamespace(text="x", params=SimpleNamespace(k=10), options={"weights": (1.0, -1.0)}))
-    with pytest.raises(UsageError, match="the lexical weight must be above 0 and finite, not -1"):
-        read_hybrid_params(EngineType.ELASTICSEARCH, cast(Any, None), search)
 
 
 def test_the_gateway_takes_no_bad_request_for_a_bad_response() -> None:

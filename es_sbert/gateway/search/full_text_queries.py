@@ -1,36 +1,25 @@
-"""Full-text queries with a semantic part: on several fields, in Lucene syntax, or made hybrid.
+"""Full-text queries with a semantic part: on several fields, or in Lucene syntax.
 
-A `multi_match` or `query_string` that names the virtual field is split into one query per field. In hybrid mode, a
-full-text query on embedded fields gets a semantic query added.
+A `multi_match` or `query_string` that names the virtual field is split into one query per field.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 from luqum import tree as lucene
 from luqum.exceptions import ParseError
 from luqum.thread import parse
 
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, decode_wrapper, query_type_and_body
+from es_sbert.gateway.search.compound_queries import query_type_and_body
 from es_sbert.gateway.search.query_parameters import check_parameters, check_word_parameters, number_between
 from es_sbert.gateway.search.semantic_query import (
-    SINGLE_FIELD_QUERIES,
-    SemanticQuery,
     SemanticQueryParser,
-    SemanticSyntax,
     parse_query_text,
-    scalar_as_text,
 )
-from es_sbert.gateway.settings import SemanticSettings
-from es_sbert.search.hybrid_search import DEFAULT_BOOSTS
-from es_sbert.search.search_scope import SearchScope
 
 _MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string", "simple_query_string"})
 _BOOSTED = re.compile(r"^(?P<field>.+?)\^(?P<boost>\d+(?:\.\d+)?)$")
@@ -351,95 +340,3 @@ def _excludes_words(expression: str, location: str) -> BadRequest:
         f"{expression!r} in the text of {location} excludes words, but a semantic query compares the text as a whole",
         "Exclude documents with a separate query in the must_not of a bool, or write the text in quotes.",
     )
-
-
-_MULTI_FIELD_FULL_TEXT = _MULTI_FIELD_QUERIES - {"query_string"}
-_BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
-
-
-def semantic_weight(settings: SemanticSettings, engine_type: EngineType) -> float:
-    """Weight of a cosine score of 1 against BM25: from the settings, or the measured optimum."""
-    default = DEFAULT_BOOSTS[engine_type]
-    return settings.semantic_weight or default.semantic / default.lexical
-
-
-class HybridDetector:
-    """Detects full-text queries on embedded text fields, which become hybrid.
-
-    An application writes the text of one search box into several queries (exact words, prefixes, phrases) under one
-    bool; the semantic query is added once, around all of them.
-
-    Args:
-        parser: Parses the semantic queries of the request; its settings are those of the hybrid queries too.
-        engine_type: Type of the engine.
-    """
-
-    def __init__(self, parser: SemanticQueryParser, engine_type: EngineType) -> None:
-        self._parser = parser
-        self._weight = semantic_weight(parser.settings, engine_type)
-        self._cache: IdentityCache[tuple[str, SearchScope] | None] = IdentityCache()
-
-    def semantic_part(self, node: Json) -> SemanticQuery | None:
-        """Return the semantic query to add to a full-text query; None unless it searches fields for a single text.
-
-        A text that cannot be embedded (blank, too long) is left to full-text search.
-
-        Raises:
-            IndexMismatch: the indices have vectors of different models.
-        """
-        text_and_target = self._cache.get(node, self._detect)
-        if text_and_target is None:
-            return None
-        text, target = text_and_target
-        if not text.strip() or len(text) > self._parser.max_text_characters:
-            return None
-        settings = self._parser.settings
-        return SemanticQuery(
-            target,
-            text,
-            settings.k,
-            min_cosine=settings.min_cosine,
-            num_candidates=settings.num_candidates,
-            boost=self._weight,
-            syntax=SemanticSyntax.HYBRID,
-            calibrated=self._parser.is_calibrated(target),
-        )
-
-    def _detect(self, node: Json) -> tuple[str, SearchScope] | None:
-        query = query_type_and_body(decode_wrapper(node))
-        if query is None:
-            return None
-        kind, body = query
-        if kind in SINGLE_FIELD_QUERIES and len(body) == 1:
-            [(field, options)] = body.items()
-            return self._search_target(options.get("query") if isinstance(options, dict) else options, [field])
-        if kind in _MULTI_FIELD_FULL_TEXT:
-            fields, text = body.get("fields", ["*"]), body.get("query")
-            if kind == "simple_query_string" and isinstance(text, str):
-                try:
-                    text = simple_query_text(text, body.get("flags"), kind)
-                except BadRequest:
-                    return None  # documents that the text excludes must not come back
-            return self._search_target(text, fields if isinstance(fields, list) else [fields])
-        clauses: list[Json] = []
-        if kind == "dis_max":
-            clauses = clause_list(body.get("queries"))
-        elif kind == "bool" and set(body) <= {"must", "should", "minimum_should_match", "boost"}:
-            clauses = [*clause_list(body.get("must")), *clause_list(body.get("should"))]
-        results = [self._cache.get(clause, self._detect) for clause in clauses]
-        return results[0] if results and all(result == results[0] for result in results) else None
-
-    def _search_target(self, value: Any, fields: Sequence[Any]) -> tuple[str, SearchScope] | None:
-        text = scalar_as_text(value)
-        if not isinstance(text, str):
-            return None
-        targets = (self._target(_BOOST_SUFFIX.sub("", field)) for field in fields if isinstance(field, str))
-        return next(((text, target) for target in targets if target is not None), None)
-
-    def _target(self, pattern: str) -> SearchScope | None:
-        """Find the vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
-        names = self._parser.fields
-        if "*" in pattern:
-            field = next((field for field in names.texts() if fnmatchcase(field, pattern)), None)
-            return None if field is None else names.for_text(field)
-        return names.for_text(pattern)

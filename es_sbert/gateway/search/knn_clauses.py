@@ -111,7 +111,32 @@ class SectionPlaceholder:
         return [(name, part) for name, part in members if isinstance(part, (dict, list))]
 
 
-Placeholder = QueryPlaceholder | SectionPlaceholder
+@dataclass(frozen=True, eq=False)
+class HybridPlaceholder:
+    """The place of a full-text query that becomes hybrid, until its hits are ranked (`hybrid_ranking.py`).
+
+    Attributes:
+        nearest: The semantic query for its text.
+        words: The query as the client wrote it.
+        exact: Finds exact matches (`es_sbert.search.exact_matches`); None if there can be none.
+    """
+
+    nearest: QueryPlaceholder
+    words: Json
+    exact: Json | None
+
+    @property
+    def semantic(self) -> SemanticQuery:
+        """The semantic query."""
+        return self.nearest.semantic
+
+    @property
+    def inner_parts(self) -> list[tuple[str, Any]]:
+        """See `QueryPlaceholder.inner_parts`."""
+        return [*self.nearest.inner_parts, ("query", self.words)]
+
+
+Placeholder = QueryPlaceholder | SectionPlaceholder | HybridPlaceholder
 
 
 def substitute(body: Json, native_queries: Mapping[Placeholder, Json]) -> None:
@@ -128,7 +153,7 @@ def substitute(body: Json, native_queries: Mapping[Placeholder, Json]) -> None:
         for key, value in container.items() if isinstance(container, dict) else enumerate(container):
             if isinstance(value, (dict, list)):
                 containers.append(value)
-            elif isinstance(value, (QueryPlaceholder, SectionPlaceholder)):
+            elif isinstance(value, (QueryPlaceholder, SectionPlaceholder, HybridPlaceholder)):
                 container[key] = native_queries[value]
                 remaining -= 1
 

@@ -33,9 +33,11 @@ from es_sbert.gateway.search.compound_queries import (
     query_type_and_body,
     strip_inner_hits,
 )
-from es_sbert.gateway.search.full_text_queries import HybridDetector, split_virtual_fields
+from es_sbert.gateway.search.full_text_queries import split_virtual_fields
+from es_sbert.gateway.search.hybrid_queries import ANY_CLAUSE, HybridDetector
 from es_sbert.gateway.search.incoming_search import sorts_by_score
 from es_sbert.gateway.search.knn_clauses import (
+    HybridPlaceholder,
     Placeholder,
     QueryPlaceholder,
     SectionPlaceholder,
@@ -109,6 +111,7 @@ class QueryPosition:
         with_inner_hits: Whether hits may return their nearest chunk.
         words: Whether the query selects words to highlight, so that a semantic query becomes a full-text one.
         negative: Whether its matches are unwanted, as in `must_not`.
+        ranks: Whether it is part of the search's main query, which ranks the hits. Only there queries become hybrid.
     """
 
     scores: bool = True
@@ -118,6 +121,7 @@ class QueryPosition:
     with_inner_hits: bool = True
     words: bool = False
     negative: bool = False
+    ranks: bool = False
 
 
 class _BodyFinder:
@@ -131,7 +135,7 @@ class _BodyFinder:
 
     def with_placeholders(self, body: Json) -> Json:
         query = self._queries.with_placeholders(
-            body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body))
+            body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body), ranks=True)
         )
         # No filters with a section `knn`: its hits need not match the query.
         filters = () if "knn" in body else self._queries.required(body.get("query"))
@@ -247,6 +251,7 @@ class _QueryFinder:
         self._split_queries: IdentityCache[Json] = IdentityCache()
         self._semantic_cache = ContainsCache()
         self._involved_cache = ContainsCache()
+        self._hybrid_cache = ContainsCache()
         self._virtual_cache = ContainsCache()
 
     def with_placeholders(self, node: Any, position: QueryPosition) -> Any:
@@ -259,10 +264,9 @@ class _QueryFinder:
         semantic = self._parser.parse(node)
         if semantic is not None:
             return highlight_clause(semantic) if position.words else self._placeholder(semantic, position)
-        if position.scores and not position.only_semantic_scores and self._hybrid is not None:
-            added = self._hybrid.semantic_part(node)
-            if added is not None:
-                return {"bool": {"should": [node, self._placeholder(added, position)], "minimum_should_match": 1}}
+        hybrid = self._hybrid.detect(node) if self._hybrid is not None and _may_be_hybrid(position) else None
+        if hybrid is not None:
+            return self._add(HybridPlaceholder(self._nearest(hybrid.semantic, position), node, hybrid.exact))
         query = query_type_and_body(node)
         if query is None:
             return node
@@ -334,11 +338,18 @@ class _QueryFinder:
         return self._split(node) is not node or self._parser.parse(node) is not None
 
     def _is_involved(self, node: Json) -> bool:
-        """Whether a query, or one inside it, is semantic, becomes hybrid, or searches chunks."""
-        return self._involved_cache(node, self._is_semantic_or_hybrid)
+        """Whether a query, or one inside it, is semantic or searches chunks."""
+        return self._involved_cache(node, self._is_semantic_or_on_chunks)
 
-    def _is_semantic_or_hybrid(self, node: Json) -> bool:
-        if self._is_semantic(node) or (self._hybrid is not None and self._hybrid.semantic_part(node) is not None):
+    def _becomes_hybrid(self, node: Json, position: QueryPosition) -> bool:
+        """Whether a query, or one inside it, becomes hybrid."""
+        detector = self._hybrid
+        if detector is None or not _may_be_hybrid(position):
+            return False
+        return self._hybrid_cache(node, lambda inner: detector.detect(inner) is not None)
+
+    def _is_semantic_or_on_chunks(self, node: Json) -> bool:
+        if self._is_semantic(node):
             return True
         query = query_type_and_body(node)
         return query is not None and query[0] == "nested" and self.contains_semantic(query[1].get("query"))
@@ -350,15 +361,16 @@ class _QueryFinder:
         return semantic is not None and semantic.syntax is SemanticSyntax.VIRTUAL_FIELD
 
     def _placeholder(self, semantic: SemanticQuery, position: QueryPosition) -> Placeholder:
-        if position.negative:
-            semantic = semantic.without_k()
+        return self._add(self._nearest(semantic.without_k() if position.negative else semantic, position))
+
+    def _nearest(self, semantic: SemanticQuery, position: QueryPosition) -> QueryPlaceholder:
         # A client's own `nested` query returns the inner hits that it asks for.
         with_inner_hits = position.with_inner_hits and semantic.nested is None
         inner_hits = self._inner_hits_name(semantic.target) if with_inner_hits else None
         query = query_without_vector(
             self._engine_type, semantic, position.filters, inner_hits, matches_candidates=self._matches_candidates
         )
-        return self._add(QueryPlaceholder(semantic, position.filters, query, has_cutoff=not position.negative))
+        return QueryPlaceholder(semantic, position.filters, query, has_cutoff=not position.negative)
 
     def _add(self, placeholder: Placeholder) -> Placeholder:
         self.placeholders.append(placeholder)
@@ -395,7 +407,12 @@ class _QueryFinder:
 
     def _bool(self, node: Json, body: Json, position: QueryPosition) -> Json:
         clauses = {name: clause_list(body.get(name)) for name in BOOL_CLAUSES}
-        involved = {id(clause) for parts in clauses.values() for clause in parts if self._is_involved(clause)}
+        involved = {
+            id(clause)
+            for name, parts in clauses.items()
+            for clause in parts
+            if self._is_involved(clause) or self._becomes_hybrid(clause, _clause_of_bool(position, name, body))
+        }
         if involved:
             plain = {
                 name: [self._as_filter(part) for part in parts if id(part) not in involved]
@@ -408,7 +425,7 @@ class _QueryFinder:
         is_changed = False
         for name, parts in clauses.items():
             for clause in parts:
-                new_name, inner = self._clause_position(clause, name, id(clause) in involved, position)
+                new_name, inner = self._clause_position(clause, name, id(clause) in involved, position, body)
                 new = self.with_placeholders(clause, inner)
                 if inner.scores and position.only_semantic_scores and id(clause) not in involved:
                     new = {"bool": {"filter": [new]}}
@@ -419,7 +436,7 @@ class _QueryFinder:
         return {"bool": body | {name: parts for name, parts in found.items() if parts or name in body}}
 
     def _clause_position(
-        self, clause: Json, name: str, involved: bool, position: QueryPosition
+        self, clause: Json, name: str, involved: bool, position: QueryPosition, body: Json
     ) -> tuple[str, QueryPosition]:
         """Return the member of the rewritten bool for a clause, and the clause's position.
 
@@ -428,7 +445,19 @@ class _QueryFinder:
         moves = name == "filter" and position.scores and position.scores_from_filters and involved
         if moves and self._virtual_cache(clause, self._is_on_virtual_field):
             return "must", replace(position, scores=True, only_semantic_scores=True)
-        return name, _inner_position(position, ("bool", name))
+        return name, _clause_of_bool(position, name, body)
+
+
+def _clause_of_bool(position: QueryPosition, name: str, body: Json) -> QueryPosition:
+    """Position of a clause of a bool."""
+    inner = _inner_position(position, ("bool", name))
+    # A document must match several of the clauses, so a semantic hit must not count as a match.
+    is_counted = name == "should" and body.get("minimum_should_match", 1) not in ANY_CLAUSE
+    return replace(inner, ranks=False) if is_counted else inner
+
+
+def _may_be_hybrid(position: QueryPosition) -> bool:
+    return position.ranks and position.scores and not position.only_semantic_scores
 
 
 def _inner_position(position: QueryPosition, member: Member) -> QueryPosition:

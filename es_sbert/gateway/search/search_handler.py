@@ -11,7 +11,7 @@ from starlette.types import Send
 
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large
-from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
+from es_sbert.gateway.proxy.engine_routes import SEARCH_DIAGNOSTICS, EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import (
     BufferedResponse,
     OutgoingRequest,
@@ -28,6 +28,7 @@ from es_sbert.gateway.search.hidden_fields import VectorHider, hide_by_parameter
 from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
     RewriteContext,
+    RewriteMode,
     parse_search,
     query_parameters,
     render_template,
@@ -39,6 +40,8 @@ from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
 _REPEATABLE = frozenset(
     {EngineApi.SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, EngineApi.EXPLAIN, EngineApi.VALIDATE}
 )
+# APIs whose response has no ranked hits. Queries do not become hybrid there.
+_UNRANKED = frozenset({EngineApi.COUNT, *SEARCH_DIAGNOSTICS})
 _NATIVE_SEMANTIC_QUERIES = (b'"query_vector_builder"', b'"neural"', b'"semantic"')
 
 
@@ -66,6 +69,8 @@ class SearchHandler:
             EsSbertError: a semantic query is invalid, there are too many, or the engine is not available.
         """
         received = await self._rewriter.receive(incoming)
+        if route.api in _UNRANKED and received.mode is RewriteMode.HYBRID:
+            received = replace(received, mode=RewriteMode.ON)
         as_sent = SearchTrace(returns_hits=route.api is not EngineApi.COUNT)
         if as_sent.returns_hits and recorder.is_logged:
             plain = received.plain or b""

@@ -22,7 +22,8 @@ from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import read_json, require_json_type, require_utf8, to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.full_text_queries import HybridDetector
+from es_sbert.gateway.search.hybrid_queries import HybridDetector, ranks_hits
+from es_sbert.gateway.search.hybrid_ranking import HybridRanker
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
     ReceivedRequest,
@@ -34,7 +35,7 @@ from es_sbert.gateway.search.incoming_search import (
     request_defined_fields,
     requested_mode,
 )
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, substitute
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, HybridPlaceholder, Placeholder, substitute
 from es_sbert.gateway.search.query_finder import FoundQueries, find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.gateway.search.top_k_cutoff import TopKCutoff
@@ -110,6 +111,7 @@ class SearchRewriter:
         self._models = models
         self._pits = PitResolver(upstream)
         self._cutoff = TopKCutoff(upstream)
+        self._ranker = HybridRanker(upstream, settings.semantic.semantic_weight)
         self._callers = CallerCacheKeys()
         self._log = ThrottledLog(logger, interval=math.inf)
         virtual_field = settings.semantic.virtual_field
@@ -192,7 +194,7 @@ class SearchRewriter:
             return RewriteResult(body, strip_extensions(body, self._settings.virtual_field))
         try:
             if denied is not None:
-                return self._pass_unreadable(body, context.mode, denied)
+                return self._pass_unreadable(body, context, denied)
             return await self._rewrite_resolved(body, context, indices, trace, confirm_later=confirm_later)
         except EsSbertError:
             trace.is_semantic = True  # only semantic queries are refused from here on
@@ -207,7 +209,7 @@ class SearchRewriter:
         budget = context.budget or self.budget()
         check: Callable[[int], None] | None = partial(budget.check, size=context.size)
         while True:
-            found = await offload_if_large(context.size, self._find, body, indices, context.mode, check)
+            found = await offload_if_large(context.size, self._find, body, indices, context, check)
             if found.body is body:
                 hint = None if indices else f"{_PASSED_THROUGH} {indices.no_vectors_remedy}"
                 return RewriteResult(body, body, hint=hint)
@@ -229,18 +231,24 @@ class SearchRewriter:
             indices = latest
         numbers = await offload_if_large(context.size, _numbers_of_queries, queries, vectors)
         limited, preference = self._cutoff.select(found.placeholders), None
+        hybrid = [placeholder for placeholder in found.placeholders if isinstance(placeholder, HybridPlaceholder)]
         # A search with a point in time needs no preference: it is bound to its shard copies.
-        if limited and "pit" not in body and "preference" not in context.options:
+        if (limited or hybrid) and "pit" not in body and "preference" not in context.options:
             preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
             context = replace(context, options={**context.options, "preference": preference})
-        cutoffs = await self._cutoff.cosines(limited, lambda query: numbers[_numbers_key(query)], body, context)
-        await offload_if_large(context.size, self._substitute, found, numbers, cutoffs)
+
+        def vector(query: SemanticQuery) -> list[float]:
+            return numbers[_numbers_key(query)]
+
+        cutoffs = await self._cutoff.cosines(limited, vector, body, context)
+        ranked = await self._ranker.queries(hybrid, vector, body, context)
+        await offload_if_large(context.size, self._substitute, found, numbers, cutoffs, ranked)
         confirm = partial(self._is_current, context, indices) if confirm_later else None
         trace.seconds = time.perf_counter() - start
         return RewriteResult(body, found.body, queries, preference, confirm=confirm)
 
     def _find(
-        self, body: Json, indices: ResolvedIndices, mode: RewriteMode, check: Callable[[int], None] | None = None
+        self, body: Json, indices: ResolvedIndices, context: RewriteContext, check: Callable[[int], None] | None = None
     ) -> FoundQueries:
         """Find the semantic queries of a body. For a large body, this runs in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
@@ -250,7 +258,7 @@ class SearchRewriter:
         names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
         pairs = self._models.pairs
         parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check, pairs)
-        hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
+        hybrid = HybridDetector(parser) if _may_become_hybrid(body, context) else None
         matches_candidates = self._upstream.knn_matches_candidates
         try:
             return find_queries(body, engine_type, parser, hybrid, knn_matches_candidates=matches_candidates)
@@ -280,11 +288,14 @@ class SearchRewriter:
         found: FoundQueries,
         numbers: Mapping[_NumbersKey, list[float]],
         cutoffs: Mapping[Placeholder, float | None],
+        ranked: Mapping[HybridPlaceholder, Json],
     ) -> None:
         """Replace the semantic queries with native kNN queries. For a large body, this runs in a thread."""
         engine_type, counts = self._upstream.engine_type_or_default, CandidateCounts()
         native_queries = {
-            placeholder: placeholder.native_query(
+            placeholder: ranked[placeholder]
+            if isinstance(placeholder, HybridPlaceholder)
+            else placeholder.native_query(
                 engine_type, numbers[_numbers_key(placeholder.semantic)], cutoffs.get(placeholder), counts
             )
             for placeholder in found.placeholders
@@ -317,7 +328,7 @@ class SearchRewriter:
         try:
             indices = await self._indices.get(context, fresh=True)
         except AccessDenied as denied:
-            return self._pass_unreadable(body, context.mode, denied).is_changed
+            return self._pass_unreadable(body, context, denied).is_changed
         return await self._would_change(body, indices, context)
 
     async def any_semantic(self, queries: Sequence[Json], context: RewriteContext) -> bool:
@@ -342,25 +353,30 @@ class SearchRewriter:
 
     async def _would_change(self, body: Json, indices: ResolvedIndices, context: RewriteContext) -> bool:
         check = partial(self.budget().check, size=context.size)
-        found = await offload_if_large(context.size, self._find, body, indices, context.mode, check)
+        found = await offload_if_large(context.size, self._find, body, indices, context, check)
         return found.body is not body
 
-    def _pass_unreadable(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
+    def _pass_unreadable(self, body: Json, context: RewriteContext, denied: AccessDenied) -> RewriteResult:
         """Pass through a search on indices whose mappings the caller is not allowed to read.
 
         Raises:
             AccessDenied: the search names the virtual field, or full-text queries must be rewritten to hybrid queries.
         """
-        if mode is RewriteMode.HYBRID:
+        if _may_become_hybrid(body, context):
             raise denied
         try:
-            self._find(body, _UNREADABLE_INDICES, mode)
+            self._find(body, _UNREADABLE_INDICES, context)
         except IndexMismatch:
             raise denied from None
         return RewriteResult(body, body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
     async def _is_current(self, context: RewriteContext, indices: ResolvedIndices) -> bool:
         return await self._indices.get(context, fresh=True) == indices
+
+
+def _may_become_hybrid(body: Json, context: RewriteContext) -> bool:
+    """Whether full-text queries of a search may become hybrid."""
+    return context.mode is RewriteMode.HYBRID and ranks_hits(body, context.options)
 
 
 def _vector_key(semantic: SemanticQuery) -> _VectorKey:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import unquote, urlencode
 
-import orjson
-
-from es_sbert.engines.engine_info import EngineType, without_search_pipeline
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS, MAX_EXPRESSION_LENGTH
-from es_sbert.gateway.proxy.incoming_request import credential_headers
-from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
+from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.search.first_searches import first_body, search_first
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.knn_clauses import (
     CandidateCounts,
@@ -30,8 +26,6 @@ from es_sbert.index.mapping import IndexType
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, cosine_from_score
 
-# Parameters that decide which shards a search looks at.
-_SHARD_PARAMETERS = (*EXPRESSION_OPTIONS, "routing", "preference")
 # Maximum concurrent searches of one request, so that it does not occupy all connections.
 _MAX_CONCURRENT = 8
 
@@ -106,7 +100,7 @@ class TopKCutoff:
 
     async def _search(self, kth: Json, body: Json, context: RewriteContext) -> Json | None:
         """The engine's response; None if it rejects the search, since it will reject the client's search too."""
-        answer = await self._send(kth, body, context)
+        answer = await search_first(self._upstream, kth, body, context)
         if answer.status not in CLIENT_ERROR_STATUSES:
             # Accept a partial result: a lower cosine, or none, only lets more documents through, and the client's
             # search itself reports missing shards.
@@ -119,25 +113,6 @@ class TopKCutoff:
             )
         return None
 
-    async def _send(self, kth: Json, body: Json, context: RewriteContext) -> UpstreamReply:
-        options = {name: value for name, value in context.options.items() if name in _SHARD_PARAMETERS}
-        credentials, expression = credential_headers(context.headers), context.expression or "_all"
-        if "pit" in body:  # a point in time determines the indices
-            return await self._upstream.search("/_search", credentials, kth)
-        if len(expression) <= MAX_EXPRESSION_LENGTH:
-            target = f"/{expression}/_search?{urlencode(options)}"
-            return await self._upstream.search(target, credentials, kth)
-        # Names that do not fit into a URL go into the body of an `_msearch`.
-        header = {"index": [unquote(name) for name in expression.split(",")], **options}
-        kth = without_search_pipeline(self._upstream.engine_type_or_default, kth)
-        lines = orjson.dumps(header) + b"\n" + orjson.dumps(kth) + b"\n"
-        reply = await self._upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
-        if reply.status != 200:
-            return reply
-        with self._upstream.parsing("POST /_msearch"):
-            [answer] = reply.body["responses"]
-            return UpstreamReply(int(answer.get("status", 200)), answer)
-
 
 def _cutoff_key(query: QueryPlaceholder) -> str:
     """Return a key of everything that determines the k-th nearest document: the query, its field and its filters."""
@@ -145,8 +120,6 @@ def _cutoff_key(query: QueryPlaceholder) -> str:
     return repr((query.semantic, target.name, target.indices, list(query.filters)))
 
 
-# Members of a search that determine its documents and fields: a point in time, runtime fields.
-_DOCUMENT_SET_MEMBERS = ("pit", "runtime_mappings", "derived")
 # Scores are float32: the k-th document itself must not fall below its own cosine.
 _FLOAT32_TOLERANCE = 1e-6
 
@@ -184,9 +157,7 @@ def kth_hit_body(
     plain = replace(semantic, boost=1.0, nested=None)
     found = query_without_vector(engine_type, plain, filters, None, matches_candidates=False)
     query = QueryPlaceholder(plain, filters, found).native_query(engine_type, vector, None, CandidateCounts())
-    same = {name: search[name] for name in _DOCUMENT_SET_MEMBERS if name in search}
-    only_kth = {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
-    return {"query": query, **same, **only_kth}
+    return first_body(query, search) | {"from": semantic.k - 1, "size": 1}
 
 
 def kth_hit_cosine(engine_type: EngineType, answer: Json) -> float | None:

@@ -24,7 +24,6 @@ from es_sbert.gateway.model_registry import ModelRegistry
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.json_bodies import parse_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
-from es_sbert.gateway.search.full_text_queries import semantic_weight
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters, knn_clause
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
@@ -279,7 +278,6 @@ class PageApi:
             # Relative path from the page to the engine's API, which also works behind a reverse proxy.
             "engine": "../" * (self._settings.listen.path_prefix.count("/") + 1),
             "k": semantic.k,
-            "semantic_weight": semantic_weight(semantic, engine_type),
             "highlight": HIGHLIGHT_LIMITS[engine_type],
             "indices": indices,
             "problems": problems,

@@ -12,9 +12,15 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
-from es_sbert.gateway.search.full_text_queries import HybridDetector
+from es_sbert.gateway.search.hybrid_queries import HybridDetector, ranks_hits
 from es_sbert.gateway.search.incoming_search import is_from_query_bar, request_defined_fields
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, Placeholder, QueryPlaceholder, substitute
+from es_sbert.gateway.search.knn_clauses import (
+    CandidateCounts,
+    HybridPlaceholder,
+    Placeholder,
+    QueryPlaceholder,
+    substitute,
+)
 from es_sbert.gateway.search.query_finder import find_queries
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import SemanticSettings
@@ -74,7 +80,7 @@ class Rewriting:
         virtual_field, defined = self.meaning.virtual_field, request_defined_fields(body)
         names = FieldResolver(self.searched, virtual_field, defined, lenient=is_from_query_bar(body))
         parser = SemanticQueryParser(names, self.meaning, 1000)
-        hybrid = HybridDetector(parser, self.engine_type) if self.hybrid else None
+        hybrid = HybridDetector(parser) if self.hybrid and ranks_hits(body, {}) else None
         found = find_queries(body, self.engine_type, parser, hybrid)
         counts = CandidateCounts()
         substitute(found.body, {each: self._native_query(each, counts) for each in found.placeholders})
@@ -85,6 +91,9 @@ class Rewriting:
         self.texts.append(semantic.text)
         has_cutoff = isinstance(placeholder, QueryPlaceholder) and placeholder.has_cutoff
         numbers = query_numbers(self._vector(semantic), semantic.element_type)
+        if isinstance(placeholder, HybridPlaceholder):  # what the ranking looks at, see hybrid_ranking.py
+            nearest = placeholder.nearest.native_query(self.engine_type, numbers, None, counts)
+            return {"dis_max": {"queries": [placeholder.words, nearest, placeholder.exact]}}
         return placeholder.native_query(self.engine_type, numbers, self.least if has_cutoff else None, counts)
 
     def _vector(self, semantic: SemanticQuery) -> Vectors:

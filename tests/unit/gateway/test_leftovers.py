@@ -125,7 +125,7 @@ def test_wrapper_query_is_rewritten_like_its_content() -> None:
     assert [knn["filter"] for knn in clauses(aggregated, "knn")] == [EN, EN]
     words: Json = wrapped({"match": {"title": TEXT}})
     hybrid = Rewriting(hybrid=True)
-    assert words in clauses(hybrid.query(words), "should")[0]
+    assert words in clauses(hybrid.query(words), "queries")[0]
     assert hybrid.texts == [TEXT]
 
 

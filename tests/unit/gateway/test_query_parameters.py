@@ -316,14 +316,6 @@ def test_simple_query_string_reads_operators_as_the_engine_does(body: Json, text
     assert set(rewriting.texts) == {text}
 
 
-def test_simple_query_string_that_excludes_words_does_not_become_hybrid() -> None:
-    kept: Json = {"query": {"simple_query_string": {"query": "dog -cat", "fields": ["title"]}}}
-    assert Rewriting(hybrid=True)(kept) is kept
-    added = Rewriting(hybrid=True)
-    added.query({"simple_query_string": {"query": '"black dog" + cat', "fields": ["title"]}})
-    assert set(added.texts) == {"black dog cat"}
-
-
 def test_fields_inside_a_text_of_the_semantic_field_are_refused() -> None:
     with pytest.raises(UsageError, match="names the field title itself"):
         Rewriting().query({"query_string": {"query": "plants title:light", "default_field": "semantic"}})

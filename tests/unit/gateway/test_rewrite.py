@@ -646,14 +646,14 @@ def test_application_query_becomes_hybrid_once() -> None:
             ]
         }
     }
-    rewriting = Rewriting(hybrid=True, meaning=SemanticSettings(k=10, semantic_weight=7.0))
+    rewriting = Rewriting(hybrid=True)
     rewritten = rewriting.query({"bool": {"must": {"bool": {"must": [box]}}, "filter": [EN]}})
     assert rewriting.texts == [TEXT]
     [knn] = clauses(rewritten, "knn")
-    assert (knn["boost"], knn["filter"]) == (7.0, EN)
-    assert clauses(rewritten, "should")[0][0] == {"bool": {"must": [box]}}, (
-        "what the application asked stands as it was"
-    )
+    assert knn["filter"] == EN
+    [[words, _, exact]] = clauses(rewritten, "queries")
+    assert words == {"bool": {"must": [box]}}, "what the application asked for is unchanged"
+    assert {tuple(match["fields"]) for match in clauses(exact, "multi_match")} == {("title^3", "body")}
 
 
 @pytest.mark.parametrize(

@@ -1,56 +1,103 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.errors import UsageError
-from es_sbert.search.hybrid_search import FusedDocument, reciprocal_rank_fusion
-
-rankings = st.dictionaries(
-    st.sampled_from(["lexical", "a", "b"]), st.lists(st.integers(0, 20), unique=True, max_size=15), min_size=1
+from es_sbert.search.exact_matches import (
+    EXACT_HITS,
+    MAX_MATCHES,
+    MatchType,
+    exact_match_query,
+    literal_parts,
+    read_exact_matches,
 )
+from es_sbert.search.rank_fusion import FusedDocument, fuse_rankings
+
+DEPTH = 15
+rankings = st.dictionaries(
+    st.sampled_from(["lexical", "a", "b"]), st.lists(st.integers(0, 20), unique=True, max_size=DEPTH), min_size=1
+)
+matches = st.dictionaries(st.integers(0, 25), st.sampled_from(MatchType), max_size=4)
 
 
-def test_reciprocal_rank_fusion_sums_reciprocal_ranks() -> None:
-    fused = reciprocal_rank_fusion({"near": ["a", "b"], "words": ["b", "c"]})
+def test_fusion_sums_reciprocal_ranks_and_a_missing_document_follows_the_last() -> None:
+    weights = {"near": 3.0, "words": 1.0}
+    fused = fuse_rankings({"near": ["a", "b"], "words": ["c", "b"]}, depth=2, weights=weights, matches={})
+    highest = 4 / 61
     assert fused == [
-        FusedDocument("b", 1 / 62 + 1 / 61, {"near": 2, "words": 1}),
-        FusedDocument("a", 1 / 61, {"near": 1}),
-        FusedDocument("c", 1 / 62, {"words": 2}),
+        FusedDocument("a", (3 / 61 + 1 / 63) / highest, {"near": 1}),
+        FusedDocument("b", (3 / 62 + 1 / 62) / highest, {"near": 2, "words": 2}),
+        FusedDocument("c", (3 / 63 + 1 / 61) / highest, {"words": 1}),
     ]
 
 
-@given(rankings, st.integers(1, 200))
-def test_every_document_is_fused_once_with_its_ranks(given: dict[str, list[int]], constant: int) -> None:
-    fused = reciprocal_rank_fusion(given, constant=constant)
-    assert sorted(document.key for document in fused) == sorted({key for ranking in given.values() for key in ranking})
-    assert [document.score for document in fused] == sorted((document.score for document in fused), reverse=True)
-    for document in fused:
+@given(rankings, matches)
+def test_exact_matches_are_first_and_every_document_is_fused_once(
+    given: dict[str, list[int]], exact: dict[int, MatchType]
+) -> None:
+    fused = fuse_rankings(given, depth=DEPTH, weights=dict.fromkeys(given, 2.0), matches=exact)
+    everything = {key for ranking in given.values() for key in ranking} | exact.keys()
+    assert sorted(document.key for document in fused) == sorted(everything)
+    added = [exact[document.key].added_score if document.key in exact else 0 for document in fused]
+    assert added == sorted(added, reverse=True)
+    for document, addition in zip(fused, added, strict=True):
+        assert 0 < document.score - addition <= 1 + 1e-9
+        assert document.match is exact.get(document.key)
         assert {name: given[name][rank - 1] for name, rank in document.ranks.items()} == dict.fromkeys(
             document.ranks, document.key
         )
-        assert document.score == pytest.approx(sum(1 / (constant + rank) for rank in document.ranks.values()))
 
 
 @given(st.lists(st.integers(), unique=True, max_size=20), st.floats(0.01, 100))
 def test_single_ranking_keeps_its_order(ranking: list[int], weight: float) -> None:
-    assert [document.key for document in reciprocal_rank_fusion({"a": ranking}, weights={"a": weight})] == ranking
+    fused = fuse_rankings({"a": ranking}, depth=20, weights={"a": weight}, matches={})
+    assert [document.key for document in fused] == ranking
 
 
 @given(rankings, st.floats(0.01, 100))
 def test_only_relative_weights_matter(given: dict[str, list[int]], factor: float) -> None:
     weights = {"lexical": 1.0, "a": 2.0, "b": 4.0}
     scaled = {name: weight * factor for name, weight in weights.items()}
-    first, second = (reciprocal_rank_fusion(given, weights=own) for own in (weights, scaled))
-    assert [document.score * factor for document in first] == pytest.approx([document.score for document in second])
+    first, second = (fuse_rankings(given, depth=DEPTH, weights=own, matches={}) for own in (weights, scaled))
+    assert [document.score for document in first] == pytest.approx([document.score for document in second])
 
 
 @pytest.mark.parametrize(
-    ("constant", "weights"), [(0, {}), (float("nan"), {}), (60, {"a": 0.0}), (60, {"a": float("nan")})]
+    ("text", "expected"),
+    [
+        ("where is order ORD-48213?", ["ORD-48213"]),
+        ("error 0x80070057 in E_FAIL", ["0x80070057", "E_FAIL"]),
+        ("what does error 404 mean", ["404"]),
+        ('"to be or not" by whom, "or else"', ["to be or not", "or else"]),
+        ("NullPointerException for someone@example.com", ["NullPointerException", "someone@example.com"]),
+        ("storm damage 2021 in the 1960s", []),
+        ("why did the US enter ww1, a 3 page answer", []),
+        ("iPhone or JavaScript are part of _____.", []),
+        ('an inch is 2.54 cm, 24" wide', []),
+        ('""', []),
+    ],
 )
-def test_invalid_constant_and_weights_are_rejected(constant: Any, weights: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="the rank constant must be|the weight of a must be"):
-        reciprocal_rank_fusion({"a": [1]}, constant=constant, weights=weights)
+def test_literal_parts_are_quoted_phrases_numbers_and_codes(text: str, expected: list[str]) -> None:
+    assert literal_parts(text) == expected
+
+
+def test_a_long_text_has_no_exact_matches() -> None:
+    assert exact_match_query("word " * 16, lambda text, _: {"match": text}) is not None
+    assert exact_match_query("word " * 17, lambda text, _: {"match": text}) is None
+
+
+@given(st.lists(st.sampled_from([13, 15, 5, 7, 2, 3, 1]), max_size=40))
+def test_matches_count_only_if_few_documents_have_them(all_scores: list[int]) -> None:
+    """Against all documents that match, of which the search returns the first."""
+    everything = dict(enumerate(sorted(all_scores, reverse=True)))
+    found = read_exact_matches([(key, float(score)) for key, score in everything.items()][:EXACT_HITS])
+    for kind in MatchType:
+        documents = {key for key, score in everything.items() if score & kind.value}
+        if len(documents) > MAX_MATCHES:
+            assert kind not in found.values()
+    for key, kind in found.items():
+        assert everything[key] & kind.value
+    if len(everything) <= MAX_MATCHES:
+        best = {key: next(kind for kind in MatchType if score & kind.value) for key, score in everything.items()}
+        assert found == best

@@ -14,23 +14,21 @@ from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import (
-    Fusion,
-    FusionWeights,
     HybridOptions,
     HybridSearch,
     hybrid_request,
     keyword_query,
-    normalization_pipeline,
-    read_hybrid_params,
-    scope_keyword_query,
+    query_in_scope,
 )
 from es_sbert.search.search_request import (
     SearchOptions,
     SearchParams,
+    SearchRequest,
     check_query_text,
     exclude_document,
     search_request,
 )
+from es_sbert.search.search_result import HybridResult
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod
 from tests.unit.golden import assert_golden
@@ -56,14 +54,17 @@ SEARCHES: dict[str, tuple[SearchScope, SearchOptions]] = {
     "fields": (TWO, {"filter": FILTER, "boosts": {"title": 2.0}, "source": False}),
 }
 HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
-    "rrf": (ONE, {"filter": FILTER, "highlight": ["title"]}),
-    "rrf-fields": (TWO, {"fusion": "rrf", "weights": (2.0, 1.0), "lexical_fields": ["title"]}),
-    "weighted": (ONE, {"fusion": "weighted", "weights": (20.0, 2.0), "filter": FILTER, "offset": 5}),
-    "weighted-exact": (ONE, {"fusion": "weighted", "weights": (20.0, 2.0), "exact": True}),
-    "weighted-fields": (TWO, {"fusion": "weighted", "weights": (20.0, 1.0), "lexical": {"term": {"title": "storm"}}}),
-    "normalized": (ONE, {"fusion": "normalized", "weights": (3.0, 1.0), "filter": FILTER}),
-    "pipeline": (TWO, {"fusion": "normalized", "pipeline": "my-hybrid", "depth": 50}),
+    "page": (ONE, {"filter": FILTER, "highlight": ["title"]}),
+    "fields": (TWO, {"weights": (2.0, 1.0), "lexical_fields": ["title"]}),
+    "lexical": (TWO, {"lexical": {"term": {"title": "storm"}}, "exact": True}),
 }
+
+
+def request_of(
+    searched: SearchScope, options: HybridOptions, engine_type: EngineType = EngineType.ELASTICSEARCH
+) -> SearchRequest[HybridResult]:
+    search = HybridSearch.from_options(TEXT, 20, options)
+    return hybrid_request(engine_type, searched, dict.fromkeys(searched.names, VECTOR), search)
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
@@ -80,15 +81,9 @@ def test_search_requests_match_golden_files(engine_type: EngineType, name: str) 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(HYBRIDS))
 def test_hybrid_requests_match_golden_files(engine_type: EngineType, name: str) -> None:
-    if "normalized" in str(HYBRIDS[name]) and engine_type is EngineType.ELASTICSEARCH:
-        return  # refused, see tests/engine
     searched, options = HYBRIDS[name]
-    search = HybridSearch.from_options(TEXT, 20, options)
-    fusion = read_hybrid_params(engine_type, searched, search).fusion
-    request = hybrid_request(engine_type, searched, dict.fromkeys(searched.names, VECTOR), search)
-    assert_golden(engine_type, f"hybrid-{name}", {"bodies": list(request.bodies)})
-    assert request.named_scores == (fusion is not Fusion.RRF)
-    assert len(request.bodies) == (1 + len(searched.names) if fusion is Fusion.RRF else 1)
+    bodies = list(request_of(searched, options, engine_type).bodies)
+    assert_golden(engine_type, f"hybrid-{name}", {"bodies": bodies})
 
 
 SPANISH: Json = {"term": {"language": "es"}}
@@ -127,13 +122,13 @@ def test_k_must_be_an_int(k: Any) -> None:
 @pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
 def test_weights_must_be_two_numbers(weights: Any) -> None:
     with pytest.raises(UsageError, match="the weights must be two numbers") as caught:
-        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.from_options(TEXT, 10, {"weights": weights}))
+        request_of(ONE, {"weights": weights})
     assert "(3, 1)" in caught.value.remedy
 
 
 def test_zero_depth_and_oversample_are_rejected() -> None:
     with pytest.raises(UsageError, match="depth is 0"):
-        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.from_options(TEXT, 10, {"depth": 0}))
+        request_of(ONE, {"depth": 0})
     with pytest.raises(UsageError, match="oversample is 0"):
         search_request(
             EngineType.ELASTICSEARCH,
@@ -186,19 +181,12 @@ def test_pages_beyond_k_are_rejected(offset: int, size: int | None, k: int) -> N
         SearchParams(k, size=size, offset=offset).bounds()
 
 
-def test_pipeline_weights_add_up_to_one() -> None:
-    processor = normalization_pipeline(FusionWeights(2.0, 1.0), normalization="l2")["phase_results_processors"][0]
-    settings = processor["normalization-processor"]
-    assert sum(settings["combination"]["parameters"]["weights"]) == 1.0
-    assert settings["normalization"] == {"technique": "l2"}
-
-
 def test_nested_fields_are_searched_by_nested_queries() -> None:
     def query(fields: list[str], **paths: list[str]) -> Json:
         scope = SearchScope(
             (field(), field(index="news")), nested_paths={index: frozenset(own) for index, own in paths.items()}
         )
-        return scope_keyword_query(scope, TEXT, fields)
+        return query_in_scope(scope, fields, lambda some: keyword_query(TEXT, some))
 
     def nested(path: str, inner: Json) -> Json:
         return {"nested": {"path": path, "query": inner, "score_mode": "max"}}
@@ -236,9 +224,7 @@ def test_keyword_query_for_one_or_several_fields() -> None:
 
 def test_hybrid_search_without_known_text_fields_is_rejected() -> None:
     with pytest.raises(UsageError, match="which fields the embedded text is made of"):
-        read_hybrid_params(
-            EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), HybridSearch.from_options(TEXT, 10, {})
-        )
+        request_of(SearchScope((field(text=None),)), {})
 
 
 def test_too_long_query_text_is_rejected() -> None:

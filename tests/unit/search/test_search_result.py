@@ -75,36 +75,24 @@ def test_cosine_is_that_of_the_nearest_field() -> None:
     assert read.read_knn(answer(hit)).hits[0].cosine == 0.75
 
 
-def test_hybrid_scores_are_separated() -> None:
-    both = {
-        "_id": "a",
-        "_score": 9.0,
-        "matched_queries": {"semantic.v": 0.75, "lexical": 8.0},
-        "highlight": {"t": ["<em>a</em>"]},
-    }
-    words = {"_id": "b", "_score": 4.0, "matched_queries": {"lexical": 4.0}}
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_hybrid(answer(both, words), lexical_weight=4.0)
-    assert result.hits == (
-        HybridHit("a", 9.0, 0.5, 2.0, {}, "docs-1", highlight={"t": ["<em>a</em>"]}),
-        HybridHit("b", 4.0, None, 1.0, {}, "docs-1"),
-    )
-    assert result.hits[0].as_json()["lexical"] == 2.0
-
-
 def test_fused_hits_have_ranks_and_both_scores() -> None:
     near = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
     words = answer({"_id": "b", "_score": 3.0, "highlight": {"t": ["x"]}}, {"_id": "c", "_score": 2.0})
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_rrf(
-        {"v": near, "lexical": words}, weights={}, constant=60, offset=0, size=2
+    words["hits"]["total"] = {"value": 9, "relation": "eq"}
+    exact = answer({"_id": "d", "_score": 13.0, "matched_queries": ["lexical"]})
+    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_hybrid(
+        {"v": near, "lexical": words, "exact": exact}, weights={"v": 1.0, "lexical": 1.0}, depth=2, offset=0, size=3
     )
-    assert [hit.id for hit in result] == ["b", "a"]
-    first, second = result.hits
+    assert [(hit.id, hit.match) for hit in result] == [("d", "phrase"), ("b", None), ("a", None)]
+    exact_hit, first, second = result.hits
+    assert (exact_hit.score, exact_hit.ranks) == (pytest.approx(4 + 61 / 63), {})
     assert (first.cosine, first.lexical, first.ranks) == (0.0, 3.0, {"v": 2, "lexical": 1})
-    assert first.score == pytest.approx(1 / 62 + 1 / 61)
+    assert first.score == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
     assert first.highlight == {"t": ["x"]}
     assert (second.cosine, second.lexical, second.ranks) == (0.5, None, {"v": 1})
     assert second.as_json()["ranks"] == {"v": 1}
-    assert result.total == 3
+    assert exact_hit.as_json()["match"] == "phrase"
+    assert result.total == 10, "9 documents match the words, d among them, and a does not"
 
 
 def test_fused_hit_keeps_the_chunk_of_the_nearest_field() -> None:
@@ -114,8 +102,12 @@ def test_fused_hit_keeps_the_chunk_of_the_nearest_field() -> None:
 
     passages = meta("{t}", ChunkRules(tokens=64, overlap=8))
     words = answer({"_id": "a", "_score": 3.0, "_source": {"t": "Rain and wind"}})
-    result = reader(EngineType.ELASTICSEARCH, ("v", passages), ("w", passages)).read_rrf(
-        {"v": near("v", 0.75, 0), "w": near("w", 0.5, 9), "lexical": words}, weights={}, constant=60, offset=0, size=1
+    result = reader(EngineType.ELASTICSEARCH, ("v", passages), ("w", passages)).read_hybrid(
+        {"v": near("v", 0.75, 0), "w": near("w", 0.5, 9), "lexical": words},
+        weights={"v": 1.0, "w": 1.0, "lexical": 1.0},
+        depth=1,
+        offset=0,
+        size=1,
     )
     assert (result.hits[0].cosine, result.hits[0].passage) == (0.5, Passage(0, 4, "Rain"))
 

@@ -31,7 +31,7 @@ function base64(text) {
 /** Send a request to the gateway's own API. */
 export const askPage = (path, body, signal) => request(`api/${path}`, body, {}, signal);
 
-/** Search an index; `mode` turns the gateway's semantic search "on" or "off". */
+/** Search an index; `mode` is that of the gateway: "on", "off" or "hybrid". */
 export async function search(index, body, mode, signal) {
   const path = `${engineRoot}${encodeURIComponent(index)}/_search?include_named_queries_score=true`;
   const began = performance.now();

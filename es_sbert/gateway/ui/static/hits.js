@@ -30,7 +30,7 @@ export function summaryOf({ answer, milliseconds }) {
 }
 
 /** The hits as a list; `more` is called with a hit when documents like it are wanted. */
-export function listOf(column, answer, { field, weight }, more) {
+export function listOf(column, answer, { field }, more) {
   const items = answer.hits.hits.map((hit, position) => {
     const title = titleText(titleOf(hit, field));
     const excerpt = excerptRuns(hit, field);
@@ -39,7 +39,7 @@ export function listOf(column, answer, { field, weight }, more) {
       { id: itemId(column, position), tabindex: "-1", "data-key": keyOf(hit._index, hit._id) },
       element("h4", { dir: "auto" }, nodesOf(titleRuns(hit, field))),
       excerpt.length === 0 ? null : element("p", { class: "text", dir: "auto" }, nodesOf(excerpt)),
-      element("p", { class: "facts" }, scoresOf(column, hit, cosineOf(column, hit, weight)), factsOf(hit, field)),
+      element("p", { class: "facts" }, scoresOf(column, hit, cosineOf(column, hit)), factsOf(hit, field)),
       element("button", { type: "button", class: "small", "aria-label": `More like ${title}`, click: () => more(hit) }, "More like this"),
     );
   });

@@ -105,7 +105,7 @@ async function searchAll(state, index, field, signal) {
   const asked = {
     text: state.query, index: index.name, field, like: state.like, facets: facets.list,
     filters: filtersOf(facets.list, state.chosen), size: PAGE, k: settings.k,
-    weight: settings.semantic_weight, highlight: settings.highlight,
+    highlight: settings.highlight,
   };
   const answers = new Map();
   const toggle = (name, value) => go(toggled(state, name, value));

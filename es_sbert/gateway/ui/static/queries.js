@@ -18,9 +18,9 @@ export const COLUMNS = [
     score: { name: "BM25", meaning: "How well the words match. It has no upper bound and compares within one search only." },
   },
   {
-    name: "hybrid", heading: "Hybrid", mode: "on",
-    note: "Both: the BM25 score plus the weighted vector score. The sum compares within one search only.",
-    score: { name: "hybrid score", meaning: "BM25 score plus weighted vector score. It has no upper bound and compares within one search only." },
+    name: "hybrid", heading: "Hybrid", mode: "hybrid",
+    note: "Both: ranked by meaning and by words. Documents that hold the query as it is come first.",
+    score: { name: "hybrid score", meaning: "By the ranks of both searches. It compares within one search only." },
   },
 ];
 export const LIKE = {
@@ -32,7 +32,7 @@ export const LIKE = {
  * The body of a column's search.
  *
  * `asked` holds the `text`, the vector `field` as the gateway describes it, the `filters` that all hits match, how many
- * hits (`size`), and from the gateway's settings `k`, `weight` and what limits `highlight`.
+ * hits (`size`), and from the gateway's settings `k` and what limits `highlight`.
  */
 export function bodyOf(column, asked, aggregations = {}) {
   const body = { ...framed(queryOf(column, asked), asked), ...highlighted(column, asked) };
@@ -44,19 +44,11 @@ export function framed(query, { field, size }) {
   return { query, size, _source: { excludes: field.hidden } };
 }
 
-function queryOf(column, { text, field, filters, k, weight, size }) {
+function queryOf(column, { text, field, filters, k, size }) {
   const words = { query: text, fields: field.texts };
   const near = { query: text, k: Math.max(k, size) };
-  const beside = filters.length === 0 ? {} : { filter: filters };
-  if (column.name === "hybrid") {
-    const should = [
-      { multi_match: { ...words, _name: "lexical" } },
-      { match: { [field.semantic]: { ...near, boost: weight, _name: "semantic" } } },
-    ];
-    return { bool: { should, minimum_should_match: 1, ...beside } };
-  }
-  const query = column.name === "lexical" ? { multi_match: words } : { match: { [field.semantic]: near } };
-  return filters.length === 0 ? query : { bool: { must: [query], ...beside } };
+  const query = column.name === "semantic" ? { match: { [field.semantic]: near } } : { multi_match: words };
+  return filters.length === 0 ? query : { bool: { must: [query], filter: filters } };
 }
 
 function highlighted(column, { text, field, highlight }) {
@@ -97,12 +89,10 @@ export function sampleBody(field, highlight, size) {
 /** Documents with a vector: passages keep theirs in nested documents, and all keep an object next to it. */
 const embedded = (field) => ({ exists: { field: field.meta } });
 
-/** A hit's cosine if its scores contain it, else null. */
-export function cosineOf(column, hit, weight) {
-  const cosine = (score) => Math.min(1, Math.max(-1, 2 * score - 1)); // the engines score (1 + cosine) / 2
-  if (column.name === "semantic" || column.name === "like") return cosine(hit._score);
-  const named = hit.matched_queries; // an object of scores where the engine gives them, else a list of names
-  return typeof named?.semantic === "number" ? cosine(named.semantic / weight) : null;
+/** A hit's cosine if its score is one, else null. */
+export function cosineOf(column, hit) {
+  if (column.name !== "semantic" && column.name !== "like") return null;
+  return Math.min(1, Math.max(-1, 2 * hit._score - 1)); // the engines score (1 + cosine) / 2
 }
 
 /** The query that keeps the hits with one of these values of a facet. */

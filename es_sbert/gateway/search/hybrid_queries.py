@@ -1,0 +1,181 @@
+"""Detect the full-text queries of a search that become hybrid.
+
+Only queries that match a document by any of their words become hybrid: a semantic search only adds to their hits. A
+phrase, a prefix, `operator: and` or `minimum_should_match` say what a hit must have, so these stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from es_sbert.engines.rest import Json
+from es_sbert.gateway.search.compound_queries import (
+    IdentityCache,
+    clause_list,
+    decode_wrapper,
+    query_type_and_body,
+)
+from es_sbert.gateway.search.incoming_search import sorts_by_score
+from es_sbert.gateway.search.semantic_query import (
+    SINGLE_FIELD_QUERIES,
+    SemanticQuery,
+    SemanticQueryParser,
+    SemanticSyntax,
+    scalar_as_text,
+)
+from es_sbert.search.exact_matches import exact_match_query
+from es_sbert.search.search_scope import SearchScope
+
+_FULL_TEXT_QUERIES = SINGLE_FIELD_QUERIES | {"multi_match"}
+_ANY_WORD_TYPES = frozenset({"best_fields", "most_fields", "cross_fields"})
+_BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
+# Values of `minimum_should_match` by which a document needs no second clause.
+ANY_CLAUSE = (0, 1, "0", "1")
+_BOOL_MEMBERS = frozenset({"must", "should", "minimum_should_match", "boost"})
+# Documents of each ranking. Each of them becomes a clause, and an engine accepts 1,024.
+MAX_DEPTH = 400
+# Members of a body that search or select on their own.
+_OTHER_MEMBERS = ("knn", "retriever", "min_score")
+
+
+def ranks_hits(body: Json, options: Mapping[str, str]) -> bool:
+    """Whether a search returns hits in the order of the scores of its query, so that a hybrid query can rank them.
+
+    Args:
+        options: Parameters of the request, which override the body.
+    """
+    if any(name in body for name in _OTHER_MEMBERS) or str(options.get("size", body.get("size", 10))) == "0":
+        return False
+    return sorts_by_score({"sort": options["sort"].split(",")} if "sort" in options else body)
+
+
+@dataclass(frozen=True)
+class HybridQuery:
+    """A full-text query that becomes hybrid.
+
+    Attributes:
+        semantic: The semantic query for its text.
+        words: The query as the client wrote it.
+        exact: Finds exact matches in the same fields; None if there can be none.
+    """
+
+    semantic: SemanticQuery
+    words: Json
+    exact: Json | None
+
+
+@dataclass(frozen=True)
+class _FullText:
+    """What a full-text query, or a combination of some, searches for.
+
+    Attributes:
+        text: The text.
+        target: Vector field of the embedded fields among those that are searched.
+        fields: The fields that are searched for any of the words, as in a `multi_match`; empty if the query requires
+            more than that.
+    """
+
+    text: str
+    target: SearchScope
+    fields: tuple[str, ...]
+
+
+class HybridDetector:
+    """Detects full-text queries on embedded text fields, which become hybrid.
+
+    An application writes the text of one search box into several queries (exact words, prefixes, phrases) under one
+    bool; the semantic query is added once, around all of them.
+
+    Args:
+        parser: Parses the semantic queries of the request; its settings are those of the hybrid queries too.
+    """
+
+    def __init__(self, parser: SemanticQueryParser) -> None:
+        self._parser = parser
+        self._cache: IdentityCache[_FullText | None] = IdentityCache()
+
+    def detect(self, node: Json) -> HybridQuery | None:
+        """Return the hybrid query that a full-text query becomes; None if it stays as it is.
+
+        A text that cannot be embedded (blank, too long) is left to full-text search.
+
+        Raises:
+            IndexMismatch: the indices have vectors of different models.
+        """
+        found = self._cache.get(node, self._detect)
+        if found is None or not found.fields:
+            return None
+        if not found.text.strip() or len(found.text) > self._parser.max_text_characters:
+            return None
+        settings, fields = self._parser.settings, list(found.fields)
+        semantic = SemanticQuery(
+            found.target,
+            found.text,
+            min(settings.k, MAX_DEPTH),
+            min_cosine=settings.min_cosine,
+            num_candidates=settings.num_candidates,
+            syntax=SemanticSyntax.HYBRID,
+            calibrated=self._parser.is_calibrated(found.target),
+        )
+        exact = exact_match_query(
+            found.text,
+            lambda part, parameters: {"multi_match": {"query": part, "fields": fields, "lenient": True, **parameters}},
+        )
+        return HybridQuery(semantic, node, exact)
+
+    def _detect(self, node: Json) -> _FullText | None:
+        query = query_type_and_body(decode_wrapper(node))
+        if query is None:
+            return None
+        kind, body = query
+        if kind in SINGLE_FIELD_QUERIES and len(body) == 1:
+            [(field, value)] = body.items()
+            options = value if isinstance(value, dict) else {"query": value}
+            return self._full_text([field], options, any_word=kind == "match" and _matches_any_word(options))
+        if kind == "multi_match":
+            fields = body.get("fields", ["*"])
+            any_word = str(body.get("type", "best_fields")) in _ANY_WORD_TYPES and _matches_any_word(body)
+            return self._full_text(fields if isinstance(fields, list) else [fields], body, any_word=any_word)
+        if kind == "dis_max":
+            return self._combined([], clause_list(body.get("queries")))
+        if kind == "bool" and body.keys() <= _BOOL_MEMBERS and body.get("minimum_should_match", 1) in ANY_CLAUSE:
+            return self._combined(clause_list(body.get("must")), clause_list(body.get("should")))
+        return None
+
+    def _full_text(self, fields: Sequence[Any], options: Json, *, any_word: bool) -> _FullText | None:
+        text = scalar_as_text(options.get("query"))
+        if not isinstance(text, str):
+            return None
+        names = [field for field in fields if isinstance(field, str)]
+        targets = (self._target(_BOOST_SUFFIX.sub("", name)) for name in names)
+        target = next((target for target in targets if target is not None), None)
+        return None if target is None else _FullText(text, target, tuple(names) if any_word else ())
+
+    def _combined(self, required: Sequence[Json], optional: Sequence[Json]) -> _FullText | None:
+        """Combine queries for the same text. All that are required, and one at least, must match by any word."""
+        found = [self._cache.get(clause, self._detect) for clause in (*required, *optional)]
+        known = [each for each in found if each is not None]
+        if not known or len(known) < len(found):
+            return None
+        first, *others = known
+        if any((each.text, each.target) != (first.text, first.target) for each in others):
+            return None
+        if not all(each.fields for each in known[: len(required)]):
+            return replace(first, fields=())
+        return replace(first, fields=tuple(dict.fromkeys(field for each in known for field in each.fields)))
+
+    def _target(self, pattern: str) -> SearchScope | None:
+        """Find the vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
+        names = self._parser.fields
+        if "*" in pattern:
+            field = next((field for field in names.texts() if fnmatchcase(field, pattern)), None)
+            return None if field is None else names.for_text(field)
+        return names.for_text(pattern)
+
+
+def _matches_any_word(options: Json) -> bool:
+    return str(options.get("operator", "or")).lower() == "or" and "minimum_should_match" not in options
