@@ -39,7 +39,8 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
 
     Checks the model (whether it opens and runs on the given device), onnxruntime, the GPU and its libraries, and the
     engine (version, health, license, disk space). With --index it also checks the user's privileges and the index: its
-    model, documents without a vector, blocks, and settings that a killed load did not restore.
+    model, documents without a vector, texts in languages that the model was not trained on, blocks, and settings that a
+    killed load did not restore.
 
     Exit codes: 0 everything works, 1 something does not.
 

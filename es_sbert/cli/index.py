@@ -135,7 +135,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
 
     NAME may also be an alias, a data stream, a pattern, or several names separated by commas. With --json, each index
-    is one object on its own line.
+    is one object on its own line. The languages of the texts are estimated from a sample of 200 documents.
 
     \b
     Examples:
@@ -176,6 +176,8 @@ def _summary_lines(summary: IndexSummary) -> list[str]:
 
 
 def _vector_field_lines(field: FieldSummary) -> list[str]:
+    from es_sbert.index.text_languages import describe_languages
+
     meta = field.meta
     passages = "" if field.passages is None else f", {pluralize(field.passages, 'passage')}"
     return [
@@ -186,6 +188,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         f"    index type   {meta.index_type} over {meta.element_type}, {meta.similarity}",
         *([] if field.stored.is_whole else [f"                 {field.stored.describe()}. {field.stored.remedy}"]),
         f"    text         {meta.text or 'not set before the first load'}",
+        *([f"    languages    {describe_languages(field.languages)}"] if field.languages else []),
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
         *(
             []
@@ -194,6 +197,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         ),
         f"    vectors      {pluralize(field.vectors, 'document')}{passages}, {field.current:,} of this model, "
         f"{field.truncated:,} truncated",
+        *([] if field.language_warning is None else [f"    Warning: {field.language_warning}"]),
     ]
 
 

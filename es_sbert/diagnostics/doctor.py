@@ -597,7 +597,7 @@ def settings_findings(state: IndexState, *, by_migration: bool = False) -> Itera
 
 
 def field_findings(index: str, field: FieldSummary, documents: int, model: EncoderInfo | None) -> Iterator[Finding]:
-    """Yield findings about documents without a vector, the model of the vectors, and truncated texts."""
+    """Yield findings about documents without a vector, the model of the vectors, truncated texts, and languages."""
     about = f"field {field.name}"
     if model is not None and field.meta.fingerprint != model.fingerprint and field.meta.model == model.model:
         yield failure(
@@ -636,3 +636,5 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         yield warning(
             about, f"{pluralize(field.truncated, 'text')} {be(field.truncated)} longer than the model reads", remedy
         )
+    if field.language_warning is not None:
+        yield warning(about, field.language_warning.message, f"{field.language_warning.remedy}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from es_sbert.engines.engine import Engine
@@ -22,6 +22,7 @@ from es_sbert.index.mapping import (
     read_meta_entry,
     vector_fields,
 )
+from es_sbert.index.text_languages import LanguageWarning, language_warning, sample_languages
 from es_sbert.index.vector_field import index_not_found, require_index
 
 
@@ -38,6 +39,9 @@ class FieldSummary:
         truncated: Number of documents whose text was longer than the model reads.
         passages: Number of passages with a vector; None if a document has one vector.
         stored: Share of the index that is stored in the index type.
+        languages: Language (ISO 639-1), or `unknown` → documents, in a random sample of at most 200 documents with a
+            vector.
+        language_warning: A warning if many of them are in languages that the model was not trained on.
     """
 
     name: str
@@ -47,6 +51,8 @@ class FieldSummary:
     truncated: int
     passages: int | None
     stored: IndexTypeShare
+    languages: dict[str, int] = field(default_factory=dict)
+    language_warning: LanguageWarning | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class IndexSummary:
                 "truncated": f.truncated,
                 "passage_count": f.passages,
                 "index_type_share": f.stored.share,
+                "languages": f.languages,
+                "language_warning": None if f.language_warning is None else str(f.language_warning),
             }
             for f in self.fields
         ]
@@ -132,8 +140,10 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         passages = None if meta.passages is None else count_chunks(engine, state.name, name)
         stored_share = read_index_type_share(engine, state, name)
         counts = count(exists), count(current), count(truncated)
-        fields.append(FieldSummary(name, meta, *counts, passages, stored_share))
-    ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
+        languages = sample_languages(engine, state.name, name, meta)
+        warning = language_warning(languages, state.name, meta.model, meta.fingerprint)
+        fields.append(FieldSummary(name, meta, *counts, passages, stored_share, languages, warning))
+    ours = {name for each in fields for name in (each.name, document_meta_field(each.name))}
     store_size = None
     with suppress(AccessDenied):  # shown as unknown
         store_size = engine.store_size(state.name)

@@ -12,6 +12,7 @@ from typing import Any
 
 from es_sbert.engines.engine import DocumentKey
 from es_sbert.errors import UsageError
+from es_sbert.index.text_languages import LanguageSample
 from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
 from es_sbert.ingest.records import RejectedRecord
@@ -172,6 +173,7 @@ class Ledger:
         embedded: Number of documents that are embedded and have no outcome yet. A window in progress counts by the
             fraction of its tokens that are embedded.
         missing_fields: Text field → number of documents in which it is missing or null.
+        languages: The languages of a sample of the texts that were embedded.
     """
 
     def __init__(self) -> None:
@@ -183,6 +185,7 @@ class Ledger:
         self.chunks = 0
         self.retries = 0
         self.missing_fields: Counter[str] = Counter()
+        self.languages = LanguageSample()
         self.embedded = 0.0
 
     def add_read(self, count: int = 1) -> None:
@@ -214,6 +217,11 @@ class Ledger:
         with self._lock:
             self.missing_fields.update(fields)
 
+    def add_texts(self, texts: Iterable[str]) -> None:
+        """Offer texts that are embedded to the sample of languages."""
+        with self._lock:
+            self.languages.add(texts)
+
     def add_retries(self, count: int) -> None:
         with self._lock:
             self.retries += count
@@ -228,6 +236,7 @@ class Ledger:
         with self._lock:
             self._counts.update(other._counts)
             self.missing_fields.update(other.missing_fields)
+            self.languages.merge(other.languages)
             for name in ("read", "truncated", "lost_tokens", "chunks", "retries"):
                 setattr(self, name, getattr(self, name) + getattr(other, name))
 

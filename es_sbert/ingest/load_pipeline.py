@@ -203,6 +203,7 @@ class LoadPipeline:
         # Dead letters are recorded after the last check, because a window that is stopped is left as a whole.
         for document, problem in failed:
             self._outcomes.record_dead_letter(document.rejected(problem))
+        self._outcomes.ledger.add_texts(task.document.texts[number] for task in tasks for number in task.to_embed)
         tokenized = TokenizedTexts.joined(parts, self._encoder.input_limit("document"))
         return _TokenizedWindow(WindowPlan(tasks, plan.actions), chunks, tokenized)
 

@@ -15,6 +15,7 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, RequestFailed
 from es_sbert.index.document_vectors import targets_to_fill
+from es_sbert.index.text_languages import language_warning
 from es_sbert.ingest.ledger import Ledger
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.mappings import read_body
@@ -78,11 +79,13 @@ class LoadReport(BaseModel, frozen=True):
         lost_tokens: Tokens cut off in truncated documents, estimated for texts of more than 100,000 characters.
         passages: Number of passages that got a vector; 0 if texts are not split into passages.
         missing_fields: Field of a text → documents read that lack it, or have null in it.
+        languages: Language (ISO 639-1), or `unknown` → texts, in a random sample of at most 1,000 texts that were
+            embedded.
         retries: Requests and documents sent again.
         seconds: Duration of the load, without loading the model.
         documents_per_second: Documents with an outcome per second; those left for the next run do not count.
         model, fingerprint, variant, precision, provider, device, threads: Actual settings of the encoder.
-        warnings: Warnings of the encoder.
+        warnings: Warnings of the encoder, and one if many texts are in languages that the model was not trained on.
         interrupted: Whether the user stopped the load.
         stopped: Reason why the load stopped before the end of the source, and how to resume; None if it did not.
         resumed: Whether the load resumed that of an earlier process.
@@ -111,6 +114,7 @@ class LoadReport(BaseModel, frozen=True):
     lost_tokens: int
     passages: int = 0
     missing_fields: dict[str, int] = Field(default_factory=dict)
+    languages: dict[str, int] = Field(default_factory=dict)
     retries: int
     seconds: float
     documents_per_second: float
@@ -133,11 +137,12 @@ class LoadReport(BaseModel, frozen=True):
 
     @classmethod
     def from_ledger(
-        cls, ledger: Ledger, info: EncoderInfo, *, seconds: float, dead_letters: str, **facts: Any
+        cls, ledger: Ledger, info: EncoderInfo, *, index: str, seconds: float, dead_letters: str, **facts: Any
     ) -> LoadReport:
         """Create the report from a ledger, after checking that the ledger adds up.
 
         Args:
+            index: Name of the index.
             dead_letters: The dead-letter file.
             facts: The fields that neither the ledger nor the encoder has.
 
@@ -146,7 +151,13 @@ class LoadReport(BaseModel, frozen=True):
         """
         ledger.verify()
         counts: dict[str, Any] = {outcome.value: count for outcome, count in ledger.counts().items()}
+        languages = ledger.languages.counts()
+        of_languages = language_warning(languages, index, info.model, info.fingerprint)
+        of_encoder = {name: getattr(info, name) for name in _ENCODER_FIELDS}
+        if of_languages is not None:
+            of_encoder["warnings"] = (*info.warnings, str(of_languages))
         return cls(
+            index=index,
             read=ledger.read,
             **{name: counts[name] for name in ("indexed", "updated", "unchanged", "dead", "left")},
             skipped=SkippedCounts(**{name: counts[name] for name in SkippedCounts.model_fields}),
@@ -154,9 +165,10 @@ class LoadReport(BaseModel, frozen=True):
             **{name: getattr(ledger, name) for name in ("truncated", "lost_tokens", "retries")},
             passages=ledger.chunks,
             missing_fields=dict(sorted(ledger.missing_fields.items())),
+            languages=languages,
             seconds=round(seconds, 3),
             documents_per_second=round((ledger.read - counts["left"]) / seconds, 1) if seconds > 0 else 0.0,
-            **{name: getattr(info, name) for name in _ENCODER_FIELDS},
+            **of_encoder,
             **facts,
         )
 

@@ -21,6 +21,7 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompre
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.settings import Limits
 from es_sbert.gateway.ui.page_api import CallerClient, EngineErrorReply, PageApi
+from es_sbert.io.text_language import stop_words
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -46,9 +47,11 @@ SECURITY_HEADERS = {
 
 
 def page_files() -> dict[str, bytes]:
-    """File name → content of the page's static files."""
+    """File name → content of the page's static files, and of the script with the lists of stop words."""
     folder = resources.files(__package__) / "static"
-    return {entry.name: entry.read_bytes() for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)}
+    files = {entry.name: entry.read_bytes() for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)}
+    lists = orjson.dumps(list(stop_words().values()))
+    return files | {"stop_word_lists.js": b"export const STOP_WORDS = " + lists + b";\n"}
 
 
 def static_file_routes() -> list[Route]:

@@ -23,6 +23,7 @@ from es_sbert.errors import UsageError
 from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta
+from es_sbert.index.text_languages import language_warning
 from es_sbert.runtime.cuda_session import CudaLibraryStatus, needed_libraries
 from es_sbert.runtime.device import Gpu, NvidiaDriver
 
@@ -105,6 +106,14 @@ def test_vector_field_findings() -> None:
     # Nothing that could be named would search it.
     changed = replace(INFO, fingerprint="0" * 32)
     assert levels(field_findings("docs", field(), 10, changed)) == [Severity.ERROR, Severity.OK]
+
+
+def test_languages_that_the_model_was_not_trained_on_are_a_warning() -> None:
+    german = replace(field(), language_warning=language_warning({"de": 9}, "docs", "all-MiniLM-L6-v2", "f" * 32))
+    *_, found = field_findings("docs", german, 10, INFO)
+    assert (found.level, found.about) == (Severity.WARNING, "field embedding")
+    assert found.message.startswith("about 100% of the texts are German, but all-MiniLM-L6-v2")
+    assert found.remedy.endswith("`es-sbert index migrate docs --model intfloat/multilingual-e5-small`.")
 
 
 def test_finding_from_error() -> None:

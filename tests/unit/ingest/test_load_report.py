@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,26 @@ def test_repr_has_the_counts_that_are_not_zero() -> None:
         "LoadReport(index='docs', read=6, indexed=3, dead=1, empty=2, dead_letters='docs.dead', seconds=2.0, "
         "stopped='the engine is gone')"
     )
+
+
+def test_languages_of_another_model_are_a_warning() -> None:
+    texts = [
+        "Der Drucker im zweiten Stock druckt seit dem Update nicht mehr.",
+        "The printer on the second floor does not print after the update.",
+    ]
+    ledger, part = Ledger(), Ledger()
+    ledger.add_texts(texts[:1] * 3)
+    part.add_texts(texts * 2)
+    ledger.merge(part)
+    facts: dict[str, Any] = {"index": "docs", "engine": "x", "source": "files", "dead_letters": "x", "seconds": 1.0}
+    facts |= {"interrupted": False, "stopped": None, "resumed": False, "notes": (), "pruned": 0}
+    report = LoadReport.from_ledger(ledger, replace(INFO, model="all-MiniLM-L6-v2"), **facts)
+    assert report.languages == report.model_dump()["languages"] == {"de": 5, "en": 2}
+    assert report.warnings[0] == INFO.warnings[0]
+    [line] = [line for line in report.lines() if "German" in line]
+    assert line.startswith("Warning: about 71% of the texts are German, but all-MiniLM-L6-v2 was trained on English")
+    assert report.exit_code == 0
+    assert LoadReport.from_ledger(ledger, INFO, **facts).warnings == INFO.warnings
 
 
 def test_unbalanced_counts_raise_ledger_error() -> None:

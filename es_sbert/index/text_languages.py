@@ -1,0 +1,165 @@
+"""The languages of the texts of an index, and a warning if its model was not trained on them."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from es_sbert.bundle.model_languages import known_languages
+from es_sbert.engines.engine import Engine
+from es_sbert.errors import EngineError
+from es_sbert.index.document_sample import random_hits
+from es_sbert.index.mapping import VectorFieldMeta, has_vector_query
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.io.text_language import LANGUAGE_NAMES, detect_language
+
+UNKNOWN = "unknown"
+# Texts of a load whose language is estimated. Each takes about 50 microseconds, less than embedding it takes.
+LOAD_SAMPLE = 1000
+# Documents that are read from an index.
+INDEX_SAMPLE = 200
+# Chosen among this many documents per shard, so that a large index is not read completely.
+_CHOSEN_FROM = 10_000
+
+# Share of the recognized texts in other languages from which there is a warning. It is chosen so that a fifth of the
+# texts is enough, as stop words recognize fewer texts of most languages than of English. Of English texts, fewer than 1
+# in 1,000 is taken for one in another language (docs/results.md, Languages of texts).
+MIN_SHARE = 0.15
+# In fewer texts, it may be a quotation.
+MIN_TEXTS = 3
+# Languages that a warning names, and the share of each.
+_MOST_NAMED, _MIN_NAMED_SHARE = 3, 0.05
+# If the language of fewer texts was recognized, the warning says so.
+_MOSTLY_RECOGNIZED = 0.75
+
+_MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
+
+
+class LanguageSample:
+    """The languages of a random sample of texts. Samples of parts can be merged.
+
+    A text is in the sample if its random number is among the largest. The numbers begin anew for each sample, so that a
+    load is reproducible.
+
+    Args:
+        size: Maximum number of texts.
+    """
+
+    def __init__(self, size: int = LOAD_SAMPLE) -> None:
+        self._size = size
+        self._random = random.Random(0)
+        self._kept: list[tuple[float, str]] = []  # random number and language, as a heap: the smallest first
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Offer texts to the sample. Only the language of a text that is taken is estimated."""
+        for text in texts:
+            number = self._random.random()
+            if len(self._kept) < self._size or number > self._kept[0][0]:
+                self._keep(number, detect_language(text) or UNKNOWN)
+
+    def merge(self, other: LanguageSample) -> None:
+        """Add the texts of another sample."""
+        for number, language in other._kept:
+            self._keep(number, language)
+
+    def _keep(self, number: float, language: str) -> None:
+        if len(self._kept) < self._size:
+            heapq.heappush(self._kept, (number, language))
+        else:
+            heapq.heappushpop(self._kept, (number, language))
+
+    def counts(self) -> dict[str, int]:
+        """Language code, or `unknown` → number of texts in the sample; the most frequent first."""
+        return dict(sorted(Counter(language for _, language in self._kept).items(), key=lambda item: (-item[1], item)))
+
+
+def sample_languages(engine: Engine, index: str, field: str, meta: VectorFieldMeta) -> dict[str, int]:
+    """Estimate the languages of some of the texts that a vector field was made from.
+
+    Returns:
+        As `LanguageSample.counts`; empty if the text of the field is not known, is not in `_source`, or cannot be read.
+    """
+    if meta.text is None:
+        return {}
+    template = TextTemplate.parse(meta.text)
+    sample = LanguageSample(INDEX_SAMPLE)
+    query, source = has_vector_query(field, meta), {"includes": list(template.fields)}
+    limit = {"terminate_after": _CHOSEN_FROM}
+    try:
+        for hit in random_hits(engine, index, query, INDEX_SAMPLE, 0, source=source, extra=limit):
+            if text := template.readable_text(hit.get("_source") or {}):
+                sample.add([text])
+    except EngineError:  # the estimate is not worth an error
+        return {}
+    return sample.counts()
+
+
+@dataclass(frozen=True)
+class LanguageWarning:
+    """A warning about texts in languages that the model was not trained on.
+
+    Attributes:
+        message: The languages, and what they cause.
+        remedy: What to do, with a command.
+    """
+
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.remedy}"
+
+
+def language_warning(counts: Mapping[str, int], index: str, model: str, fingerprint: str) -> LanguageWarning | None:
+    """Compare the languages of texts with those of their model.
+
+    There is no warning if the model's languages are not known, or if `detect_language` cannot recognize one of them:
+    texts in that language may count as another one.
+
+    Args:
+        counts: Language → number of texts, as `LanguageSample.counts` returns them.
+        index: Name of the index, for the command.
+        model, fingerprint: The model of the index.
+    """
+    recognized = {language: count for language, count in counts.items() if language != UNKNOWN}
+    total = sum(recognized.values())
+    trained_on = known_languages(model, fingerprint) if total else frozenset()
+    if not trained_on or not trained_on <= LANGUAGE_NAMES.keys():
+        return None
+    others = Counter({language: count for language, count in recognized.items() if language not in trained_on})
+    if others.total() < max(MIN_TEXTS, MIN_SHARE * total):
+        return None
+    named = [
+        (LANGUAGE_NAMES[language], count / total)
+        for place, (language, count) in enumerate(others.most_common(_MOST_NAMED))
+        if place == 0 or count >= _MIN_NAMED_SHARE * total
+    ]
+    (first, share), *rest = named
+    texts = "texts" if total >= _MOSTLY_RECOGNIZED * sum(counts.values()) else "texts with a recognizable language"
+    shares = _join([f"{share:.0%} of the {texts} are {first}", *(f"{share:.0%} {name}" for name, share in rest)])
+    trained = _join(sorted(LANGUAGE_NAMES[language] for language in trained_on))
+    searched = _join([name for name, _ in named])
+    return LanguageWarning(
+        f"about {shares}, but {model} was trained on {trained}: searches in {searched} find less",
+        "Embed the index with a multilingual model (docs/choosing-a-model.md, Other languages): "
+        f"`es-sbert index migrate {index} --model {_MULTILINGUAL_MODEL}`",
+    )
+
+
+def describe_languages(counts: Mapping[str, int]) -> str:
+    """`62% German, 30% English, 8% unknown, of a sample of 200`; languages below 5% are left out, except the first."""
+    total = sum(counts.values())
+    shown = [
+        f"{count / total:.0%} {LANGUAGE_NAMES.get(language, language)}"
+        for place, (language, count) in enumerate(counts.items())
+        if place == 0 or count >= _MIN_NAMED_SHARE * total
+    ]
+    return f"{', '.join(shown)}, of a sample of {total:,}"
+
+
+def _join(parts: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
