@@ -71,10 +71,12 @@ class RewriteBodyRequest(_PageRequest):
     Attributes:
         index: Index expression.
         body: Body of `_search`.
+        mode: Mode of the rewriting.
     """
 
     index: NonEmptyName
     body: dict[str, Any]
+    mode: RewriteMode = RewriteMode.ON
 
 
 class SimilarDocumentsRequest(_PageRequest):
@@ -303,7 +305,7 @@ class PageApi:
         """Rewrite a search body as the gateway would send it to the engine."""
         request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
         await client.require_search_permission(request.index)
-        context = RewriteContext(quote_expression(request.index), {}, client.headers, RewriteMode.ON, size=len(raw))
+        context = RewriteContext(quote_expression(request.index), {}, client.headers, request.mode, size=len(raw))
         return {"body": (await self._rewriter.rewrite(request.body, context)).body}
 
     async def similar_documents(self, client: CallerClient, raw: bytes) -> Json:

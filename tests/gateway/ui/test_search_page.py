@@ -162,7 +162,7 @@ def test_more_hits_while_another_column_is_slow(page: SearchPage, dated_index: s
     held: list[Route] = []
 
     def hold(route: Route) -> None:
-        if "semantic.embedding" in (route.request.post_data or ""):
+        if route.request.headers["x-es-sbert"] != "off":
             held.append(route)
         else:
             route.continue_()
@@ -217,7 +217,8 @@ def test_copied_request_finds_the_same_hits(
         button.click()
         expect(page.column(column).get_by_text("Copied.")).not_to_have_count(0)
         copied = page.page.evaluate("navigator.clipboard.readText()")
-        answer = httpx.post(f"{address}/{dated_index}/_search", content=copied, headers=JSON, timeout=60)
+        headers = JSON | {"x-es-sbert": "hybrid" if column == "hybrid" else "on"}
+        answer = httpx.post(f"{address}/{dated_index}/_search", content=copied, headers=headers, timeout=60)
         assert [hit["_source"]["title"] for hit in answer.json()["hits"]["hits"]] == shown
 
 

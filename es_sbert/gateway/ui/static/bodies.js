@@ -4,16 +4,16 @@ import { element } from "./dom.js";
 import { askPage } from "./engine.js";
 
 /**
- * A folded part of the page that shows a search's body: `written` for the gateway (null if it cannot be expressed in its
- * syntax), and `engine` (a body, or a function that fetches one), which can be sent to the engine itself.
+ * A folded part of the page that shows a search's body: `written` for the gateway in this `mode` (null if it cannot be
+ * expressed in its syntax), and `engine` (a body, or a function that fetches one), which can be sent to the engine itself.
  */
-export function requestOf(index, written, engine) {
+export function requestOf(index, written, engine, mode = "on") {
   const direct = element("div", {}, "Loading…");
   const details = element(
     "details",
     { class: "request" },
     element("summary", {}, "Request body"),
-    written === null ? null : shown(index, written, "Through the gateway", "X-Es-Sbert: on"),
+    written === null ? null : shown(index, written, "Through the gateway", `X-Es-Sbert: ${mode}`),
     direct,
   );
   let loaded = false;
@@ -32,7 +32,7 @@ export function requestOf(index, written, engine) {
 }
 
 /** Fetch the body that the gateway makes from another. */
-export const rewritten = (index, body) => async () => (await askPage("body", { index, body })).body;
+export const rewritten = (index, body, mode) => async () => (await askPage("body", { index, body, mode })).body;
 
 /** `header` is the header to send with it, in case the gateway has another default. */
 function shown(index, body, heading, header) {

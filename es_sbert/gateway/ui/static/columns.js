@@ -57,7 +57,7 @@ async function requested(column, asked, aggregations, signal) {
     const plain = toPaste(bodyOf(column, asked));
     const shown = column.name === "lexical"
       ? requestOf(asked.index, null, plain)
-      : requestOf(asked.index, plain, rewritten(asked.index, plain));
+      : requestOf(asked.index, plain, rewritten(asked.index, plain, column.mode), column.mode);
     return { body: bodyOf(column, asked, aggregations), request: shown };
   }
   const { index, field, like, filters, k, size } = asked;

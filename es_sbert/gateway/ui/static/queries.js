@@ -19,7 +19,7 @@ export const COLUMNS = [
   },
   {
     name: "hybrid", heading: "Hybrid", mode: "hybrid",
-    note: "Both: ranked by meaning and by words. Documents that hold the query as it is come first.",
+    note: "Both: ranked by meaning and by words. Documents that hold the query as it is come first. Scores compare within one search only.",
     score: { name: "hybrid score", meaning: "By the ranks of both searches. It compares within one search only." },
   },
 ];
