@@ -168,6 +168,14 @@ def test_pages_and_searches_of_an_msearch_continue_the_ranking(place: Place) -> 
     assert ids(answer.json()["responses"][0]) == whole
 
 
+def test_many_hybrid_queries_in_one_search_are_accepted(place: Place) -> None:
+    """Engines accept 1,024 clauses."""
+    texts = [f"{word} guitar {number}" for number in range(4) for word in ("man", "cat", "mat")]
+    body: Json = {"query": {"bool": {"should": [{"match": {"text": text}} for text in texts]}}, "size": COUNT}
+    words = {hit["_id"] for hit in place.direct(body)["hits"]["hits"]}
+    assert set(ids(place.search(body))) >= words
+
+
 def test_words_are_highlighted(place: Place) -> None:
     body: Json = {"query": {"match": {"text": "guitar"}}, "highlight": {"fields": {"text": {}}}, "size": COUNT}
     highlighted = {hit["_id"] for hit in place.search(body)["hits"]["hits"] if "highlight" in hit}

@@ -36,8 +36,8 @@ _BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
 # Values of `minimum_should_match` by which a document needs no second clause.
 ANY_CLAUSE = (0, 1, "0", "1")
 _BOOL_MEMBERS = frozenset({"must", "should", "minimum_should_match", "boost"})
-# Documents of each ranking. Each of them becomes a clause, and an engine accepts 1,024.
-MAX_DEPTH = 400
+# Documents of each ranking; see `hybrid_ranking.py`.
+MAX_DEPTH = 200
 # Members of a body that search or select on their own.
 _OTHER_MEMBERS = ("knn", "retriever", "min_score")
 

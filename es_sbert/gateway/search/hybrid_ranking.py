@@ -29,6 +29,9 @@ from es_sbert.search.rank_fusion import fuse_rankings
 
 logger = logging.getLogger(__name__)
 
+# Each ranked document becomes a clause, and engines accept 1,024 in a search: the hybrid queries of a search share this
+# number of documents.
+_MAX_DOCUMENTS = 500
 # Maximum concurrent searches of one request, so that it does not occupy all connections.
 _MAX_CONCURRENT = 8
 _SEMANTIC = "semantic"
@@ -72,7 +75,7 @@ class HybridRanker:
         Raises:
             EngineUnreachable, RequestFailed: a search failed.
         """
-        semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
+        semaphore, most = asyncio.Semaphore(_MAX_CONCURRENT), _MAX_DOCUMENTS // max(1, len(placeholders))
 
         async def search(query: Json | None, size: int) -> _Hits | None:
             if query is None:
@@ -98,7 +101,7 @@ class HybridRanker:
             rankings = {_SEMANTIC: [key for key, _ in nearest], LEXICAL: [key for key, _ in words]}
             matches = read_exact_matches(exact or [])
             fused = fuse_rankings(rankings, depth=depth, weights=self._weights, matches=matches)
-            documents = [(document.key, document.score) for document in fused]
+            documents = [(document.key, document.score) for document in fused[:most]]
             ranked = ranking_query(placeholder.words, documents, max((score for _, score in words), default=1.0))
             if with_chunks.query.inner_hits is not None and nearest:
                 ids: Json = {"ids": {"values": [id for (_, id), _ in nearest]}}
