@@ -58,6 +58,11 @@ def escape_unprintable(text: str) -> str:
     return "".join(_escape(character) for character in text)
 
 
+def drop_unprintable(text: str) -> str:
+    """Leave out the characters that `escape_unprintable` escapes."""
+    return text if text.isprintable() else "".join(each for each in text if not _is_unprintable(each))
+
+
 def escape_unprintable_lines(text: str) -> str:
     """Like `escape_unprintable`, but keeps the text's own line feeds."""
     return "\n".join(escape_unprintable(line) for line in text.split("\n"))
@@ -95,7 +100,9 @@ def have(count: int) -> str:
     return "has" if count == 1 else "have"
 
 
+def _is_unprintable(character: str) -> bool:
+    return character in _BIDI_CONTROLS or unicodedata.category(character) in _UNPRINTABLE_CATEGORIES
+
+
 def _escape(character: str) -> str:
-    if character in _BIDI_CONTROLS or unicodedata.category(character) in _UNPRINTABLE_CATEGORIES:
-        return character.encode("unicode_escape").decode()
-    return character
+    return character.encode("unicode_escape").decode() if _is_unprintable(character) else character

@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 from transformers.utils import logging as transformers_logging
 
-from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics
+from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics, unsuitable_titles
 from es_sbert.adaptation.pair_corpus import PairSource, SplitPassages, build_corpus, document_text, sentence_problem
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
@@ -189,15 +189,12 @@ def make_plan(
     names = list(dict.fromkeys([*filter(None, named), *_text_fields(state.mappings.get("properties", {}), ours)]))
     selection = DocumentSelection(index, settings.filter, _LOOKED_AT, settings.seed)
     looked_at = read_documents(engine, selection, names, retrying=retrying)
-    fields = field_statistics([document.source for document in looked_at], names)
+    fields = field_statistics([document.source for document in looked_at], names, embedded)
     report(f"Fields with text, by {pluralize(len(looked_at), 'document')}: {', '.join(map(str, fields)) or 'none'}")
-    choice = choose_fields(
-        fields,
-        embedded,
-        title=settings.title_field,
-        body=settings.body_fields,
-        use_title=settings.generator is None and settings.pairs in ("auto", "title"),
-    )
+    use_title = settings.generator is None and settings.pairs in ("auto", "title")
+    choice = choose_fields(fields, embedded, title=settings.title_field, body=settings.body_fields, use_title=use_title)
+    for problem in unsuitable_titles(fields, choice) if use_title else ():
+        report(problem)
     if settings.pairs == "title" and choice.title is None:
         raise UsageError("no field looks like a title", 'Set `title_field`, or use `pairs="sentence"`.')
     template = embedded or TextTemplate.from_fields(choice.body)
@@ -235,7 +232,7 @@ def _choose_pairs(
         return settings.pairs
     if plan.fields.title is not None:
         return "title"
-    body = TextTemplate.from_fields(plan.fields.body)
+    body = TextTemplate.parse(plan.embedded).of_fields(plan.fields.body)
     texts = [text for document in documents if (text := document_text(body, document))]
     problem = sentence_problem(texts)
     if problem is None:

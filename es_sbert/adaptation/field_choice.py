@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.text_template import TextTemplate, field_text
+from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate
 
-_TITLE_NAMES = ("title", "headline", "heading", "subject", "question", "name", "summary", "label")
 _TITLE_WORDS = (2, 20)  # median number of words
 _BODY_WORDS = 8
 # Minimum share of documents with text in the field, and of distinct texts among them.
@@ -55,11 +54,20 @@ class FieldChoice:
         return self.body if self.title is None else (self.title, *self.body)
 
 
-def field_statistics(documents: Sequence[Json], names: Sequence[str]) -> list[FieldStatistics]:
-    """Compute statistics of the text fields in a sample of documents; fields without text are left out."""
+def field_statistics(
+    documents: Sequence[Json], names: Sequence[str], embedded: TextTemplate | None = None
+) -> list[FieldStatistics]:
+    """Compute statistics of the text fields in a sample of documents; fields without text are left out.
+
+    Args:
+        documents: The documents.
+        names: The fields.
+        embedded: The text that the index embeds, whose filters apply to its fields; None if that is not known.
+    """
     found = []
     for name in names:
-        texts = [text for document in documents if (text := (field_text(document, name) or "").strip())]
+        template = (embedded or TextTemplate("", ())).of_fields([name])
+        texts = [text for document in documents if (text := template.readable_text(document).strip())]
         if texts:
             words = statistics.median(len(text.split()) for text in texts)
             found.append(FieldStatistics(name, len(texts) / len(documents), words, len(set(texts)) / len(texts)))
@@ -120,15 +128,38 @@ def _choose_title(by_name: Mapping[str, FieldStatistics], texts: Sequence[str], 
     fitting = [
         field
         for field in by_name.values()
-        if (field.name not in texts or may_lose)
-        and _TITLE_WORDS[0] <= field.words <= min(_TITLE_WORDS[1], longest / 2)
-        and field.share >= _MIN_SHARE
-        and field.distinct >= _MIN_DISTINCT
+        if (field.name not in texts or may_lose) and _title_problem(field, longest) is None
     ]
 
     def preference(field: FieldStatistics) -> tuple[int, bool, float]:
         last = field.name.rpartition(".")[2].lower()
-        named = _TITLE_NAMES.index(last) if last in _TITLE_NAMES else len(_TITLE_NAMES)
+        named = TITLE_FIELDS.index(last) if last in TITLE_FIELDS else len(TITLE_FIELDS)
         return named, field.name not in texts, -field.distinct
 
     return min(fitting, key=preference).name if fitting else None
+
+
+def _title_problem(field: FieldStatistics, longest: float) -> str | None:
+    """Explain why a field is unsuitable as the title; None if it is suitable.
+
+    Args:
+        field: The field.
+        longest: Median number of words of the longest field of the body.
+    """
+    fewest, most = _TITLE_WORDS[0], min(_TITLE_WORDS[1], longest / 2)
+    if not fewest <= field.words <= most:
+        return f"its texts have {field.words:,.0f} words, not {fewest} to {most:,.0f}"
+    if field.share < _MIN_SHARE:
+        return f"only {field.share:.0%} of the documents have it"
+    return None if field.distinct >= _MIN_DISTINCT else f"only {field.distinct:.0%} of its texts are distinct"
+
+
+def unsuitable_titles(fields: Sequence[FieldStatistics], choice: FieldChoice) -> list[str]:
+    """Explain why fields with the name of a title are not the title, if no field is."""
+    longest = max(field.words for field in fields if field.name in choice.body)
+    return [
+        f"{field.name} is not used as the title, since {problem}; to use it, set `title_field`"
+        for field in fields
+        if choice.title is None and field.name in TITLE_FIELDS and field.name not in choice.body
+        if (problem := _title_problem(field, longest)) is not None
+    ]

@@ -12,7 +12,7 @@ from typing import Literal
 from es_sbert.adaptation.field_choice import FieldChoice
 from es_sbert.diagnostics.index_calibration import first_sentence_end
 from es_sbert.index.document_sample import SampledDocument
-from es_sbert.index.text_template import TextTemplate, field_text
+from es_sbert.index.text_template import TextTemplate
 from es_sbert.runtime.chunker import Span
 from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.passage_pairs import choose_neighbors
@@ -76,7 +76,8 @@ def build_corpus(
         source: Kind of the queries.
         passages: Splits texts into passages, for the source `passage`.
     """
-    body = TextTemplate.from_fields(choice.body)
+    body = embedded.of_fields(choice.body)
+    title = None if choice.title is None else embedded.of_fields([choice.title])
     kept, left_out = [], Counter[str]()
     found = [(document, document_text(body, document)) for document in documents]
     with_text = [(document, text) for document, text in found if text]
@@ -91,11 +92,11 @@ def build_corpus(
         elif source == "passage":
             query, text = split_passage(text, text_spans, document.key[0])
             reason = "with a text of one passage"
-        elif choice.title is None:
+        elif title is None:
             query, text = split_sentence(text)
             reason = "with a text of one sentence"
         else:
-            query, text, reason = _titled(field_text(document.source, choice.title), text)
+            query, text, reason = _titled(document_text(title, document), text)
         if query is None and reason:
             left_out[reason] += 1
         kept.append(PairDocument(document.key[0], query, text, full_text or text))
@@ -127,9 +128,9 @@ def document_text(template: TextTemplate, document: SampledDocument) -> str:
     return template.readable_text(document.source).strip()
 
 
-def _titled(title: str | None, text: str) -> tuple[str | None, str, str]:
+def _titled(title: str, text: str) -> tuple[str | None, str, str]:
     """Return the query, the text, and the reason if there is no query."""
-    title = " ".join((title or "").split())
+    title = " ".join(title.split())
     if not title:
         return None, text, "without a title"
     rest = strip_heading(title, text)

@@ -153,7 +153,7 @@ def make_pseudo_query(template: TextTemplate, document: Mapping[str, Any], text:
     if end is not None:
         return PseudoQuery(text[:end].strip(), QueryKind.SENTENCE, end, text[end:].strip())
     if len(template.fields) > 1:
-        field = (TextTemplate.from_fields(template.fields[:1]).text_of(document) or "").strip()
+        field = (template.of_fields(template.fields[:1]).text_of(document) or "").strip()
         rest = text.replace(field, "", 1).strip()
         if field and any(map(str.isalnum, rest)):
             return PseudoQuery(field, QueryKind.FIELD, 0, rest)

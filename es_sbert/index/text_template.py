@@ -254,6 +254,10 @@ def _splits(name: str) -> tuple[tuple[str, str | None], ...]:
     return (*((name[:dot], name[dot + 1 :]) for dot in dots), (name, None))
 
 
+# Fields that may hold a document's title, the best first.
+TITLE_FIELDS = ("title", "headline", "subject", "name", "label", "question")
+
+
 def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
     """Return the strings in a field of a document, in order; blank ones are left out of a list.
 
@@ -398,6 +402,12 @@ class TextTemplate:
     def fields(self) -> tuple[str, ...]:
         """The named fields, without duplicates."""
         return tuple(dict.fromkeys(part.field for part in self.parts if part.field is not None))
+
+    def of_fields(self, fields: Sequence[str]) -> TextTemplate:
+        """Return a template that joins the texts of fields with line feeds, each with the filter that it has here."""
+        filters = {part.field: part.filter for part in self.parts if part.filter is not None}
+        parts = (TemplatePart("\n" if place else "", name, filters.get(name)) for place, name in enumerate(fields))
+        return TextTemplate(f"{', '.join(fields)} of {self.template}", tuple(parts))
 
     def stripping_html(self) -> TextTemplate:
         """Return the template with HTML stripped from all fields."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
@@ -16,11 +16,13 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine, without_retries
 from es_sbert.errors import DocumentsAltered, EsSbertError, IndexMismatch
+from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
 from es_sbert.index.hidden_documents import require_all_visible
 from es_sbert.index.load_checks import check_created_index, delete_unused_index
 from es_sbert.index.mapping import vector_fields
 from es_sbert.index.source_mode import list_forms
+from es_sbert.index.text_template import STRIP_HTML, TextTemplate
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import embed_index
 from es_sbert.ingest.check_first_records import check_first_records
@@ -218,6 +220,8 @@ def finish_load(load: OpenLoad, encoder: EncoderInfo, confirm: ConfirmPrune) -> 
                 context, index, load.versions, load.began_at, load.write_state
             )
             notes += change_notes
+            if context.outcomes.ledger.counts()[DocumentOutcome.INDEXED]:
+                notes += html_notes(index, [target.template for target in targets_to_fill(context.targets)])
         if plan.settings.prune and not missing and not control.stop_reading.is_set():
             context.meter.close()
             pruned, prune_notes = prune_index(context, confirm)
@@ -325,6 +329,36 @@ def _rollover_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
         f"`es-sbert index template {planned.similar.index}`"
         for planned, field in zip(plan.fields, fields, strict=True)
         if planned.similar is not None and field.outcome is FieldOutcome.ADDED
+    ]
+
+
+# Fields of these types are analyzed, and BM25 searches their words.
+_WORD_TYPES = frozenset({"text", "match_only_text", "search_as_you_type"})
+
+
+def html_notes(index: IndexState, templates: Iterable[TextTemplate]) -> list[str]:
+    """A note on the fields whose HTML is stripped from the embedded text, but not from the words of the index."""
+
+    def strips_html(analyzer: str) -> bool:
+        filters = index.settings.get(f"index.analysis.analyzer.{analyzer}.char_filter") or []
+        named = [filters] if isinstance(filters, str) else filters
+        types = (index.settings.get(f"index.analysis.char_filter.{each}.type", each) for each in named)
+        return "html_strip" in types
+
+    mapped = dict(mapped_fields(index.mappings.get("properties", {})))
+    stripped = dict.fromkeys(part.field for each in templates for part in each.parts if part.filter == STRIP_HTML)
+    with_tags = [
+        name
+        for name in filter(None, stripped)
+        if (field := mapped.get(name, {})).get("type") in _WORD_TYPES
+        and field.get("index", True)
+        and not strips_html(field.get("analyzer", "default"))
+    ]
+    if not with_tags:
+        return []
+    return [
+        f"the words of {' and '.join(with_tags)} are indexed with HTML tags, which BM25 and hybrid searches find: in a "
+        "new index, give the field an analyzer with the character filter `html_strip` (docs/sources.md, HTML)"
     ]
 
 

@@ -12,6 +12,10 @@ _PARAGRAPHS = (
 _LINES = "br,caption,dd,dt,figcaption,legend,li,optgroup,option,select,summary,textarea,tr"
 _CELLS = "td,th"
 _NOT_SHOWN = "script,style,template,noscript,iframe,object,svg,math"
+# Tags of these elements separate words; other tags may be inside a word.
+SEPARATING = frozenset(f"{_PARAGRAPHS},{_LINES},{_CELLS}".split(","))
+# Elements whose text is not text of the page.
+HIDDEN = frozenset(f"{_NOT_SHOWN},title".split(","))
 # Inserted around these elements. Python treats them as white space, so a text that contains them loses nothing.
 _PARAGRAPH, _LINE = "\x1d", "\x1e"
 _GAP = re.compile(r"\s+")

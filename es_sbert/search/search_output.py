@@ -12,12 +12,10 @@ from rich.text import Text
 
 from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
-from es_sbert.index.text_template import TextTemplate, document_field_names, field_text, find_field
-from es_sbert.messages import escape_unprintable, escape_unprintable_lines
+from es_sbert.index.text_template import TITLE_FIELDS, TextTemplate, document_field_names, field_text, find_field
+from es_sbert.messages import drop_unprintable, escape_unprintable, escape_unprintable_lines
 from es_sbert.search.search_result import Hit, HybridHit, HybridResult, SearchResult
 
-# Fields that may hold a document's title, the best first.
-TITLE_FIELDS = ("title", "name", "headline", "subject", "label", "question")
 _SNIPPET = 300  # characters
 _MAX_ID_WIDTH = 40  # columns; a longer id is truncated
 _INDENT = 3  # columns
@@ -97,8 +95,9 @@ def _title_and_text(
     hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta, full: bool
 ) -> tuple[str, list[str]]:
     """Return the title of a hit, and the text to show: its nearest passage, or else its document without the title."""
-    titles = (field_text(hit.source, name) for name in TITLE_FIELDS)
-    title = next((title for title in titles if title is not None and title.strip()), "")
+    template = TextTemplate("", ()) if meta.text is None else TextTemplate.parse(meta.text)
+    titles = (template.of_fields([name]).readable_text(hit.source) for name in TITLE_FIELDS)
+    title = next((title for title in titles if title.strip()), "")
     if hit.passage is not None and hit.passage.text is not None:
         passage = hit.passage.text
         texts = [passage.removeprefix(title).lstrip(" .:–-\n") if title else passage]
@@ -133,7 +132,7 @@ def _line(text: str) -> Text:
 def _single_line(texts: Sequence[str], length: int | None) -> str:
     line = " · ".join(" ".join(text.split()) for text in texts)
     # Documents are untrusted: control characters must not reach a terminal.
-    line = "".join(character for character in line if character.isprintable())
+    line = drop_unprintable(line)
     return line if length is None else _truncate(line, length)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from html.entities import html5
 from importlib import resources
 from typing import Any
 
@@ -21,6 +22,7 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompre
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.settings import Limits
 from es_sbert.gateway.ui.page_api import CallerClient, EngineErrorReply, PageApi
+from es_sbert.io.html_text import HIDDEN, SEPARATING
 from es_sbert.io.text_language import stop_words
 
 CONTENT_TYPES = {
@@ -47,11 +49,16 @@ SECURITY_HEADERS = {
 
 
 def page_files() -> dict[str, bytes]:
-    """File name → content of the page's static files, and of the script with the lists of stop words."""
+    """File name → content of the page's static files, and of scripts with stop words and with names in HTML."""
     folder = resources.files(__package__) / "static"
     files = {entry.name: entry.read_bytes() for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)}
-    lists = orjson.dumps(list(stop_words().values()))
-    return files | {"stop_word_lists.js": b"export const STOP_WORDS = " + lists + b";\n"}
+    constants = {
+        "stop_word_lists.js": ("STOP_WORDS", list(stop_words().values())),
+        "html.js": ("HTML", {"hidden": sorted(HIDDEN), "separating": sorted(SEPARATING), "entities": html5}),
+    }
+    for file, (name, value) in constants.items():
+        files[file] = b"export const " + name.encode() + b" = " + orjson.dumps(value) + b";\n"
+    return files
 
 
 def static_file_routes() -> list[Route]:

@@ -120,6 +120,13 @@ def test_passages_are_chosen_only_where_titles_and_first_sentences_are_unfit(
     assert "Texts: body" in replace(plan, pairs=pairs).describe()
 
 
+def test_kind_of_the_pairs_is_chosen_from_the_text_without_tags(model: Path) -> None:
+    # With the comment, all first sentences would be the same.
+    documents = sampled("<!-- All texts begin with this notice. -->Text {} begins like this.", 20)
+    plan = AdaptPlan(str(model), "model", "hash", FieldChoice(None, ("body",)), "{body|strip_html}", "title")
+    assert _choose_pairs(plan, AdaptSettings(index="docs", name="docs-tuned"), documents, print) == "sentence"
+
+
 def test_generator_makes_the_queries(model: Path) -> None:
     plan = AdaptPlan(str(model), "model", "hash", FieldChoice(None, ("body",)), "{body}", "title")
     settings = AdaptSettings(index="docs", name="docs-tuned", generator="generate")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics
+from es_sbert.adaptation.field_choice import FieldChoice, choose_fields, field_statistics, unsuitable_titles
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.text_template import TextTemplate
 
@@ -58,6 +58,27 @@ def test_title_is_short_distinct_and_not_in_the_text(embedded: str | None, title
         assert choose_fields(fields, template) == FieldChoice(None, ("title",))
         return
     assert choose_fields(fields, template) == FieldChoice(title, body)
+
+
+def test_statistics_and_names_of_titles_are_those_of_the_shown_texts() -> None:
+    tickets = [
+        {"subject": f"Printer &amp; paper {n}", "body": f"<p class=x>{LONG} {n}", "name": f"Ada Lovelace {n}"}
+        for n in range(9)
+    ]
+    template = TextTemplate.parse("{subject|strip_html}. {body|strip_html}")
+    fields = field_statistics(tickets, ["name", "body", "subject"], template)
+    assert {field.name: field.words for field in fields} == {"name": 3, "body": 17, "subject": 4}
+    # Of a person and a subject, the subject is the title.
+    assert choose_fields(fields, template) == FieldChoice("subject", ("body",))
+
+
+def test_report_says_why_a_field_with_the_name_of_a_title_is_not_the_title() -> None:
+    fields = field_statistics([{"subject": "Paper jam", "body": f"{LONG} {n}"} for n in range(9)], ["subject", "body"])
+    assert choose_fields(fields, None) == FieldChoice(None, ("body",))
+    assert unsuitable_titles(fields, FieldChoice(None, ("body",))) == [
+        "subject is not used as the title, since only 11% of its texts are distinct; to use it, set `title_field`"
+    ]
+    assert unsuitable_titles(field_statistics(documents(), NAMES), FieldChoice("meta.subtitle", ("body",))) == []
 
 
 def test_chosen_fields_win() -> None:

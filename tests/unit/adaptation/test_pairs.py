@@ -48,6 +48,15 @@ def corpus_of(
     return list(corpus.documents), corpus.left_out
 
 
+def test_pairs_have_the_text_that_the_index_embeds() -> None:
+    source = {"subject": "Bread &amp; <i>butter</i>", "body": "<p>Bread &amp; butter</p><p>A meal of flour."}
+    template = "{subject|strip_html}. {body|strip_html}"
+    [document], left_out = corpus_of(FieldChoice("subject", ("body",)), template, source)
+    assert (document.query, document.text) == ("Bread & butter", "A meal of flour.")
+    assert document.full_text == "Bread & butter. Bread & butter\n\nA meal of flour."
+    assert not left_out
+
+
 def test_title_is_not_in_the_text_that_it_finds() -> None:
     documents, left_out = corpus_of(
         FieldChoice("title", ("body",)),

@@ -54,6 +54,13 @@ def test_single_sentence_over_fields_yields_the_first_field() -> None:
     )
 
 
+def test_first_field_is_the_query_as_it_is_embedded() -> None:
+    template = TextTemplate.parse("{title|strip_html}. {text}")
+    document = {"title": "<b>Storm</b>", "text": "trees fell"}
+    made = make_pseudo_query(template, document, "Storm. trees fell")
+    assert made == PseudoQuery("Storm", QueryKind.FIELD, 0, ". trees fell")
+
+
 @pytest.mark.parametrize("text", ["guitar", "guitar.", " x ", "…"])
 def test_single_word_text_yields_no_query(text: str) -> None:
     assert make_pseudo_query(TEXT, {"text": text}, text) is None

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.gateway.ui.page_routes import page_files
-from es_sbert.index.text_template import TextFieldError, TextTemplate
+from es_sbert.index.text_template import TITLE_FIELDS, TextFieldError, TextTemplate
 from tests.programs import program
 
 # Around words that the engine found.
@@ -155,6 +155,42 @@ def test_texts_of_html_are_shown_without_tags_and_without_passages_of_another_te
     assert runs == [{"text": "It rained 1 < 2.", "marked": False}]
 
 
+# Titles and texts of HTML, as `--strip-html` leaves them in the mapping.
+OF_HTML = FIELD | {"parts": [["", "title", "strip_html"], [". ", "text", "strip_html"]]}
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<p>O'Brien &amp; S&ouml;hne</p>", "a &lt;b&gt; c", "&#8217; &#x2019; &apos; &hellip; &ccaron; &copy 2020",
+        "".join(f"&#{code};" for code in range(0x80, 0xA0)), "&constructor; &constructor &unknown; & &; &#; &amp;amp;",
+        "a<!-- <b> unclosed", "a<script>b()", "a <b and", "<table><tr><td>a<td>b</table>", "<i>c</i>at, <b>dog</b>.",
+        "<!DOCTYPE html><html><head><title>Page</title><style>p{}</style></head><body><p>Text<svg><text>x</text></svg>",
+        "می&zwnj;خواهم &#x200d; 👩\u200d🚀",
+    ],
+)  # fmt: skip
+def test_html_is_shown_as_it_is_embedded(call: Calls, html: str) -> None:
+    embedded = TextTemplate.parse("{text|strip_html}").readable_text({"text": html}).strip()
+    [title] = call("text.js", "titleOf", [[_hit({"title": html}), OF_HTML]])
+    assert title == {"text": embedded, "field": "title"}
+    [runs] = call("excerpts.js", "excerptRuns", [[_hit({"title": "Letter", "text": html}), OF_HTML]])
+    assert runs == [{"text": embedded, "marked": False}]
+
+
+def test_html_that_is_embedded_with_its_tags_is_shown_with_them(call: Calls) -> None:
+    [title] = call("text.js", "titleOf", [[_hit({"title": "<i>A</i> &amp; B"}), FIELD]])
+    assert title["text"] == "<i>A</i> &amp; B"
+
+
+def test_joiners_are_shown_and_control_characters_are_not(call: Calls) -> None:
+    [shown] = call("text.js", "visible", [["می\u200cخواهم 👩\u200d🚀 \x1b\x9b"]])
+    assert shown == "می\u200cخواهم 👩\u200d🚀 \ufffd\ufffd"
+
+
+def test_titles_have_the_same_names_as_in_a_terminal(call: Calls) -> None:
+    assert call("text.js", "titleFields", [[TEXT_ALONE]]) == [list(TITLE_FIELDS)]
+
+
 def test_passages_and_titles_of_lists_are_shown(call: Calls) -> None:
     field = FIELD | {"texts": ["title", "parts.text"], "parts": [["", "title"], [". ", "parts.text"]]}
     source = {"title": ["Weather", "News"], "parts": [{"text": RAIN}, {"text": "Sun."}]}
@@ -257,6 +293,16 @@ def test_example_queries_are_titles_or_first_sentences(call: Calls) -> None:
         " ".join(["word"] * 16),
         ("sun" + "x" * 500)[:80],
     ]
+
+
+def test_example_queries_have_no_tags(call: Calls) -> None:
+    hits = [
+        _hit({"title": "Paper &amp; <b>printers</b> in stock"}),
+        _hit({}, highlight={"text": ["<div class='x'><p>Dear &quot;team&quot;, it rains. <a href='https://exam"]}),
+        _hit({}, highlight={"text": ["<script>several words of code"]}),
+    ]
+    [examples] = call("examples.js", "exampleQueries", [[hits, OF_HTML]])
+    assert examples == ["Paper & printers in stock", 'Dear "team", it rains']
 
 
 def test_at_most_five_examples(call: Calls) -> None:

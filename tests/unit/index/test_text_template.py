@@ -256,6 +256,14 @@ def test_html_is_stripped_from_all_fields_once() -> None:
     assert stripped.stripping_html() == stripped
 
 
+def test_template_of_some_fields_keeps_their_filters() -> None:
+    template = TextTemplate.parse("{title}: {body}{body|strip_html}")
+    document = {"title": "<T>", "body": "<p>one", "dc:creator": "<A>"}
+    assert template.of_fields(["body", "dc:creator"]).text_of(document) == "one\n<A>"
+    assert template.of_fields(["title"]).text_of(document) == "<T>"
+    assert template.of_fields(["title"]).text_of({"body": "one"}) is None
+
+
 @pytest.mark.parametrize("template", ["{body|striphtml}", "{body|}", "{|strip_html}"])
 def test_unknown_filter_is_refused(template: str) -> None:
     with pytest.raises(UsageError, match="has the unknown filter") as error:

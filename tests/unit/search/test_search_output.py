@@ -152,3 +152,18 @@ def test_rerank_score_has_a_column() -> None:
     assert str(reranking) == "reranked 1 hit in 2 ms by r, 1 of them truncated; 1 hit has no text and follows"
     several = Reranking(reranker="r", scored=1200, truncated=0, without_text=2, took_ms=2)
     assert str(several) == "reranked 1,200 hits in 2 ms by r; 2 hits have no text and follow"
+
+
+def test_title_is_shown_and_left_out_of_the_text_as_it_is_embedded() -> None:
+    source = {"subject": "O'Brien &amp; <i>Söhne</i>", "text": "Rain &amp; wind."}
+    template = "{subject|strip_html}. {text|strip_html}"
+    lines = [" 1    0.5000  d0  O'Brien & Söhne", "   Rain & wind."]
+    assert shown(result_of(source), template)[1:] == lines
+    passage = Passage(0, 29, "O'Brien & Söhne. Rain & wind.")
+    assert shown(result_of(source, passage=passage), template)[1:] == lines
+    assert shown(result_of(source), "{text}")[1] == " 1    0.5000  d0  O'Brien &amp; <i>Söhne</i>"
+
+
+def test_joiners_are_shown_and_marks_that_reverse_text_are_not() -> None:
+    text = "\u202eمی\u200cخواهم क\u094d\u200dष 👩\u200d🚀\x1b[31m\u2066"
+    assert shown(result_of({"text": text}), "{text}")[2:] == ["   می\u200cخواهم क\u094d\u200dष 👩\u200d🚀[31m"]

@@ -1,6 +1,6 @@
 // Example queries, made from the documents of an index. No input or output.
 
-import { repeatedTitle, titleOf } from "./text.js";
+import { filterIn, filtered, repeatedTitle, titleOf } from "./text.js";
 
 const MOST = 5;
 const LONGEST = 80;
@@ -29,7 +29,8 @@ export function exampleQueries(hits, field) {
 function queryOf(hit, field) {
   const title = titleOf(hit, field);
   if (title.field !== null) return readable(title.text);
-  const text = field.texts.map((name) => hit.highlight?.[name]?.[0]).find((each) => each !== undefined) ?? "";
+  const name = field.texts.find((each) => hit.highlight?.[each] !== undefined);
+  const [text] = name === undefined ? [""] : filtered(hit.highlight[name].slice(0, 1), filterIn(field, name));
   return readable(firstSentence(text.slice(repeatedTitle(text, title.text))));
 }
 

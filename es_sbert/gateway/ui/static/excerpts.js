@@ -1,6 +1,6 @@
 // Excerpts of a hit's texts, as runs of characters: `{text, marked}`. No input or output.
 
-import { FOUND, around, beginning, embeddedText, repeatedTitle, titleOf, titleText } from "./text.js";
+import { FOUND, around, beginning, embeddedText, filterIn, repeatedTitle, titleOf, titleText } from "./text.js";
 
 const LONGEST_TITLE = 150;
 
@@ -24,9 +24,9 @@ export function excerptRuns(hit, field) {
   const title = titleOf(hit, field);
   const text = embeddedText(field.parts, hit._source ?? {});
   const first = text === null ? 0 : titleLength(text, title, field.parts);
-  const isFiltered = ([, , filter]) => (filter ?? null) !== null;
+  const isFiltered = (name) => filterIn(field, name) !== null;
   // Offsets of passages count characters of the embedded text, which the page does not have if it was filtered.
-  const passage = field.parts.some(isFiltered) ? null : bestPassage(hit, field.name);
+  const passage = field.texts.some(isFiltered) ? null : bestPassage(hit, field.name);
   if (passage !== null && text !== null) {
     const begin = Array.from(text.slice(0, first)).length; // passages count characters
     if (passage.end > begin) {
@@ -35,8 +35,7 @@ export function excerptRuns(hit, field) {
     }
   }
   // The engine highlights the text with its tags.
-  const hasTags = (name) => field.parts.some((part) => part[1] === name && isFiltered(part));
-  const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined && !hasTags(each));
+  const name = field.texts.find((each) => each !== title.field && hit.highlight?.[each] !== undefined && !isFiltered(each));
   if (name !== undefined) {
     const runs = runsOf(hit.highlight[name][0]);
     const rest = filled(dropped(runs, titleLength(textOf(runs), title, [])));

@@ -1,12 +1,20 @@
 // Texts of documents for display. Offsets count characters (code points), as Python does, not UTF-16 units.
 
+import { HTML } from "./html.js";
+
 // Characters that Python's str.strip() removes; JavaScript's trim() removes a slightly different set.
 const SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]+";
 const AT_THE_ENDS = new RegExp(`^${SPACE}|${SPACE}$`, "g");
 const BLANK = new RegExp(`^(${SPACE})?$`);
 // Control characters are invisible, or disturb the text around them; tabs and line ends are allowed.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
-const TITLES = ["title", "name", "headline", "subject"];
+const TITLES = ["title", "headline", "subject", "name", "label", "question"]; // TITLE_FIELDS in es_sbert/index/text_template.py
+// The characters 0x80 to 0x9f, which HTML reads as those of Windows-1252.
+const WINDOWS_1252 = "€\x81‚ƒ„…†‡ˆ‰Š‹Œ\x8dŽ\x8f\x90‘’“”•–—˜™š›œ\x9džŸ";
+const ENTITIES = new Map(Object.entries(HTML.entities));
+const SEPARATING = new Set(HTML.separating);
+const NOT_SHOWN = new RegExp(`<(${HTML.hidden.join("|")})(?=[\\s/>])[^]*?(?:</\\1\\s*>|$)|<!--[^]*?(?:-->|$)`, "gi");
+const TAG = /<[!?/]?([a-z][^\s/<>]*)(?=[\s/<>]|$)[^<>]*(?:>|$)/gi;
 
 // Around words that the engine found; characters of no meaning, which are turned into elements and never shown.
 export const FOUND = { before: "\ue000", after: "\ue001" };
@@ -54,18 +62,31 @@ function textValues(value) {
 }
 
 /**
- * A text without what looks like tags, to read. The embedded text is that of a parser (es_sbert/io/html_text.py), which
- * the page may not use: its policy keeps documents from becoming HTML. Offsets in the embedded text do not apply.
+ * A text without what looks like tags and with its entities decoded, to read. The embedded text is that of a parser
+ * (es_sbert/io/html_text.py), which the page may not use: its policy keeps documents from becoming HTML. Offsets in the
+ * embedded text do not apply. The end of a text ends open tags and comments.
  */
-export const withoutTags = (text) =>
+const withoutTags = (text) =>
   text
-    .replace(/<(script|style)\b[^]*?<\/\1\s*>|<!--[^]*?-->/gi, " ")
-    .replace(/<\/?[a-z][^<>]*>/gi, " ")
+    .replace(NOT_SHOWN, "")
+    .replace(TAG, (_, name) => (SEPARATING.has(name.toLowerCase()) ? " " : ""))
+    .replace(/&(?:#x([0-9a-f]+)|#([0-9]+)|[a-z][a-z0-9]*);?/gi, decoded)
     .replace(/[ \t]+/g, " ")
     .trim();
 
+/** The character of a reference such as `&amp;`, `&#8217;` or `&#x2019;`; the reference itself if its name is unknown. */
+function decoded(reference, hex, decimal) {
+  if (hex === undefined && decimal === undefined) return ENTITIES.get(reference.slice(1)) ?? reference;
+  const code = hex === undefined ? parseInt(decimal, 10) : parseInt(hex, 16);
+  if (code >= 0x80 && code < 0xa0) return WINDOWS_1252[code - 0x80];
+  return code > 0x10ffff ? "\ufffd" : String.fromCodePoint(code);
+}
+
+/** The filter that a field has in the template of the embedded text; null for none. */
+export const filterIn = (field, name) => field.parts.find((part) => part[1] === name && part[2])?.[2] ?? null;
+
 /** Apply the filter of a template to texts; if there are several, blank ones are left out. */
-function filtered(values, filter) {
+export function filtered(values, filter) {
   if (!values?.length || (filter ?? null) === null) return values;
   const texts = values.map(withoutTags);
   return texts.length === 1 ? texts : texts.filter((each) => !BLANK.test(each));
@@ -113,11 +134,11 @@ export const visible = (text) => text.replace(CONTROLS, "\ufffd");
 
 /**
  * The name of a document, as `{text, field}`: the value of a field for titles, or of the first of several embedded
- * fields, else its id (of which `field` is null).
+ * fields, as it is embedded; else its id (of which `field` is null).
  */
 export function titleOf(hit, field) {
   for (const name of titleFields(field)) {
-    const text = textValues(valueAt(hit._source ?? {}, name))?.join("\n") ?? "";
+    const text = filtered(textValues(valueAt(hit._source ?? {}, name)), filterIn(field, name))?.join("\n") ?? "";
     if (text.trim() !== "") return { text, field: name };
   }
   return { text: hit._id, field: null };
