@@ -289,7 +289,8 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
     same engine, which is deleted at the end. Recall@10 is the share of the ten nearest documents by full-length vectors
     that a search finds, with the settings of `es-sbert search`. Memory and disk are calculated for all vectors of the
     index. The layout with the least memory whose recall lies above --min-recall with 95 % confidence is recommended,
-    with the command that changes the index to it. NAME itself is only read.
+    with the command that changes the index to it, unless that saves less than 100 MB or 10 % of memory and of disk.
+    NAME itself is only read.
 
     Recall in the whole index is lower than in the sample, because more documents compete: check it with `es-sbert index
     recall` afterwards. Truncated vectors lose little if the model supports it (Matryoshka, or `es-sbert model rotate`).

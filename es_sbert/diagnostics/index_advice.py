@@ -62,6 +62,9 @@ _PAGE = 250
 _SHORTER_LENGTHS = (512, 256, 128, 64)
 # A search without a graph reads all vectors. If there are more than this, it is many times slower than with a graph.
 FLAT_MOST_VECTORS = 50_000
+# Saving of memory or disk, of one copy, below which a migration is not recommended: in bytes, and as a share.
+_MIN_SAVED_BYTES = 100_000_000
+_MIN_SAVED_SHARE = 0.1
 # Minimum bytes of a node and its neighbors in a graph. An index without room for them has no graph.
 _LEAST_GRAPH_BYTES = 8
 _FIELD = "vector"
@@ -176,7 +179,8 @@ class IndexAdvice:
         rows: Layouts for which an index was built, the least memory first.
         skipped: Layouts for which no index was built, because even exact search by truncated vectors misses the recall.
         cut_recall: Dimensions → recall of exact search by truncated vectors in a quarter and in all of the sample.
-        recommended: The layout with the least memory whose interval is not below `min_recall`; None if there is none.
+        recommended: The layout with the least memory whose interval is not below `min_recall`, or the current one if
+            that saves too little; None if there is none.
         stored: Share of the index itself that is stored in its index type.
     """
 
@@ -458,18 +462,32 @@ def advise(
         tuple(rows),
         skipped,
         cut_recall,
-        recommend_layout(rows, request.min_recall),
+        recommend_layout(rows, current, request.min_recall),
         read_index_type_share(engine, require_index(engine, field.index), field.name),
     )
 
 
-def recommend_layout(rows: Sequence[LayoutMeasurement], min_recall: float) -> LayoutMeasurement | None:
-    """Choose the layout with the least memory, then disk, whose interval is not below the recall; None without one.
+def recommend_layout(
+    rows: Sequence[LayoutMeasurement], current: VectorLayout, min_recall: float
+) -> LayoutMeasurement | None:
+    """Choose the smallest layout whose interval is not below the recall, or the current one if that saves too little.
 
     Args:
         rows: The measurements, in the order of memory and disk.
+        current: Layout of the index.
         min_recall: The recall to keep.
     """
+    smallest = smallest_layout(rows, min_recall)
+    now = next((row for row in rows if row.layout == current), None)
+    if smallest is None or now is None or now.recall.low < min_recall:
+        return smallest
+    sizes = ((now.estimate.memory, smallest.estimate.memory), (now.estimate.disk, smallest.estimate.disk))
+    is_worth_it = any(old - new >= max(_MIN_SAVED_BYTES, _MIN_SAVED_SHARE * old) for old, new in sizes)
+    return smallest if is_worth_it else now
+
+
+def smallest_layout(rows: Sequence[LayoutMeasurement], min_recall: float) -> LayoutMeasurement | None:
+    """Find the first layout whose interval is not below the recall; None without one."""
     return next((row for row in rows if row.recall.low >= min_recall), None)
 
 
@@ -621,10 +639,17 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
             f"No layout keeps a recall of {advice.min_recall:g} with 95 % confidence. Use more queries, or a lower "
             "`min_recall`."
         ]
-    lines = [
-        f"Recommended: {best.layout}. Of the layouts whose recall lies above {advice.min_recall:g} with 95 % "
-        "confidence, it takes the least memory."
-    ]
+    smallest = smallest_layout(advice.rows, advice.min_recall) or best
+    qualified = f"Of the layouts whose recall lies above {advice.min_recall:g} with 95 % confidence"
+    if best is smallest:
+        lines = [f"Recommended: {best.layout}. {qualified}, it takes the least memory."]
+    else:
+        saved = size_text(best.estimate.memory - smallest.estimate.memory)
+        lines = [
+            f"There is nothing to gain. {qualified}, {smallest.layout} takes the least memory, {saved} less than now. "
+            f"A change is recommended if it saves {size_text(_MIN_SAVED_BYTES)} and {_MIN_SAVED_SHARE:.0%} of memory "
+            "or of disk."
+        ]
     if best.layout.dimensions != advice.current.dimensions and advice.vectors > advice.sampled:
         low = (
             " That is below the minimum: measure again with a larger `sample`." if expected < advice.min_recall else ""
@@ -636,8 +661,11 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
         )
     if best.layout.element_type is ElementType.BYTE and advice.current.element_type is not ElementType.BYTE:
         lines.append("Byte vectors are rounded permanently. To get floats back, embed the documents again.")
-    lines.append(f"  {best.changes}" if best.changes else "The index has this layout already.")
-    if not advice.stored.is_whole and not best.changes:
-        lines[-1] = f"The mapping of the index has this layout already. {advice.stored.describe()}."
-        lines.append(advice.stored.remedy)
+    if best.changes:
+        lines.append(f"  {best.changes}")
+    elif not advice.stored.is_whole:
+        described = f"The mapping of the index has the layout {best.layout} already. {advice.stored.describe()}."
+        lines += [described, advice.stored.remedy]
+    elif best is smallest:
+        lines.append("The index has this layout already.")
     return lines

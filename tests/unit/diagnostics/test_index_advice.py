@@ -61,7 +61,7 @@ def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
     recalls = {384: (1.0, 1.0), 128: (0.98, 0.96)}
     made = IndexAdvice(
         "docs-1", "embedding", "Elasticsearch 9.4.3", current, 80_000, 5_000, 300, False, 0.95, tuple(rows), (),
-        recalls, recommend_layout(rows, 0.95), IndexTypeShare("docs-1", "embedding", "hnsw", 1.0),
+        recalls, recommend_layout(rows, current, 0.95), IndexTypeShare("docs-1", "embedding", "hnsw", 1.0),
     )  # fmt: skip
     return replace(made, **values)
 
@@ -173,9 +173,43 @@ def test_least_memory_that_keeps_the_recall_is_recommended() -> None:
         row(VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW), 0.95),
         row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.99),
     ]
-    assert recommend_layout(rows, 0.95) is rows[1]
-    assert recommend_layout(rows, 0.951) is rows[2]
-    assert recommend_layout(rows, 0.995) is None
+    current = VectorLayout(256, FLOAT, IndexType.HNSW)
+    assert recommend_layout(rows, current, 0.95) is rows[1]
+    assert recommend_layout(rows, current, 0.951) is rows[2]
+    assert recommend_layout(rows, current, 0.995) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "smaller", "low", "changes"),
+    [
+        (3_000, VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.99, False),  # 3.5 MB
+        (1_000_000, VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.99, True),
+        (1_000_000, VectorLayout(370, FLOAT, IndexType.HNSW), 0.99, False),  # 4 %
+        (1_000_000, VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW), 0.99, True),
+        (3_000, VectorLayout(384, FLOAT, IndexType.INT8_HNSW), 0.90, True),  # the index misses the recall
+    ],
+)
+def test_change_that_saves_little_is_not_recommended(
+    count: int, smaller: VectorLayout, low: float, changes: bool
+) -> None:
+    def sized(layout: VectorLayout, low: float) -> LayoutMeasurement:
+        size = estimate_size(ES9, layout.index_type, count, layout.dimensions, element_type=layout.element_type)
+        return row(layout, low, estimate=size)
+
+    now = replace(sized(VectorLayout(384, FLOAT, IndexType.HNSW), low), changes=None)
+    found = advice([sized(smaller, 0.96), now], vectors=count)
+    said = "\n".join(advice_lines(found))
+    assert found.recommended is found.rows[0 if changes else 1]
+    assert ("There is nothing to gain." in said) is not changes
+    assert ("  es-sbert …" in said) is changes
+
+
+def test_layout_that_old_segments_lack_is_told_if_there_is_nothing_to_gain() -> None:
+    rows = [row(VectorLayout(380, FLOAT, IndexType.HNSW), 0.96), row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.96)]
+    rows[1] = replace(rows[1], changes=None)
+    said = advice_lines(advice(rows, stored=IndexTypeShare("docs-1", "embedding", "hnsw", 0.5)))
+    assert said[-3].startswith("There is nothing to gain.")
+    assert said[-2].startswith("The mapping of the index has the layout 384 dimensions, float, hnsw already.")
 
 
 def test_recall_is_extrapolated_by_the_loss_of_each_quadrupling() -> None:
