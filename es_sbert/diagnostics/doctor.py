@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -632,9 +633,16 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         every = "the only document has" if documents == 1 else f"all {documents:,} documents have"
         yield ok(about, f"{every} a vector, {field.meta.index_type}")
     if field.truncated:
-        remedy = "Searches do not cover their ends. Load shorter texts, or use a model that reads longer ones."
+        tokens = 256 if model is None else min(256, model.max_tokens)
+        command = ["es-sbert", "ingest", "--index", index, "--vector-field", f"{field.name}_passages"]
+        command += ["--model", field.meta.model, "--passages", str(tokens)]
+        command += [] if field.meta.text is None else ["--text-template", field.meta.text]
+        remedy = f"Searches do not cover their ends. Embed passages into another field: `{shlex.join(command)}`."
         yield warning(
-            about, f"{pluralize(field.truncated, 'text')} {be(field.truncated)} longer than the model reads", remedy
+            about,
+            f"{field.truncated:,} of {pluralize(field.vectors, 'text')} ({field.truncated / field.vectors:.1%}) "
+            f"{be(field.truncated)} longer than the model reads",
+            remedy,
         )
     if field.language_warning is not None:
         yield warning(about, field.language_warning.message, f"{field.language_warning.remedy}.")

@@ -227,7 +227,7 @@ class LoadReport(BaseModel, frozen=True):
             which = "all documents" if count == self.read > 1 else pluralize(count, "document")
             lacks = "lacks" if count == 1 else "lack"
             lines.append(f"  {which} {lacks} the text field {field}, or {have(count)} null in it")
-        lines += truncation_lines(self.truncated, self.lost_tokens)
+        lines += truncation_lines(self.truncated, self.indexed, self.lost_tokens)
         if self.retries:
             lines.append(f"  requests or documents were sent again {pluralize(self.retries, 'time')}")
         threads = f", {pluralize(self.threads, 'thread')}" if self.threads else ""
@@ -249,12 +249,16 @@ def passages_suffix(count: int) -> str:
     return f", in {pluralize(count, 'passage')}" if count else ""
 
 
-def truncation_lines(truncated: int, lost_tokens: int) -> list[str]:
-    """A line about texts that were longer than the model reads; none if there were no such texts."""
+def truncation_lines(truncated: int, embedded: int, lost_tokens: int) -> list[str]:
+    """Lines about texts that were longer than the model reads; none if there were no such texts."""
     if not truncated:
         return []
+    share = f" ({truncated / embedded:.1%})" if embedded > truncated else ""
     cut = f"about {pluralize(lost_tokens, 'token')} {be(lost_tokens, past=True)} cut off"
-    return [f"  {pluralize(truncated, 'text')} {be(truncated)} longer than the model reads: {cut}"]
+    return [
+        f"  {pluralize(truncated, 'text')}{share} {be(truncated)} longer than the model reads: {cut}",
+        "  To search their ends too, embed them in passages: `passages=256`, into another `vector_field` or index",
+    ]
 
 
 _MAPPING = "common/loads"

@@ -130,7 +130,7 @@ class MigrationResult(BaseModel):
             (self.dead, f"without a vector: see {self.dead_letters}"),
         )
         lines += [f"  {count:>11,}  {what}" for count, what in facts if count]
-        lines += truncation_lines(self.truncated, self.lost_tokens)
+        lines += truncation_lines(self.truncated, self.embedded, self.lost_tokens)
         lines += self.notes
         if self.writes_refused_seconds:
             attempts = f", in {self.holds} attempts" if self.holds > 1 else ""

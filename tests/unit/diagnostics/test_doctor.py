@@ -99,7 +99,10 @@ def levels(findings: Any) -> list[Severity]:
 def test_vector_field_findings() -> None:
     assert levels(field_findings("docs", field(), 10, INFO)) == [Severity.OK]
     assert levels(field_findings("docs", field(), 12, INFO)) == [Severity.WARNING]
-    assert levels(field_findings("docs", field(truncated=3), 10, None)) == [Severity.OK, Severity.WARNING]
+    *_, cut = field_findings("docs", field(truncated=3), 10, None)
+    assert (cut.level, cut.message) == (Severity.WARNING, "3 of 10 texts (30.0%) are longer than the model reads")
+    command = "es-sbert ingest --index docs --vector-field embedding_passages --model tiny --passages 256"
+    assert f"`{command}`" in cut.remedy
     assert levels(field_findings("docs", field(current=9), 10, INFO)) == [Severity.ERROR, Severity.OK]
     other = replace(INFO, model="another", fingerprint="0" * 32)
     assert levels(field_findings("docs", field(), 10, other)) == [Severity.WARNING, Severity.OK]
