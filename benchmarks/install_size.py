@@ -1,13 +1,15 @@
-"""How much an installation of es-sbert takes on disk.
+"""How much an installation of es-sbert, and the cache of its default model, take on disk.
 
     python -m benchmarks.install_size [--way cpu|cuda|train]…
 
 Each variant is installed into its own virtual environment, as in the README. The sizes are those of the environments
-less that of an empty one. `train` downloads some gigabytes.
+less that of an empty one. The cache is that of the first use of the default model in the environment `cpu`. `train`
+downloads some gigabytes.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from pathlib import Path
 import click
 
 from benchmarks.common import replaced, table
+from es_sbert.config import DEFAULT_MODEL
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results.md"
@@ -41,6 +44,15 @@ def install(way: str, folder: Path) -> float:
     return megabytes(folder) - empty
 
 
+def cache_size(environment: Path) -> float:
+    """The megabytes in a new cache after the default model has embedded its first text."""
+    with tempfile.TemporaryDirectory() as cache:
+        variables = {**os.environ, "ES_SBERT_CACHE": cache}
+        command = [environment / "bin/es-sbert", "encode", "--model", DEFAULT_MODEL, "--output", os.devnull]
+        subprocess.run(command, input=b"A man plays a guitar.\n", env=variables, check=True)
+        return megabytes(Path(cache))
+
+
 @click.command()
 @click.option("--way", "ways", type=click.Choice(list(WAYS)), multiple=True, default=tuple(WAYS))
 @click.option("--page", is_flag=True, help="Write the table into docs/results.md.")
@@ -48,8 +60,11 @@ def main(ways: tuple[str, ...], page: bool) -> None:
     rows = []
     for way in ways:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append([way, f"{install(way, Path(folder) / 'venv'):,.0f}"])
-    text = "`python -m benchmarks.install_size`\n\n" + table(["installation", "MB"], rows)
+            environment = Path(folder) / "venv"
+            rows.append([way, f"{install(way, environment):,.0f}"])
+            if way == "cpu":
+                rows.append(["cache, after the first text", f"{cache_size(environment):,.0f}"])
+    text = "`python -m benchmarks.install_size`\n\n" + table(["", "MB"], rows)
     click.echo(text)
     if page:
         PAGE.write_text(replaced(PAGE.read_text(), "install size", text, maker="benchmarks.install_size"))
