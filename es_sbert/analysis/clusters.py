@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,8 @@ from es_sbert.analysis.similarity import (
     vector_lengths,
 )
 from es_sbert.errors import UsageError, require_extra
+from es_sbert.io.text_language import detect_language
+from es_sbert.io.text_language import stop_words as language_stop_words
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
@@ -476,12 +479,17 @@ _EXTRA_STOP_WORDS = frozenset([
 ])  # fmt: skip
 
 
+# Texts of a cluster whose language is estimated, and the share of a language among the known ones from which it counts.
+_LANGUAGE_TEXTS = 100
+_MIN_LANGUAGE_SHARE = 0.2
+
+
 def cluster_names(
     texts: Sequence[str],
     clustering: Clustering,
     *,
     words: int = DEFAULT_WORDS,
-    stop_words: Collection[str] | Literal["english"] = "english",
+    stop_words: Collection[str] | Literal["auto", "english"] = "auto",
 ) -> list[tuple[str, ...]]:
     """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
 
@@ -493,7 +501,8 @@ def cluster_names(
         texts: Texts of the collection; empty strings if they are not known.
         clustering: The clusters of the collection.
         words: Maximum number of words in a name.
-        stop_words: Words to leave out, or `english` for the list of scikit-learn with some additions.
+        stop_words: Words to leave out; `english` for the list of scikit-learn with some additions; `auto` also for the
+            lists of the languages that the central texts of the cluster are in.
 
     Returns:
         The words of each cluster; an empty tuple if its texts have no words.
@@ -510,16 +519,25 @@ def cluster_names(
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)) + len(clustering.noise):
         raise UsageError(f"{len(texts):,} texts were passed, but others were clustered", "Pass the clustered texts.")
-    is_english = stop_words == "english"
-    stopped = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS if is_english else frozenset(map(_lower_case, stop_words))
+    languages: list[frozenset[str]] = [frozenset()] * len(positions)
+    if isinstance(stop_words, str):
+        stopped = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS
+        if stop_words == "auto":
+            languages = [_stop_words_of_languages(counts) for counts in _cluster_languages(texts, positions)]
+    else:
+        stopped = frozenset(map(_lower_case, stop_words))
 
-    def words_of_cluster(members: Iterable[int]) -> list[str]:
-        return [word for member in members for word in split_words(texts[member]) if word not in stopped]
+    def kept_words(group: tuple[Iterable[int], frozenset[str]]) -> list[str]:
+        members, of_languages = group
+        left_out = stopped | of_languages
+        return [word for member in members for word in split_words(texts[member]) if word not in left_out]
 
-    if not any(words_of_cluster([member]) for members in positions for member in members):
+    groups = list(zip(positions, languages, strict=True))
+    if not any(map(kept_words, groups)):
         return [()] * len(positions)
-    counter = CountVectorizer(analyzer=words_of_cluster, dtype=np.int64)
-    counts = counter.fit_transform([*positions, clustering.noise] if clustering.noise else positions)
+    counter = CountVectorizer(analyzer=kept_words, dtype=np.int64)
+    noise = [(clustering.noise, frozenset[str]())] if clustering.noise else []
+    counts = counter.fit_transform([*groups, *noise])
     vocabulary = counter.get_feature_names_out()  # in code point order
     of_all = np.asarray(counts.sum(axis=0)).ravel()  # (words,)
     of_clusters = np.asarray(counts.sum(axis=1)).ravel()  # (clusters,)
@@ -527,6 +545,24 @@ def cluster_names(
         tuple(vocabulary[_rank_words(counts, of_all, of_clusters, number)[:words]].tolist())
         for number in range(len(positions))
     ]
+
+
+def _cluster_languages(texts: Sequence[str], positions: Sequence[Sequence[int]]) -> list[Counter[str]]:
+    """Count the languages of the central texts of each cluster; of all clusters if none is known in it."""
+    found = [
+        Counter(filter(None, (detect_language(texts[member]) for member in members[:_LANGUAGE_TEXTS])))
+        for members in positions
+    ]
+    everywhere: Counter[str] = sum(found, Counter())
+    return [counts or everywhere for counts in found]
+
+
+def _stop_words_of_languages(counts: Counter[str]) -> frozenset[str]:
+    """The stop words of the languages with a share of at least `_MIN_LANGUAGE_SHARE`."""
+    least = _MIN_LANGUAGE_SHARE * counts.total()
+    return frozenset(
+        word for language, count in counts.items() if count >= least for word in language_stop_words().get(language, ())
+    )
 
 
 def display_names(names: Iterable[Sequence[str]]) -> list[str]:

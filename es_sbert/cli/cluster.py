@@ -71,9 +71,10 @@ class _ClusterCount(click.IntRange):
     ),
     click.option(
         "--stop-words",
-        metavar="english|none|FILE",
-        default="english",
-        help="Words to leave out of names; FILE holds one word per line.",
+        metavar="auto|english|none|FILE",
+        default="auto",
+        help="Words to leave out of names: auto those of English and of the languages of the cluster; FILE holds one "
+        "word per line.",
     ),
 )
 @analysis_output.write_field_options(
@@ -141,12 +142,12 @@ def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **o
 
 
 def _read_stop_words(stop_words: str) -> Any:
-    """Read the words to leave out; `english` is returned unchanged.
+    """Read the words to leave out; `auto` and `english` are returned unchanged.
 
     Raises:
         SourceError: the file cannot be read.
     """
-    if stop_words == "english":
+    if stop_words in ("auto", "english"):
         return stop_words
     if stop_words == "none":
         return ()
@@ -156,7 +157,7 @@ def _read_stop_words(stop_words: str) -> Any:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise SourceError(
             f"the stop words {escape_unprintable(stop_words)} cannot be read: {reason}",
-            "Set --stop-words to english, none or a file with one word per line.",
+            "Set --stop-words to auto, english, none or a file with one word per line.",
         ) from error
 
 

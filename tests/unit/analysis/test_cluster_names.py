@@ -67,6 +67,20 @@ def test_english_stop_words_are_removed_by_default() -> None:
     assert cluster_names(["I don't, we'll and it's won't"], clustering([0])) == [()]
 
 
+INVOICES = ["ich habe die Rechnung nicht bekommen", "meine Rechnung ist nicht da, und ich warte", "ich warte auf sie"]
+DRILLS = ["Bohrmaschine Akku 18 Volt", "Akku Bohrmaschine Koffer", "Bohrmaschine Volt Koffer"]
+WARS = ["the war was long and it was hard", "a war is over and they are here", "the end of the war is near to us"]
+
+
+def test_stop_words_of_the_languages_of_a_cluster_are_removed() -> None:
+    groups = clustering(range(3), range(3, 6), range(6, 9))
+    invoices, drills, wars = cluster_names(INVOICES + DRILLS + WARS, groups, words=3)
+    assert set(invoices) == {"rechnung", "warte", "bekommen"}
+    assert set(drills) <= {"bohrmaschine", "akku", "volt", "koffer"}
+    assert wars[0] == "war"  # a stop word of German alone
+    assert "ich" in cluster_names(INVOICES + DRILLS + WARS, groups, words=3, stop_words="english")[0]
+
+
 def test_custom_stop_words_are_case_insensitive() -> None:
     assert cluster_names(["The CAT and dog"], clustering([0]), stop_words=["THE", "and", "Cat"]) == [("dog",)]
 
