@@ -126,21 +126,24 @@ def iterate_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
     return iter(texts)
 
 
-def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
+def as_texts(texts: Iterable[str], name: str = "texts", first: int = 0) -> list[str]:
     """Return texts as a list.
 
     Args:
         name: Name of the argument, for messages.
+        first: Position of the first of these texts in the argument, for messages.
 
     Raises:
         UsageError: it is a single str or not iterable, or one of the texts is not a str.
     """
-    listed = list(iterate_texts(texts, name))
+    listed: list[Any] = list(iterate_texts(texts, name))
     # Tokenizers would read a tuple as a pair of texts.
     if not set(map(type, listed)) <= {str}:
-        for number, text in enumerate(listed):
+        for number, text in enumerate(listed, first):
             if not isinstance(text, str):
-                raise wrong_argument(f"{name}[{number}]", text, "a list of str")
+                is_missing = text is None or isinstance(text, float)  # pandas writes NaN for a missing text
+                allowed = f"a list of str{'; leave out missing values' if is_missing else ''}"
+                raise wrong_argument(f"{name}[{number}]", text, allowed)
     return listed
 
 

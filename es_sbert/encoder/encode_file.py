@@ -180,6 +180,11 @@ def _read_records(
                 f"line {number} is not JSON: {error}", 'Write one JSON object per line, or set `form="lines"`.'
             ) from error
         found = text if form == "lines" else text_of(record, text_field) if isinstance(record, dict) else None
+        if found is None and _is_null(record, text_field):
+            raise SourceError(
+                f"line {number} has null under {text_field!r}",
+                "Remove the line, or give it a text; an empty string has a vector too.",
+            )
         if found is None:
             raise SourceError(
                 f"line {number} has no string under {text_field!r}",
@@ -191,6 +196,15 @@ def _read_records(
         else:
             old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
             yield found, orjson.dumps(old)
+
+
+def _is_null(record: Any, field: str) -> bool:
+    """Whether a field, dotted if nested, is null."""
+    for name in [field] if isinstance(record, dict) and field in record else field.split("."):
+        if not isinstance(record, dict) or name not in record:
+            return False
+        record = record[name]
+    return record is None
 
 
 def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[bytes]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
@@ -499,8 +499,9 @@ class Encoder:
         """
         stream = iterate_texts(texts)
         self.open(kind)
-        windows = iter(lambda: as_texts(islice(stream, window or self.window)), [])
-        for tokenized in self.tokenize_ahead(windows, kind):
+        size = window or self.window
+        windows = (as_texts(itertools.islice(stream, size), first=first) for first in itertools.count(step=size))
+        for tokenized in self.tokenize_ahead(itertools.takewhile(bool, windows), kind):
             yield self._embed_details(tokenized)
 
     def _embed_details(self, tokenized: TokenizedTexts) -> EncodeResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -108,6 +109,25 @@ class IterableSource(DocumentSource):
         return whole._replace(source=row_to_json(row), id=identity)
 
 
+def rows_of_data_frame(documents: object) -> Iterator[dict[Any, Any]] | None:
+    """Return the rows of a pandas DataFrame, without its index, as dicts; None for anything else.
+
+    Raises:
+        UsageError: two columns have the same name, so that one would be lost.
+    """
+    # Recognized without importing pandas; subclasses, such as GeoDataFrame, too.
+    if ("pandas", "DataFrame") not in {
+        (each.__module__.partition(".")[0], each.__name__) for each in type(documents).mro()
+    }:
+        return None
+    frame: Any = documents
+    columns = list(frame.columns)
+    for name, count in Counter(columns).items():
+        if count > 1:
+            raise UsageError(f"the DataFrame has two columns with the name {name}", "Rename one of them.")
+    return (dict(zip(columns, row, strict=True)) for row in frame.itertuples(index=False, name=None))
+
+
 def load_documents(
     engine: Engine,
     encoder: Encoder,
@@ -120,7 +140,8 @@ def load_documents(
     Nothing is written to the working folder. Unless a dead-letter file is named, the dead letters are in the report.
 
     Args:
-        documents: Documents to load; None embeds documents of the index that lack a current embedding.
+        documents: Documents to load, or a pandas DataFrame; None embeds documents of the index that lack a current
+            embedding.
         control: Stops the load from outside.
 
     Raises:
@@ -131,6 +152,7 @@ def load_documents(
         OutputError: the dead-letter file cannot be written.
     """
     control = control or LoadControl()
+    documents = rows_of_data_frame(documents) or documents
     if documents is not None and (isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable)):
         remedy = "Pass a list or an iterator of dicts; for a single document: [document]."
         raise UsageError(f"the documents are {type(documents).__name__}, not an iterable of dicts", remedy)

@@ -313,8 +313,8 @@ class SemanticIndex:
         the report, with the reason. The index is refreshed at the end, so that searches find the new documents.
 
         Args:
-            documents: Dicts, from a list or any other iterable; an iterator is consumed once, in another thread. NumPy
-                and pandas values, dates and decimals are converted.
+            documents: Dicts, from a list or any other iterable, or a pandas DataFrame, whose index is left out. An
+                iterator is consumed once, in another thread. NumPy and pandas values, dates and decimals are converted.
             id_field: Field of the id, dotted if nested; by default `_id`, which does not become part of the document,
                 or a hash of the content of documents without it.
             routing_field: Field of the custom routing, such as the parent of a join field.

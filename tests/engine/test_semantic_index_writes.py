@@ -103,7 +103,7 @@ def test_rows_of_a_data_frame_are_added(engine: Engine, encoder: Encoder, name: 
         "at": pd.to_datetime(["2026-01-31", None, None]),
     }
     with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
-        report = index.add(pd.DataFrame(columns).to_dict("records"), id_field="key", max_errors="off")
+        report = index.add(pd.DataFrame(columns), id_field="key", max_errors="off")
         assert (report.indexed, report.dead) == (2, 1)
         found = {hit.id: hit.source for hit in index.search("a cat", 3)}
         assert {key: (source["text"], source["at"]) for key, source in found.items()} == {

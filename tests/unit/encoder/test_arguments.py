@@ -51,6 +51,16 @@ def test_wrong_texts_are_named(encoder: Encoder, texts: Any) -> None:
         refused("texts", call, texts)
 
 
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_missing_text_is_named_by_its_place(encoder: Encoder, missing: Any) -> None:
+    texts = [*["a cat"] * 5, missing]
+    message = (
+        f"`texts[5]` is {missing}, of type {type(missing).__name__}\n  Pass a list of str; leave out missing values"
+    )
+    for call in (encoder.encode, lambda texts: list(encoder.encode_stream(texts, window=2))):
+        refused(message, call, texts)
+
+
 def test_one_text_is_refused_where_a_list_is_required(encoder: Encoder) -> None:
     for call in (encoder.encode_details, encoder.embed_documents, encoder.tokenize):
         refused("texts", call, "one text")

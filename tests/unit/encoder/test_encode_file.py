@@ -83,7 +83,11 @@ def test_texts_are_decoded(encoder: Encoder, content: bytes, encoding: str | Non
         (gzip.compress(b"text")[:-5], "lines", "the gzip data ends early"),
         (b'{"text": "a"}\n{', "jsonl", "line 2 is not JSON"),
         (b'{"text": "a"}\n[]', "jsonl", "line 2 has no string"),
-        (b'{"text": null}', "jsonl", "line 1 has no string"),
+        (
+            b'{"text": "a"}\n{"text": null}',
+            "jsonl",
+            "line 2 has null under 'text'\n  Remove the line, or give it a text",
+        ),
         (b"{}", "jsonl", "line 1 has no string"),
     ],
 )
