@@ -90,12 +90,12 @@ _semantic_options = option_group(
     click.option(
         "--hybrid",
         is_flag=True,
-        help="Rank the hits of match and multi_match queries on an embedded text by meaning too.",
+        help="Turn match and multi_match queries on an embedded text into hybrid queries.",
     ),
     click.option(
         "--semantic-weight",
         type=shared.FiniteFloatRange(0, min_open=True),
-        help="Weight of the ranking by meaning in such searches; that by words has the weight 1.  [default: 3]",
+        help="Weight of the semantic ranking in hybrid queries; the keyword ranking has weight 1.  [default: 3]",
     ),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
     click.option(

@@ -1,7 +1,8 @@
 """The documents that hold the words of a query as they are, which a hybrid search puts first.
 
-Neither the cosine nor BM25 says that a document is the one that a user names by an order number, a person's name, a
-quoted sentence or a rare word. One search asks the engine for the documents that match the query in four ways:
+A user may look for one document by an order number, a person's name, a quoted sentence or a rare word. Neither the
+cosine nor BM25 shows that a document is the right one. So one search finds the documents that match the query in four
+ways:
 
 | match | a document holds |
 |---|---|
@@ -83,23 +84,27 @@ def _is_literal(word: str) -> bool:
     return _CODE.search(word) is not None
 
 
-def exact_match_query(text: str, query_for: Callable[[str, Json], Json]) -> Json | None:
+def exact_match_query(text: str, query_for: Callable[[Json], Json]) -> Json | None:
     """Build the query for exact matches of a text; None if the text is too long to be one.
 
     Args:
         text: The query text.
-        query_for: Creates the query for a text from the parameters of a `multi_match`, on the fields to search.
+        query_for: Creates the query on the fields to search from the other parameters of a `multi_match`.
 
     Returns:
         A `bool` that gives each document the sum of the values of `MatchType` by which it matches.
     """
     if len(text.split()) > MAX_WORDS:
         return None
-    queries = {kind: query_for(text, parameters) for kind, parameters in _PARAMETERS.items()}
+
+    def query(part: str, kind: MatchType) -> Json:
+        return query_for({"query": part, "lenient": True, **_PARAMETERS[kind]})  # a field may hold numbers
+
+    queries = {kind: query(text, kind) for kind in _PARAMETERS}
     if literal := literal_parts(text):
-        phrases = [query_for(part, _PARAMETERS[MatchType.PHRASE]) for part in literal]
+        phrases = [query(part, MatchType.PHRASE) for part in literal]
         queries[MatchType.LITERAL] = {"bool": {"must": phrases}}
-    clauses = [{"constant_score": {"filter": query, "boost": kind.value}} for kind, query in queries.items()]
+    clauses = [{"constant_score": {"filter": each, "boost": kind.value}} for kind, each in queries.items()]
     return {"bool": {"should": clauses, "minimum_should_match": 1}}
 
 

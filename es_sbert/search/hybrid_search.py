@@ -158,9 +158,8 @@ def build_keyword_queries(scope: SearchScope, text: str, options: HybridOptions)
     if not fields:
         raise UsageError("a keyword query needs at least one field", "Set the fields: lexical_fields=['body'].")
 
-    def exact(part: str, parameters: Json) -> Json:
-        query: Json = {"multi_match": {"query": part, "lenient": True, **parameters}}  # a field may hold numbers
-        return query_in_scope(scope, fields, lambda some: {"multi_match": query["multi_match"] | {"fields": [*some]}})
+    def exact(parameters: Json) -> Json:
+        return query_in_scope(scope, fields, lambda some: {"multi_match": parameters | {"fields": list(some)}})
 
     if query is None:
         query = query_in_scope(scope, fields, lambda some: keyword_query(text, some))

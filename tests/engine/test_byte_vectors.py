@@ -149,9 +149,8 @@ def test_cosines_are_those_of_the_stored_numbers(filled: Filled, kind: str) -> N
 
 def test_hybrid_search_and_similar_documents(filled: Filled) -> None:
     truth = filled.truth("hnsw")
-    for _ in (1,):
-        for hit in filled.indices["hnsw"].hybrid(QUERY, 10):
-            assert hit.cosine is None or hit.cosine == pytest.approx(truth[hit.id], abs=CLOSE)
+    for hit in filled.indices["hnsw"].hybrid(QUERY, 10):
+        assert hit.cosine is None or hit.cosine == pytest.approx(truth[hit.id], abs=CLOSE)
     for kind in filled.indices:
         hits = filled.indices[kind].similar_to("d3", 5).hits
         assert "d3" not in {hit.id for hit in hits}

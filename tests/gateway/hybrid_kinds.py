@@ -1,4 +1,4 @@
-"""Searches by kind of query: those that a gateway in hybrid mode ranks by meaning too, and those that it leaves alone.
+"""Searches by kind of query: those that a gateway in hybrid mode turns into hybrid searches, and those that stay.
 
 Each is a function from a field and a text to the body of a search.
 """

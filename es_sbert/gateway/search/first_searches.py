@@ -13,6 +13,8 @@ from es_sbert.gateway.proxy.incoming_request import credential_headers
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.search.incoming_search import RewriteContext
 
+# Maximum concurrent searches of one request, so that it does not occupy all connections.
+MAX_CONCURRENT = 8
 # Parameters that decide which shards a search looks at.
 _SHARD_PARAMETERS = (*EXPRESSION_OPTIONS, "routing", "preference")
 # Members of a search that determine its documents and fields: a point in time, runtime fields.

@@ -30,7 +30,6 @@ from es_sbert.gateway.search.semantic_query import (
 from es_sbert.search.exact_matches import exact_match_query
 from es_sbert.search.search_scope import SearchScope
 
-_FULL_TEXT_QUERIES = SINGLE_FIELD_QUERIES | {"multi_match"}
 _ANY_WORD_TYPES = frozenset({"best_fields", "most_fields", "cross_fields"})
 _BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
 # Values of `minimum_should_match` by which a document needs no second clause.
@@ -59,12 +58,10 @@ class HybridQuery:
 
     Attributes:
         semantic: The semantic query for its text.
-        words: The query as the client wrote it.
         exact: Finds exact matches in the same fields; None if there can be none.
     """
 
     semantic: SemanticQuery
-    words: Json
     exact: Json | None
 
 
@@ -121,11 +118,8 @@ class HybridDetector:
             syntax=SemanticSyntax.HYBRID,
             calibrated=self._parser.is_calibrated(found.target),
         )
-        exact = exact_match_query(
-            found.text,
-            lambda part, parameters: {"multi_match": {"query": part, "fields": fields, "lenient": True, **parameters}},
-        )
-        return HybridQuery(semantic, node, exact)
+        exact = exact_match_query(found.text, lambda parameters: {"multi_match": parameters | {"fields": fields}})
+        return HybridQuery(semantic, exact)
 
     def _detect(self, node: Json) -> _FullText | None:
         query = query_type_and_body(decode_wrapper(node))

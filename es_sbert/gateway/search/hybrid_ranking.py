@@ -18,7 +18,7 @@ from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.search.compound_queries import strip_inner_hits
-from es_sbert.gateway.search.first_searches import first_body, search_first
+from es_sbert.gateway.search.first_searches import MAX_CONCURRENT, first_body, search_first
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, HybridPlaceholder, QueryPlaceholder
 from es_sbert.gateway.search.semantic_query import SemanticQuery
@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 # Each ranked document becomes a clause, and engines accept 1,024 in a search: the hybrid queries of a search share this
 # number of documents.
 _MAX_DOCUMENTS = 500
-# Maximum concurrent searches of one request, so that it does not occupy all connections.
-_MAX_CONCURRENT = 8
 _SEMANTIC = "semantic"
 # Scores are float32: a document that is not ranked must stay below the last one that is.
 _BELOW = 0.999
@@ -75,7 +73,7 @@ class HybridRanker:
         Raises:
             EngineUnreachable, RequestFailed: a search failed.
         """
-        semaphore, most = asyncio.Semaphore(_MAX_CONCURRENT), _MAX_DOCUMENTS // max(1, len(placeholders))
+        semaphore, most = asyncio.Semaphore(MAX_CONCURRENT), _MAX_DOCUMENTS // max(1, len(placeholders))
 
         async def search(query: Json | None, size: int) -> _Hits | None:
             if query is None:

@@ -11,7 +11,7 @@ from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
-from es_sbert.gateway.search.first_searches import first_body, search_first
+from es_sbert.gateway.search.first_searches import MAX_CONCURRENT, first_body, search_first
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.knn_clauses import (
     CandidateCounts,
@@ -25,9 +25,6 @@ from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import IndexType
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, cosine_from_score
-
-# Maximum concurrent searches of one request, so that it does not occupy all connections.
-_MAX_CONCURRENT = 8
 
 
 class TopKCutoff:
@@ -82,7 +79,7 @@ class TopKCutoff:
             EngineUnreachable, RequestFailed: the search failed.
         """
         engine_type = self._upstream.engine_type_or_default
-        semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
+        semaphore = asyncio.Semaphore(MAX_CONCURRENT)
 
         async def search(query: QueryPlaceholder) -> Json | None:
             kth = kth_hit_body(engine_type, query.semantic, vector(query.semantic), query.filters, body)

@@ -167,7 +167,7 @@ def test_more_hits_while_another_column_is_slow(page: SearchPage, dated_index: s
         else:
             route.continue_()
 
-    page.page.route("**/_search?*", hold)
+    page.page.route("**/_search", hold)
     page.page.goto(f"{page.url}/ui/?index={dated_index}&q=the+light")
     page.page.get_by_role("button", name="Show more Lexical hits").click()
     expect(page.titles("lexical")).to_have_count(20)

@@ -83,8 +83,8 @@ def test_literal_parts_are_quoted_phrases_numbers_and_codes(text: str, expected:
 
 
 def test_a_long_text_has_no_exact_matches() -> None:
-    assert exact_match_query("word " * 16, lambda text, _: {"match": text}) is not None
-    assert exact_match_query("word " * 17, lambda text, _: {"match": text}) is None
+    assert exact_match_query("word " * 16, lambda parameters: {"multi_match": parameters}) is not None
+    assert exact_match_query("word " * 17, lambda parameters: {"multi_match": parameters}) is None
 
 
 @given(st.lists(st.sampled_from([13, 15, 5, 7, 2, 3, 1]), max_size=40))

@@ -33,7 +33,7 @@ export const askPage = (path, body, signal) => request(`api/${path}`, body, {}, 
 
 /** Search an index; `mode` is that of the gateway: "on", "off" or "hybrid". */
 export async function search(index, body, mode, signal) {
-  const path = `${engineRoot}${encodeURIComponent(index)}/_search?include_named_queries_score=true`;
+  const path = `${engineRoot}${encodeURIComponent(index)}/_search`;
   const began = performance.now();
   const answer = await request(path, body, { "X-Es-Sbert": mode }, signal);
   return { answer, milliseconds: performance.now() - began };

@@ -19,8 +19,8 @@ export const COLUMNS = [
   },
   {
     name: "hybrid", heading: "Hybrid", mode: "hybrid",
-    note: "Both: ranked by meaning and by words. Documents that hold the query as it is come first. Scores compare within one search only.",
-    score: { name: "hybrid score", meaning: "By the ranks of both searches. It compares within one search only." },
+    note: "Both rankings combined. Documents that contain the query as it is come first. Scores compare within one search only.",
+    score: { name: "hybrid score", meaning: "Computed from the ranks in both searches. It compares within one search only." },
   },
 ];
 export const LIKE = {
