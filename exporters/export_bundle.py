@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -285,7 +286,7 @@ def export_bundle(
         sts_file: File of sentence pairs with gold scores, on which variants are compared as well.
         reference: Implementation to compare with. `numpy` needs no other package. `auto` takes sentence-transformers
             if it is installed, which imports torch. Traced models are always compared with sentence-transformers.
-        on_progress: Called with a line before each step.
+        on_progress: Called with a line before or after each step.
 
     Raises:
         UsageError: the output folder holds something else, or no variant is given.
@@ -431,8 +432,9 @@ class _GraphWriter:
             attention = self.cuda_attention
         path = bundle / self.folder / f"model_{variant.graph}.onnx"
         if not path.exists():
-            self.say(f"Building {variant.graph}")
+            begun = time.perf_counter()
             save_graph(self._build(variant), path)
+            self.say(f"Built {variant.graph} in {time.perf_counter() - begun:.1f} s")
         report = self._check(path, variant)
         forced = report is not None and not report.passed
         if report is not None and forced and not self.force:
@@ -499,12 +501,13 @@ class _GraphWriter:
 
     def _check(self, path: Path, variant: Variant) -> ParityReport | ScoreParityReport | None:
         self.say(f"Comparing {variant} with the reference")
+        begun = time.perf_counter()
         try:
             report = self.compare(path, variant)
         except DeviceError as error:
             self.say(f"{variant}: not compared with the reference: {error.message}")
             return None
-        self.say(f"{variant}: {describe_parity(report)}")
+        self.say(f"{variant}: {describe_parity(report)} ({time.perf_counter() - begun:.1f} s)")
         return report
 
 

@@ -11,11 +11,13 @@ import importlib.metadata
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from es_sbert.bundle.model_files import read_optional_json
 from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Pooling, VectorModule
@@ -31,6 +33,7 @@ from es_sbert.exporters.transformer_weights import (
 )
 from es_sbert.exporters.vector_modules import RRELU_SLOPE, read_dense, read_layer_norm
 from es_sbert.runtime.batching import pad, plan_batches, token_ids
+from es_sbert.runtime.device import available_cores
 from es_sbert.runtime.tokenizer import SentenceTokenizer
 
 ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
@@ -57,7 +60,7 @@ class Reference:
 # (name of an intermediate value, the value) → the value to continue with. `NumpyReference` passes the names.
 ValueHook = Callable[[str, Floats], Floats]
 
-# Small enough that a feed-forward block stays in a core's cache; the products use all cores.
+# Small enough that a feed-forward block stays in a core's cache.
 _BATCH_TOKENS = 512
 _TORCH_BATCH_TOKENS = 16_384
 
@@ -128,16 +131,15 @@ class NumpyReference:
     Args:
         model: The model.
         transformer: Its weights.
-        observe: Called with every intermediate value; returns the value that replaces it. Used to measure a model, or
-            to compute as another number format would.
+        observe: Called with every intermediate value, one batch after the other; returns the value that replaces it.
+            Used to measure a model, or to compute as another number format would.
     """
 
-    def __init__(
-        self, model: SentenceModel, transformer: EncoderWeights, observe: ValueHook = lambda name, value: value
-    ) -> None:
+    def __init__(self, model: SentenceModel, transformer: EncoderWeights, observe: ValueHook | None = None) -> None:
         self._model = model
         self._transformer = transformer
-        self._observe = observe
+        self._threads = available_cores() if observe is None else 1
+        self._observe: ValueHook = observe or (lambda name, value: value)
         self._tokenize = SentenceTokenizer(model)
         self._token_modules = [_vector_function(model, module) for module in model.token_modules]
         self._modules = [_vector_function(model, module) for module in model.modules]
@@ -147,9 +149,13 @@ class NumpyReference:
         rows = self._tokenize(texts, kind).ids
         batches = plan_batches(np.array([len(row) for row in rows], dtype=np.int64), _BATCH_TOKENS)
         vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
-        for batch in batches:
-            ids, mask = pad([rows[number] for number in batch])
-            vectors[batch] = self.forward(ids, mask)
+
+        def encode_batch(batch: NDArray[np.int64]) -> None:
+            vectors[batch] = self.forward(*pad([rows[number] for number in batch]))
+
+        # Between products, the other threads of the matrix library would wait in a loop, at twice the processor time.
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self._threads) as threads:
+            list(threads.map(encode_batch, batches))
         return vectors
 
     def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:

@@ -301,7 +301,7 @@ def tune(name: str, as_json: bool) -> None:
     """Measure the variants of MODEL on this CPU, and remember the fastest.
 
     Loads, searches and the gateway then run that variant, unless --precision or --runtime choose another one. The first
-    use of a model measures it too, but only the variants that are usually the fastest on this kind of processor.
+    use of a model measures it too, if several variants may be the fastest on this kind of processor.
 
     Figures are texts per second, on texts of 16, 32 and 64 tokens. They are cached for this processor, number of cores,
     and releases of es-sbert, onnxruntime and OpenVINO. If one of these changes, the model is measured again.

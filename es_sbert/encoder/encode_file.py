@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.encoder import Encoder, EncoderInfo, preparation_text
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import is_stream, open_output
 from es_sbert.io.file_formats import FileFormat, WrongFormat, text_chunks
@@ -60,7 +60,7 @@ class EncodeSummary:
         rate = self.texts / self.seconds if self.seconds else 0.0
         lines = [
             f"{pluralize(self.texts, 'text')} in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
-            f"({info.variant}, {info.provider}, {info.device})"
+            f"({info.variant}, {info.provider}, {info.device}){preparation_text(info.prepared_seconds)}"
         ]
         if self.truncated:
             lines.append(

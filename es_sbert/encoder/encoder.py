@@ -67,6 +67,7 @@ class EncoderInfo:
         runtime: The library that runs the variant: `onnxruntime` or `openvino`.
         query_fingerprint: Fingerprint of the model for queries if the model is a pair (`es-sbert model pair`); else
             empty.
+        prepared_seconds: Time to export and measure the model on its first use; 0 afterwards.
 
     For a model with a Router, `max_tokens` and all attributes from `variant` on describe the opened routes: different
     texts are joined by ` + ` in the order of opening; of numbers, the largest counts.
@@ -84,6 +85,7 @@ class EncoderInfo:
     warnings: tuple[str, ...] = ()
     runtime: str = Runtime.ONNXRUNTIME
     query_fingerprint: str = ""
+    prepared_seconds: float = 0.0
 
     def encoder_fingerprint(self, kind: PromptKind | None) -> str:
         """The fingerprint of the model that embeds texts of this kind: for a pair, one of its two models."""
@@ -139,12 +141,13 @@ class Encoder:
             does not work, with a warning in `info.warnings`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`. With precision and runtime `auto`, the fastest variant on this
-            machine runs; the first use of a model measures it.
+            machine runs; the first use of a model measures it if several may be.
         threads: CPU threads, by default one for each physical core, or for each logical core if that was measured to be
             faster. On CUDA the number of concurrent batches, by default 2.
         budget: Tokens of one batch, with padding on a CPU, without padding on CUDA; by default the best for the device.
         called: Name to show in `info.model` and in messages instead of the model's own name.
-        report: Called with a message before slow steps such as the export, and once per process if `auto` finds no GPU.
+        report: Called with a message before slow steps such as the export, with the time after them, and once per
+            process if `auto` finds no GPU.
 
     Raises:
         ModelError: the model was not found, is broken or has an unknown architecture; the cache cannot be written.
@@ -295,7 +298,8 @@ class Encoder:
             query_fingerprint=model.query_fingerprint,
             dimensions=model.dimensions,
             warnings=(*_pair_warnings(model), *dict.fromkeys(each for route in routes for each in route["warnings"])),
-            **{name: value for name, value in of_routes.items() if name != "warnings"},
+            **{name: value for name, value in of_routes.items() if name not in ("warnings", "prepared_seconds")},
+            prepared_seconds=sum(route["prepared_seconds"] for route in routes),
         )
 
     @property
@@ -540,6 +544,7 @@ def _describe_route(route: EncoderRoute) -> dict[str, Any]:
         "threads": pool.count if selected.device.kind == "cpu" else 0,
         "warnings": selected.warnings,
         "runtime": graph.runtime,
+        "prepared_seconds": round(selected.prepared_seconds, 1),
     }
 
 
@@ -559,6 +564,11 @@ def _pair_warnings(model: SentenceModel) -> tuple[str, ...]:
         f"{model.pair.queries.name} embeds queries, and agrees with {model.pair.documents.name} less than it should "
         f"({agreement.bar}): {agreement.describe()}",
     )
+
+
+def preparation_text(seconds: float) -> str:
+    """Say in a summary that its time does not include preparing the model; empty if nothing was prepared."""
+    return f" (the model was prepared before, in {seconds:,.1f} s)" if seconds else ""
 
 
 def report_warnings(encoder: Encoder, report: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ A sentence encoder without ONNX files is exported to the cache on first use.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from es_sbert.runtime.inference_pool import InferencePool
 from es_sbert.runtime.machine import describe_machine
 from es_sbert.runtime.onnx_session import available_providers
 from es_sbert.runtime.runtimes import compile_model
-from es_sbert.runtime.variant_candidates import contenders, openvino_warnings, variant_order
+from es_sbert.runtime.variant_candidates import contenders, first_exports, openvino_warnings, variant_order
 
 StatusCallback = Callable[[str], None]
 BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)
@@ -52,6 +53,7 @@ class SelectedVariant(Generic[BundleT]):
         threads: Number of concurrent batches that was measured to be the fastest; None for the usual number.
         batch_tokens: Tokens of a batch that were measured to be the fastest; None for the runtime's own number.
         alternatives: Variants to run if this one cannot be opened, best first.
+        prepared_seconds: Time to export and measure the model; 0 if neither was necessary.
     """
 
     bundle: BundleT
@@ -61,6 +63,7 @@ class SelectedVariant(Generic[BundleT]):
     threads: int | None = None
     batch_tokens: int | None = None
     alternatives: tuple[str, ...] = ()
+    prepared_seconds: float = 0.0
 
     def open(self, threads: int | None = None) -> InferencePool:
         """Open the sessions of the variant.
@@ -120,7 +123,12 @@ def _open_first(
             variant, *others = selected.alternatives
             warning = f"{selected.variant} cannot be opened ({error.message}): {variant} runs instead"
             selected = SelectedVariant(
-                selected.bundle, variant, selected.device, (*selected.warnings, warning), alternatives=tuple(others)
+                selected.bundle,
+                variant,
+                selected.device,
+                (*selected.warnings, warning),
+                alternatives=tuple(others),
+                prepared_seconds=selected.prepared_seconds,
             )
 
 
@@ -184,15 +192,16 @@ def select_encoder_variant(
 ) -> SelectedVariant[EncoderBundle]:
     """Find the variant of a sentence encoder to run on a device. A model without ONNX files is exported.
 
-    With precision and runtime `auto`, variants that may be the fastest are measured once per machine. A variant that
-    fails its parity check, is not in the bundle or cannot be exported is left out, with a warning in `warnings`.
+    With precision and runtime `auto`, variants that may be the fastest are measured once per machine, if there are
+    several. A variant that fails its parity check, is not in the bundle or cannot be exported is left out, with a
+    warning in `warnings`.
 
     Args:
         source: The model, or one route of a model with a Router.
         device: Device on which to run it.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`.
-        report: Called before slow steps.
+        report: Called with a message before slow steps, and with the time after them.
 
     Raises:
         ModelError: the model cannot be exported, or its bundle has no variant for these settings.
@@ -202,14 +211,27 @@ def select_encoder_variant(
     order = variant_order(device, runtime, precision)
     is_free = precision == runtime == "auto"
     candidates = contenders(device, source.model.architecture) if is_free else order[:1]
-    bundle, refused = open_or_export(source, candidates, may_fall_back=is_free, report=report)
+    exported = first_exports(device, candidates) if is_free else candidates
+    begun, slow_steps = time.perf_counter(), list[str]()
+
+    def report_step(message: str) -> None:
+        slow_steps.append(message)
+        report(message)
+
+    bundle, refused = open_or_export(source, exported, may_fall_back=is_free, report=report_step)
+    if len(exported) == len(refused) < len(candidates):
+        rest = [variant for variant in candidates if variant not in exported]
+        bundle, also_refused = open_or_export(source, rest, may_fall_back=is_free, report=report_step)
+        refused |= also_refused
     candidates = tuple(variant for variant in candidates if variant not in refused)
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
     rivals = [variant for variant in candidates if variant in present] or present[:1]
     checked = [variant for variant in rivals if _passed_parity(bundle, variant)]
-    selected = _select_fastest(bundle, checked or rivals, device, report)
+    selected = _select_fastest(bundle, checked or rivals, device, report_step)
+    if slow_steps:
+        selected = replace(selected, prepared_seconds=time.perf_counter() - begun)
     warnings = tuple(
         f"there is no {variant} variant ({reason}): {selected.variant} runs instead"
         for variant, reason in refused.items()
@@ -343,7 +365,7 @@ def _open_cached_bundle(
         found = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report)
         refused |= found
         if found:
-            _write_refused(folder, refused, report)
+            _write_refused(folder, _read_refused(folder) | refused, report)
     if len(refused) == len(variants) and not is_encoder_bundle(folder):
         _export_to_cache(model, folder, [Variant.FP32], may_fall_back=False, report=report)
     return open_encoder_bundle(folder), refused
@@ -367,6 +389,7 @@ def _read_refused(folder: Path) -> dict[Variant, str]:
 def _write_refused(folder: Path, refused: Mapping[Variant, str], report: StatusCallback) -> None:
     path = _refused_path(folder)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open_output(path) as file:
             file.write(json.dumps({"machine": describe_machine(), "variants": refused}, indent=2).encode())
     except OSError as error:
@@ -380,7 +403,8 @@ def _export_to_cache(
     # Imported here: the exporter imports onnx, which a bundle does not need.
     from es_sbert.exporters.export_bundle import export_bundle
 
-    report(f"Exporting {model.name} to ONNX ({', '.join(variants)}), once: {folder}")
+    report(f"Exporting {model.name} to ONNX ({', '.join(variants)}), once")
+    begun = time.perf_counter()
     try:
         export_bundle(model, folder, variants, reference="auto", on_progress=report)
     except OutputError as error:
@@ -400,4 +424,5 @@ def _export_to_cache(
         for variant in variants:
             refused |= _export_to_cache(model, folder, [variant], may_fall_back=True, report=report)
         return refused
+    report(f"Exported {model.name} in {time.perf_counter() - begun:.1f} s; kept in {folder}")
     return {}

@@ -106,7 +106,7 @@ def fastest_variant(
     Args:
         bundle: The model.
         variants: Variants of the bundle, in order of preference.
-        report: Called before measuring, and if the result cannot be kept.
+        report: Called before and after measuring, and if the result cannot be kept.
 
     Returns:
         The setting to run; None if it is unknown and cannot be measured: the first variant is usually the fastest.
@@ -146,10 +146,12 @@ def tune(
         stored = read_tuning(fingerprint)
         if not again and stored.fastest(variants) is not None:
             return stored
-        report(f"Measuring {', '.join(variants)} on this machine, once (about {_SECONDS:.0f} s)")
+        report(f"Measuring {', '.join(variants)} on this machine, once")
+        begun = time.perf_counter()
         tuning = Tuning(machine=describe_machine(), measured=tuple(measure_variants(bundle, variants)))
         with open_output(path) as file:
             file.write(orjson.dumps(tuning.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
+        report(f"Measured in {time.perf_counter() - begun:.1f} s")
         return tuning
 
 

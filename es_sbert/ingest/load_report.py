@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, Field
 
-from es_sbert.encoder.encoder import EncoderInfo
+from es_sbert.encoder.encoder import EncoderInfo, preparation_text
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, RequestFailed
@@ -21,7 +21,17 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.mappings import read_body
 from es_sbert.messages import be, escape_unprintable, have, log_event, pluralize
 
-_ENCODER_FIELDS = ("model", "fingerprint", "variant", "precision", "provider", "device", "threads", "warnings")
+_ENCODER_FIELDS = (
+    "model",
+    "fingerprint",
+    "variant",
+    "precision",
+    "provider",
+    "device",
+    "threads",
+    "warnings",
+    "prepared_seconds",
+)
 
 
 class SkippedCounts(BaseModel, frozen=True):
@@ -85,6 +95,7 @@ class LoadReport(BaseModel, frozen=True):
         seconds: Duration of the load, without loading the model.
         documents_per_second: Documents with an outcome per second; those left for the next run do not count.
         model, fingerprint, variant, precision, provider, device, threads: Actual settings of the encoder.
+        prepared_seconds: Time to export and measure the model before the load; 0 if it was in the cache.
         warnings: Warnings of the encoder, and one if many texts are in languages that the model was not trained on.
         interrupted: Whether the user stopped the load.
         stopped: Reason why the load stopped before the end of the source, and how to resume; None if it did not.
@@ -125,6 +136,7 @@ class LoadReport(BaseModel, frozen=True):
     provider: str
     device: str
     threads: int
+    prepared_seconds: float = 0.0
     warnings: tuple[str, ...]
     interrupted: bool
     stopped: str | None
@@ -231,7 +243,8 @@ class LoadReport(BaseModel, frozen=True):
         if self.retries:
             lines.append(f"  requests or documents were sent again {pluralize(self.retries, 'time')}")
         threads = f", {pluralize(self.threads, 'thread')}" if self.threads else ""
-        lines.append(f"{self.seconds:,.1f} s, {self.documents_per_second:,.0f} documents/s")
+        prepared = preparation_text(self.prepared_seconds)
+        lines.append(f"{self.seconds:,.1f} s, {self.documents_per_second:,.0f} documents/s{prepared}")
         lines.append(
             f"{self.model} ({self.fingerprint[:12]}), {self.precision}, {self.provider} on {self.device}{threads}"
         )

@@ -9,7 +9,7 @@ from es_sbert.bundle.variants import Precision, Runtime, Variant
 from es_sbert.errors import UsageError
 from es_sbert.installation import install_command
 from es_sbert.messages import setting_text
-from es_sbert.runtime.device import Device, has_amx, has_bf16_products, has_int8_products
+from es_sbert.runtime.device import Device, has_amx, has_bf16_products, has_int8_products, processor_flags
 from es_sbert.runtime.openvino_session import has_openvino, openvino_problem
 
 # `off` makes `auto` take the variant that is usually the fastest on this kind of processor, without measuring.
@@ -19,11 +19,12 @@ TUNING_VARIABLE = "ES_SBERT_TUNING"
 _ORDERS = {
     "amx": (Variant.OPENVINO_BF16, Variant.OPENVINO_INT8, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "bf16": (Variant.OPENVINO_INT8, Variant.OPENVINO_BF16, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
+    "vnni": (Variant.OPENVINO_INT8, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "int8": (Variant.INT8, Variant.OPENVINO_INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "other": (Variant.OPENVINO_FP32, Variant.FP32, Variant.INT8),
 }
 # Number of variants that are measured; the others are far slower.
-_CONTENDERS = {"amx": 2, "bf16": 2, "int8": 2, "other": 3}
+_CONTENDERS = {"amx": 2, "bf16": 2, "vnni": 2, "int8": 2, "other": 3}
 _CUDA_ORDER = (Variant.FP16, Variant.FP32)
 
 
@@ -80,6 +81,22 @@ def contenders(device: Device, architecture: str = "") -> tuple[Variant, ...]:
     return order[: _CONTENDERS[_processor_kind()]]
 
 
+def first_exports(device: Device, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """Return the variants to export on the first use of a model: those that may gain from this processor.
+
+    Args:
+        device: Device on which to run.
+        variants: The contenders, best first.
+    """
+    if device.kind == "cuda":
+        return variants
+    if _is_fastest_known():
+        return variants[:1]
+    # Where flags cannot be read (Windows), the processor may have int8 products all the same.
+    lacks_int8 = bool(processor_flags()) and not has_int8_products()
+    return tuple(variant for variant in variants if not (lacks_int8 and variant.precision is Precision.INT8))
+
+
 def openvino_warnings(device: Device) -> tuple[str, ...]:
     """Return warnings if OpenVINO is installed but cannot run, or is missing on a processor with bf16 products."""
     if device.kind == "cuda" or not (has_openvino() or has_bf16_products()):
@@ -117,7 +134,14 @@ def _cpu_order(runtime: str, precision: str) -> tuple[Variant, ...]:
 def _processor_kind() -> str:
     if has_bf16_products() and has_openvino():
         return "amx" if has_amx() else "bf16"
+    if has_openvino() and "avx512_vnni" in processor_flags():
+        return "vnni"
     return "int8" if has_int8_products() else "other"
+
+
+def _is_fastest_known() -> bool:
+    """Whether figures show which variant to export on this kind of processor (docs/results.md, First use)."""
+    return "avx512_vnni" in processor_flags() and (has_openvino() or not has_amx())
 
 
 def _problem(variant: Variant) -> Exception | None:

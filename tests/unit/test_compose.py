@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from es_sbert.bundle.local_registry import REGISTRY_VARIABLE
 from es_sbert.cli.options import device_option
 from es_sbert.cli.train import train
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.engines.local import ENGINES
 from es_sbert.gateway.settings import DEFAULT_PORT
 
@@ -182,6 +184,14 @@ def test_gpu_image_has_the_cuda_libraries_and_driver_requirement(dockerfile: str
     assert f"NVIDIA_REQUIRE_CUDA=cuda>={major[1]}.0" in stage
     versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert re.search(rf"^cuda-toolkit=={major[1]}\.", versions, flags=re.MULTILINE)
+
+
+def test_image_has_the_exported_default_model(dockerfile: str) -> None:
+    build = dockerfile[dockerfile.index(" AS build-cpu") : dockerfile.index(" AS build-gpu")]
+    assert f"export {DEFAULT_MODEL} -o /opt/es-sbert/models/{DEFAULT_MODEL}" in build
+    registry = f"{REGISTRY_VARIABLE}=/opt/es-sbert/models/registry.json"
+    assert registry in build
+    assert registry in dockerfile[dockerfile.index("FROM base AS cpu") :]
 
 
 def test_images_are_built_from_existing_stages(services: dict[str, dict[str, Any]], dockerfile: str) -> None:

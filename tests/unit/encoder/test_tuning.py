@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.main import cli
 from es_sbert.encoder import model_loading, tuning
+from es_sbert.encoder.encode_file import EncodeSummary
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import find_encoder, select_encoder_variant
 from es_sbert.encoder.tuning import Measurement, Tuning, fastest_variant, measure_variants, read_tuning, tuning_path
@@ -114,7 +116,8 @@ def test_result_is_kept_until_the_machine_changes(bundle: EncoderBundle, monkeyp
     measured, messages = speeds(monkeypatch, int8=1, fp32=2), []
     for _ in range(3):
         fastest_variant(bundle, BOTH, messages.append)
-    assert len(measured) == len(messages) == 1
+    assert len(measured) == 1
+    assert len(messages) == 2  # before and after
     kept = json.loads(tuning_path(bundle.manifest.fingerprint).read_text())
     assert kept["machine"] == machine.describe_machine()
     monkeypatch.setattr(machine, "processor_name", lambda: "another processor")
@@ -223,7 +226,41 @@ def test_variant_below_its_parity_bar_is_no_contender(bundle: EncoderBundle, mon
     assert not measured
 
 
-def test_variant_that_cannot_be_exported_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def export_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: BOTH)
+    monkeypatch.setattr(model_loading, "first_exports", lambda device, variants: variants)
+
+
+def test_first_use_reports_steps_with_times_and_their_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_both(monkeypatch)
+    folder, steps = write_tiny_bert(tmp_path / "tiny"), list[str]()
+    with Encoder(folder, device="cpu", report=steps.append) as encoder:
+        assert encoder.info.prepared_seconds > 0
+        summary = EncodeSummary(texts=1, seconds=1.0).describe(encoder.info)
+    assert re.search(r"\) \(the model was prepared before, in [\d.]+ s\)", summary)
+    patterns = (
+        r"Exporting .*tiny to ONNX \(int8, fp32\), once",
+        r"Built int8 in [\d.]+ s",
+        r"int8: cosine mean .* sentences \([\d.]+ s\)",
+        rf"Exported .*tiny in [\d.]+ s; kept in {re.escape(str(tmp_path / 'cache'))}.*",
+        r"Measuring int8, fp32 on this machine, once",
+        r"Measured in [\d.]+ s",
+    )
+    found = [next((number for number, step in enumerate(steps) if re.fullmatch(each, step)), -1) for each in patterns]
+    assert -1 not in found
+    assert found == sorted(found)
+    del steps[:]
+    with Encoder(folder, device="cpu", report=steps.append) as encoder:
+        assert (encoder.info.prepared_seconds, steps) == (0, [])
+        assert "prepared" not in EncodeSummary(texts=1, seconds=1.0).describe(encoder.info)
+
+
+@pytest.mark.parametrize(
+    ("one_first", "exports"), [(False, [["int8", "fp32"], ["int8"], ["fp32"]]), (True, [["int8"], ["fp32"]])]
+)
+def test_variant_that_cannot_be_exported_is_tried_once(
+    one_first: bool, exports: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[list[str]] = []
 
     def export(model: SentenceModel, output: Path, variants: Sequence[Variant], **options: Any) -> EncoderManifest:
@@ -233,13 +270,15 @@ def test_variant_that_cannot_be_exported_is_tried_once(tmp_path: Path, monkeypat
         return export_bundle(model, output, variants, **options)
 
     monkeypatch.setattr("es_sbert.exporters.export_bundle.export_bundle", export)
-    monkeypatch.setattr(model_loading, "contenders", lambda device, architecture: BOTH)
+    export_both(monkeypatch)
+    if one_first:
+        monkeypatch.setattr(model_loading, "first_exports", lambda device, variants: variants[:1])
     folder = write_tiny_bert(tmp_path / "tiny")
     for _ in range(2):
         selected = select_encoder_variant(find_encoder(folder), CPU, report=lambda message: None)
         assert selected.variant == "fp32"
         assert "there is no int8 variant (int8 is too far off): fp32 runs instead" in selected.warnings
-    assert tried == [["int8", "fp32"], ["int8"], ["fp32"]]
+    assert tried == exports
     monkeypatch.setattr(machine, "processor_name", lambda: "another processor")
     select_encoder_variant(find_encoder(folder), CPU, report=lambda message: None)
-    assert tried[3:] == [["int8"]]
+    assert tried[len(exports) :] == [["int8"]]
