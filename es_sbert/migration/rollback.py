@@ -259,29 +259,31 @@ def cancel_migration(engine: Engine, name: str) -> CancelledMigration:
         UsageError: another process on this machine is running it.
         EngineError: the engine failed; the same call cancels what is left.
     """
-    index, _ = find_migration(engine, name)
+    index, finished = find_migration(engine, name)
     begun = find_begun(engine, index)
     if begun is None:
-        raise replaced_error(engine, index) or _nothing_begun_error(index, name)
+        raise replaced_error(engine, index) or _nothing_begun_error(index, finished, name)
     if begun.is_orphaned:
         raise begun.error()
     with migration_lock(engine.info.url, begun.state.alias):
         return _cancel(engine, begun.state.alias)
 
 
-def _nothing_begun_error(index: IndexState, name: str) -> IndexMismatch:
-    kept = f"es-sbert index migrate {name}"
-    remedy = f"The indices that migrations have kept: `{kept} --list`. To delete them: `{kept} --drop`."
+def _nothing_begun_error(index: IndexState, finished: MigrationState | None, name: str) -> IndexMismatch:
+    remedy = "There is nothing to cancel."
+    if finished is not None:
+        command = f"es-sbert index migrate {name}"
+        remedy = f"The indices that migrations have kept: `{command} --list`. To delete them: `{command} --drop`."
     if index.has_setting(WRITE_BLOCK_SETTING):
         remedy = f'No migration refuses writes: `PUT {index.name}/_settings {{"{WRITE_BLOCK_SETTING}": null}}`.'
     return IndexMismatch(f"no migration or rollback of {name} is in progress", remedy)
 
 
 def _cancel(engine: Engine, alias: str) -> CancelledMigration:
-    index, _ = find_migration(engine, alias)
+    index, finished = find_migration(engine, alias)
     begun = find_begun(engine, index)
     if begun is None:
-        raise _nothing_begun_error(index, alias)
+        raise _nothing_begun_error(index, finished, alias)
     if begun.state.is_rollback and not begun.is_swapped:
         _cancel_rollback(engine, index, begun)
     else:
