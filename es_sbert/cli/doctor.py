@@ -11,6 +11,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli.options import connection_options, encoder_options, engine_settings, select_options
+from es_sbert.cli.output import print_message
 from es_sbert.cli.setting_names import as_options, with_options
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
         return [Finding.from_error("runtime", error)]
     settings, model, device = engine_settings(options), options["model"], options["device"]
     running = cast("LoadOptions", select_options(options, ("device", "precision", "runtime", "threads")))
+    running["report"] = print_message  # the first use of a model exports it, which takes a while
     check_model = partial(checks.check_encoder, model, running)
     try:
         opened = connect(settings)

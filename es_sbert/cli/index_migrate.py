@@ -268,6 +268,9 @@ def _run_migration(
         with migration_lock(engine.info.url, request.alias), interrupt_by_any_signal():
             check_migratable(engine, request, model, retrying)
     with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
+        if encoder.info.fingerprint != meta.fingerprint:
+            name = encoder.info.model
+            say(f"Gateways need {name} too, or they refuse searches after the swap: `serve --also-model {name}`")
         return run_and_print(engine, encoder, request, control, options, say, quiet=quiet)
 
 

@@ -168,6 +168,8 @@ def _raise_unknown_fields(
             hint += f" {PYTHON_TEXT_REMEDY}"
         elif first is not None and not all_derived:
             hint += " A field that only later documents have must be in the mapping before the load begins."
+        if not all_derived and not plan.from_python:
+            hint += " Name the fields of the text with `text_fields` or `text_template`."
         raise SourceError(
             f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} (the text is "
             f"{planned.template.template!r})",

@@ -141,20 +141,34 @@ class LoadContext:
 
         None if the alias has not moved, if the load names the index itself, or if the engine cannot be asked.
         """
+        target = self._moved_alias_target()
+        if target is None:
+            return None
+        return (
+            f"{self.index.alias} points to {target} now, and {self.index.concrete} takes no more writes: load into "
+            f"{self.index.alias} again, with the model that `es-sbert index show` names"
+        )
+
+    def _moved_alias_target(self) -> str | None:
+        """The index to which the alias of the load has been moved; None if it has not, or if that cannot be asked."""
         alias, concrete = self.index.alias, self.index.concrete
         try:
             state = None if alias == concrete else self.engine.get_index(alias)
         except EsSbertError:
             return None
-        if state is None or state.name == concrete:
-            return None
-        return (
-            f"{alias} points to {state.name} now, and {concrete} takes no more writes: load into {alias} again, "
-            "with the model that `es-sbert index show` names"
-        )
+        # Where the alias was deleted, a write of another program creates an index of that name.
+        return None if state is None or state.name in (alias, concrete) else state.name
 
     def index_replaced_error(self) -> IndexMismatch:
         """Create the error for an index that was deleted or replaced, or whose alias was moved."""
+        target, alias = self._moved_alias_target(), self.index.alias
+        if target is not None:
+            return IndexMismatch(
+                f"{alias} pointed to {self.index.concrete} when the load began, and points to {target} now, as after a "
+                "migration",
+                f"Run the same command again: it continues with {target}. `es-sbert index show {alias}` shows its "
+                "model and text, if the options of the command name others.",
+            )
         return IndexMismatch(
             f"the index {self.index.concrete} was deleted or replaced during the load",
             f"Check the index under the name {self.index.alias}, delete it if only this load wrote to it, and "

@@ -166,58 +166,79 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
         confirm: Decides whether to remove the documents.
 
     Returns:
-        Number of documents that were removed, and notes on those that were not.
+        Number of documents that were removed, and notes on those that were not, of this and of other writers.
 
     Raises:
         EngineError: the engine failed; the same command resumes.
     """
+    notes = context.retrying(_others_notes, context)
     candidates = context.retrying(_find_candidates, context)
     if not candidates.count:
-        return 0, []
+        return 0, notes
     summary = (
         f"{pluralize(candidates.count, 'document')} of the index {be(candidates.count)} no longer in the "
         "source; none of them was removed"
     )
     if not context.outcomes.ledger.read:
-        return 0, [f"{summary}, since the source holds no document at all: an export that failed looks the same"]
+        return 0, [
+            f"{summary}, since the source holds no document at all: an export that failed looks the same",
+            *notes,
+        ]
     if context.outcomes.rejected:
         broken = f"{pluralize(context.outcomes.rejected, 'record')} of the source cannot be used"
-        return 0, [f"{summary}, since {broken}: it is unknown which documents they are"]
+        return 0, [f"{summary}, since {broken}: it is unknown which documents they are", *notes]
     if not confirm(candidates):
-        return 0, [summary]
+        return 0, [summary, *notes]
     removed, control = 0, context.control
     index, on_retry = context.index.alias, context.outcomes.ledger.add_retries
-    for _, hits in _unseen_documents(context, context.retrying):
+    for _, hits in _unseen_documents(context, context.retrying, _was_loaded(context)):
         if control.stop_reading.is_set():
             break
         removed += delete_hits(context.engine, index, hits, context.retry_policy, control.stop_retrying, on_retry)
     context.refresh_index()
-    return removed, []
+    return removed, notes
+
+
+def _others_notes(context: LoadContext) -> list[str]:
+    """A note on documents that the source lacks too, and that other writers wrote last."""
+    query: Json = {"bool": {"must_not": [_was_loaded(context)]}}
+    count = sum(len(hits) for _, hits in _unseen_documents(context, without_retries, query))
+    if not count:
+        return []
+    return [
+        f"{pluralize(count, 'document')} that the source does not have {be(count)} kept: `prune` removes only what a "
+        "load from files wrote last, not a write of another program or a document that was embedded in the index"
+    ]
 
 
 def _find_candidates(context: LoadContext) -> PruneCandidates:
     count, loaded = 0, 0
     sample: list[str] = []
-    for page_size, hits in _unseen_documents(context, without_retries):
+    for page_size, hits in _unseen_documents(context, without_retries, _was_loaded(context)):
         loaded += page_size
         count += len(hits)
         sample += [str(hit["_id"]) for hit in hits[: _SAMPLE - len(sample)]]
     return PruneCandidates(count, loaded, tuple(sample))
 
 
-def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple[int, list[Json]]]:
-    """Read the documents that loads from files wrote, page by page.
+def _was_loaded(context: LoadContext) -> Json:
+    """A query for the documents that loads from files wrote last."""
+    targets = targets_to_fill(context.targets)
+    hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets]
+    return {"bool": {"should": hashes, "minimum_should_match": 1}}
+
+
+def _unseen_documents(context: LoadContext, retrying: Retrier, query: Json) -> Iterator[tuple[int, list[Json]]]:
+    """Read documents that may be missing from the source, page by page.
 
     Args:
         retrying: Retries the request of each page.
+        query: A query for the documents to read.
 
     Yields:
         Number of documents of the page, and those that this load has not seen.
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
-    targets = targets_to_fill(context.targets)
-    hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets]
-    query: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
     name = context.index.alias
     routing = context.index.state.alias_routing(name)
     for _, hits, is_rewritten in scan_index(

@@ -588,6 +588,10 @@ def test_watch_ends_when_alias_moves(
                 time.sleep(0.05)
     [error] = done
     assert isinstance(error, IndexMismatch)
+    assert (
+        error.message == f"{alias} pointed to {one} when the load began, and points to {two} now, as after a migration"
+    )
+    assert error.remedy.startswith(f"Run the same command again: it continues with {two}.")
 
 
 @pytest.mark.parametrize(
