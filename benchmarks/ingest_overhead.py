@@ -53,6 +53,7 @@ from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.read_documents import DocumentRules, RecordStream, read_documents
 from es_sbert.ingest.sources.document_source import ReadSettings
 from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
@@ -86,6 +87,10 @@ class InstantEncoder:
     def input_limit(self, kind: str) -> int:
         """Tokens that it reads."""
         return MAX_TOKENS
+
+    def make_chunker(self, tokens: int, overlap: int, kind: str) -> Chunker:
+        """Not called: the index has no passages."""
+        raise NotImplementedError
 
     def tokenize(self, texts: Sequence[str], kind: str) -> TokenizedTexts:
         """The same tokens for each text."""
