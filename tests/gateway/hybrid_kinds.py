@@ -5,9 +5,12 @@ Each is a function from a field and a text to the body of a search.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import orjson
 
 from es_sbert.engines.rest import Json
 
@@ -88,5 +91,29 @@ UNCHANGED: dict[str, Search] = {
     "rescore": lambda field, text: {
         "query": {"match_all": {}},
         "rescore": {"window_size": 50, "query": {"rescore_query": _match(field, text)}},
+    },
+}
+
+# Queries that every hit must match and that never become hybrid, from a `match`. Next to a semantic query, each of them
+# is a filter of its kNN.
+RESTRICTIONS: dict[str, Callable[[Json], Json]] = {
+    "bool in filter": lambda match: {"bool": {"filter": [{"bool": {"must": [match]}}]}},
+    "filter of a bool": lambda match: {"bool": {"filter": [match]}},
+    "filter two levels down": lambda match: {"bool": {"must": [{"bool": {"filter": [match]}}]}},
+    "excluded twice": lambda match: {"bool": {"must_not": [{"bool": {"must_not": [match]}}]}},
+    "constant_score": lambda match: {"constant_score": {"filter": match}},
+    "wrapper": lambda match: {"wrapper": {"query": b64encode(orjson.dumps({"bool": {"filter": [match]}})).decode()}},
+    "should with a minimum": lambda match: {"bool": {"should": [match, match], "minimum_should_match": 2}},
+    "function_score": lambda match: {
+        "function_score": {
+            "query": {"bool": {"filter": [match]}},
+            "functions": [{"filter": match, "weight": 2}],
+        }
+    },
+    "boosting": lambda match: {
+        "boosting": {"positive": {"bool": {"filter": [match]}}, "negative": match, "negative_boost": 0.5}
+    },
+    "next to a hybrid query": lambda match: {
+        "bool": {"must": [{"match": dict.fromkeys(match["match"], "the man plays")}], "filter": [match]}
     },
 }

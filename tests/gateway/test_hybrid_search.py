@@ -20,7 +20,7 @@ from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.gateway.conftest import tiny_settings
-from tests.gateway.hybrid_kinds import HYBRID, UNCHANGED
+from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
 from tests.gateway.serving import served
 from tests.tiny import WORDS
 
@@ -205,3 +205,26 @@ def test_semantic_query_is_filtered_by_a_match_in_filter(place: Place) -> None:
     body: Json = {"query": {"bool": {"must": [semantic], "filter": [order]}}}
     assert len(ids(place.search(body))) == 5
     assert set(ids(place.search(body))) <= set(ORDERS.values())
+
+
+@pytest.mark.parametrize("name", RESTRICTIONS)
+def test_semantic_query_is_filtered_by_any_query_that_never_becomes_hybrid(place: Place, name: str) -> None:
+    semantic: Json = {"match": {"semantic": {"query": TEXT, "k": 5}}}
+    restriction = RESTRICTIONS[name]({"match": {"text": "order"}})
+    for body in (
+        {"query": {"bool": {"must": [semantic, restriction]}}},
+        {"query": {"bool": {"must": [restriction], "filter": [semantic]}}},
+        {"query": restriction, "post_filter": semantic},
+    ):
+        found = ids(place.search(body))
+        assert len(found) == 5, body
+        assert set(found) <= set(ORDERS.values())
+
+
+def test_semantic_filter_of_a_hybrid_query_may_keep_documents_without_its_words(place: Place) -> None:
+    near: Json = {"match": {"semantic": {"query": "guitar", "k": 5}}}
+    query: Json = {"match": {"text": "order"}}
+    nearest = {hit.id for hit in place.index.search("guitar", 5)}
+    expected = nearest & set(ids(place.search({"query": query, "size": COUNT})))
+    assert set(ids(place.search({"query": query, "post_filter": near}))) == expected
+    assert not expected <= set(ORDERS.values()), "the words do not restrict the semantic filter"

@@ -39,6 +39,11 @@ UNSCORED_MEMBERS = frozenset({
 })  # fmt: skip
 # Members whose matches are unwanted; none of them scores.
 NEGATIVE_MEMBERS = frozenset({("bool", "must_not"), ("boosting", "negative")})
+# Members whose query every match must match.
+REQUIRED_MEMBERS = frozenset({
+    ("bool", "must"), ("bool", "filter"), ("constant_score", "filter"), ("function_score", "query"),
+    ("script_score", "query"), ("boosting", "positive"), ("wrapper", "query"),
+})  # fmt: skip
 # Members that hold objects with a query as their `filter`.
 _MEMBERS_WITH_FILTER = frozenset({("function_score", "functions")})
 
@@ -109,21 +114,20 @@ def decode_wrapper(node: Json) -> Json:
     return parse_object(text)
 
 
-def inner_queries(node: Any) -> Iterator[Json]:
-    """Yield the queries directly inside a query."""
+def inner_queries(node: Any) -> Iterator[tuple[Member, Json]]:
+    """Yield the queries directly inside a query, each with the member that holds it."""
     query = query_type_and_body(node)
     if query is None:
         return
     kind, body = query
     if kind == "wrapper" and (inner := decode_wrapper(node)) is not node:
-        yield inner
+        yield ("wrapper", "query"), inner
     for member in _INNER_QUERY_MEMBERS.get(kind, ()):
         value = body.get(member)
         clauses = [clause for clause in (value if isinstance(value, list) else [value]) if isinstance(clause, dict)]
         if (kind, member) in _MEMBERS_WITH_FILTER:
-            yield from (clause.get("filter", {}) for clause in clauses)
-        else:
-            yield from clauses
+            clauses = [clause["filter"] for clause in clauses if isinstance(clause.get("filter"), dict)]
+        yield from (((kind, member), clause) for clause in clauses)
 
 
 class IdentityCache(Generic[T]):
@@ -153,7 +157,7 @@ class ContainsCache(IdentityCache[bool]):
         return isinstance(node, dict) and self.get(node, partial(self._contains, predicate))
 
     def _contains(self, predicate: Callable[[Json], bool], node: Json) -> bool:
-        return predicate(node) or any(self(inner, predicate) for inner in inner_queries(node))
+        return predicate(node) or any(self(inner, predicate) for _, inner in inner_queries(node))
 
 
 def map_inner_queries(node: Json, change: Callable[[Json, Member], Json]) -> Json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from es_sbert.engines.engine_info import EngineType
@@ -17,6 +18,7 @@ from es_sbert.gateway.search.compound_queries import (
     BOOL_CLAUSES,
     JOINING_QUERIES,
     NEGATIVE_MEMBERS,
+    REQUIRED_MEMBERS,
     UNSCORED_MEMBERS,
     ContainsCache,
     IdentityCache,
@@ -25,6 +27,7 @@ from es_sbert.gateway.search.compound_queries import (
     MemberFunctions,
     clause_list,
     decode_wrapper,
+    inner_queries,
     map_clauses,
     map_inner_queries,
     map_members,
@@ -112,6 +115,7 @@ class QueryPosition:
         words: Whether the query selects words to highlight, so that a semantic query becomes a full-text one.
         negative: Whether its matches are unwanted, as in `must_not`.
         ranks: Whether it is part of the search's main query, which ranks the hits. Only there queries become hybrid.
+        is_filtered: Whether `filters` contains what the query itself requires.
     """
 
     scores: bool = True
@@ -122,6 +126,12 @@ class QueryPosition:
     words: bool = False
     negative: bool = False
     ranks: bool = False
+    is_filtered: bool = False
+
+
+_UNRANKED = QueryPosition()
+# Position of a search's main query.
+_MAIN_QUERY = QueryPosition(ranks=True)
 
 
 class _BodyFinder:
@@ -138,7 +148,7 @@ class _BodyFinder:
             body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body), ranks=True)
         )
         # No filters with a section `knn`: its hits need not match the query.
-        filters = () if "knn" in body else self._queries.required(body.get("query"))
+        filters = () if "knn" in body else self._queries.required(body.get("query"), _MAIN_QUERY)
         aggregations = partial(self._aggregations, filters)
         functions: MemberFunctions = {
             "query": lambda _: query,
@@ -251,7 +261,7 @@ class _QueryFinder:
         self._split_queries: IdentityCache[Json] = IdentityCache()
         self._semantic_cache = ContainsCache()
         self._involved_cache = ContainsCache()
-        self._hybrid_cache = ContainsCache()
+        self._hybrid_cache: IdentityCache[bool] = IdentityCache()
         self._virtual_cache = ContainsCache()
 
     def with_placeholders(self, node: Any, position: QueryPosition) -> Any:
@@ -281,25 +291,33 @@ class _QueryFinder:
             # Filter the semantic queries too: OpenSearch applies the filter after kNN has chosen its k documents.
             position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
         return map_inner_queries(
-            node, lambda inner, member: self.with_placeholders(inner, _inner_position(position, member))
+            node, lambda inner, member: self.with_placeholders(inner, _inner_position(position, member, body))
         )
 
-    def required(self, node: Any) -> tuple[Json, ...]:
-        """Return the non-semantic parts of a query that every hit must match, as filters for semantic queries."""
+    def required(self, node: Any, position: QueryPosition = _UNRANKED) -> tuple[Json, ...]:
+        """Return the parts of a query that every hit must match, as filters for semantic queries.
+
+        Semantic queries, and those that become hybrid, are left out.
+        """
         node = self._split(decode_wrapper(node))
         query = query_type_and_body(node)
         if query is None or query[0] in _NEVER_FILTERS:
             return ()
-        if not self._is_involved(node):
+        if not self._is_involved(node) and not self._becomes_hybrid(node, position):
             return (self._as_filter(node),)
-        kind, body = query
-        if kind != "bool":
-            return ()
-        clauses = [clause for name in ("must", "filter") for clause in clause_list(body.get(name))]
-        excluded = [
-            self._as_filter(clause) for clause in clause_list(body.get("must_not")) if not self._is_involved(clause)
-        ]
-        return (*(part for clause in clauses for part in self.required(clause)), *must_not_match(excluded))
+        return self._required_inside(node, position)
+
+    def _required_inside(self, node: Json, position: QueryPosition) -> tuple[Json, ...]:
+        """Return what a query requires of each hit besides the semantic and hybrid queries inside it."""
+        [(kind, body)] = node.items()
+        parts = (
+            self.required(inner, _inner_position(position, member, body))
+            for member, inner in inner_queries(node)
+            if member in REQUIRED_MEMBERS
+        )
+        excluded = clause_list(body.get("must_not")) if kind == "bool" else []
+        plain = [self._as_filter(clause) for clause in excluded if not self._is_involved(clause)]
+        return (*chain.from_iterable(parts), *must_not_match(plain))
 
     def _as_filter(self, node: Json) -> Json:
         """Convert a query that is not semantic to a filter. It may still ask whether a vector exists."""
@@ -343,10 +361,23 @@ class _QueryFinder:
 
     def _becomes_hybrid(self, node: Json, position: QueryPosition) -> bool:
         """Whether a query, or one inside it, becomes hybrid."""
-        detector = self._hybrid
-        if detector is None or not _may_be_hybrid(position):
+        return _may_be_hybrid(position) and self._hybrid_cache.get(node, self._contains_hybrid)
+
+    def _contains_hybrid(self, node: Json) -> bool:
+        """Whether a query becomes hybrid as the main query, or one inside it does.
+
+        Every position in which queries may become hybrid gives the same result, so it is cached by query.
+        """
+        if self._hybrid is None:
             return False
-        return self._hybrid_cache(node, lambda inner: detector.detect(inner) is not None)
+        if self._hybrid.detect(node) is not None:
+            return True
+        query = query_type_and_body(node)
+        body = {} if query is None else query[1]
+        return any(
+            self._becomes_hybrid(inner, _inner_position(_MAIN_QUERY, member, body))
+            for member, inner in inner_queries(node)
+        )
 
     def _is_semantic_or_on_chunks(self, node: Json) -> bool:
         if self._is_semantic(node):
@@ -411,16 +442,12 @@ class _QueryFinder:
             id(clause)
             for name, parts in clauses.items()
             for clause in parts
-            if self._is_involved(clause) or self._becomes_hybrid(clause, _clause_of_bool(position, name, body))
+            if self._is_involved(clause)
+            or self._becomes_hybrid(clause, _inner_position(position, ("bool", name), body))
         }
-        if involved:
-            plain = {
-                name: [self._as_filter(part) for part in parts if id(part) not in involved]
-                for name, parts in clauses.items()
-                if name != "should"
-            }
-            filters = (*plain["must"], *plain["filter"], *must_not_match(plain["must_not"]))
-            position = replace(position, filters=(*position.filters, *filters))
+        if involved and not position.is_filtered:
+            filters = (*position.filters, *self._required_inside(node, position))
+            position = replace(position, filters=filters, is_filtered=True)
         found: dict[str, list[Json]] = {name: [] for name in BOOL_CLAUSES}
         is_changed = False
         for name, parts in clauses.items():
@@ -445,22 +472,27 @@ class _QueryFinder:
         moves = name == "filter" and position.scores and position.scores_from_filters and involved
         if moves and self._virtual_cache(clause, self._is_on_virtual_field):
             return "must", replace(position, scores=True, only_semantic_scores=True)
-        return name, _clause_of_bool(position, name, body)
-
-
-def _clause_of_bool(position: QueryPosition, name: str, body: Json) -> QueryPosition:
-    """Position of a clause of a bool."""
-    inner = _inner_position(position, ("bool", name))
-    # A document must match several of the clauses, so a semantic hit must not count as a match.
-    is_counted = name == "should" and body.get("minimum_should_match", 1) not in ANY_CLAUSE
-    return replace(inner, ranks=False) if is_counted else inner
+        return name, _inner_position(position, ("bool", name), body)
 
 
 def _may_be_hybrid(position: QueryPosition) -> bool:
     return position.ranks and position.scores and not position.only_semantic_scores
 
 
-def _inner_position(position: QueryPosition, member: Member) -> QueryPosition:
-    if member not in UNSCORED_MEMBERS:
-        return position
-    return replace(position, scores=False, negative=position.negative or member in NEGATIVE_MEMBERS)
+def _inner_position(position: QueryPosition, member: Member, body: Json) -> QueryPosition:
+    """Position of a query inside another one.
+
+    Args:
+        position: Position of the outer query.
+        member: The member of the outer query that holds it.
+        body: The body of the outer query.
+    """
+    # A document must match several of the clauses, so a semantic hit must not count as a match.
+    is_counted = member == ("bool", "should") and body.get("minimum_should_match", 1) not in ANY_CLAUSE
+    return replace(
+        position,
+        scores=position.scores and member not in UNSCORED_MEMBERS,
+        negative=position.negative or member in NEGATIVE_MEMBERS,
+        ranks=position.ranks and not is_counted,
+        is_filtered=position.is_filtered and member in REQUIRED_MEMBERS,
+    )

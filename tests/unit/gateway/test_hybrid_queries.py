@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.rest import Json
+from es_sbert.gateway.search.compound_queries import decode_wrapper
 from es_sbert.gateway.search.hybrid_queries import ranks_hits
 from es_sbert.gateway.search.hybrid_ranking import ranking_query
-from tests.gateway.hybrid_kinds import HYBRID, UNCHANGED
-from tests.unit.gateway.rewriting import Rewriting
+from tests.gateway.hybrid_kinds import HYBRID, RESTRICTIONS, UNCHANGED
+from tests.unit.gateway.rewriting import Rewriting, clauses
 
 TEXT = "how do plants make energy"
 
@@ -52,3 +53,63 @@ def test_words_of_an_unranked_document_score_below_all_ranked_ones() -> None:
     assert [query["constant_score"]["boost"] for query in queries[1:]] == [49.0, 4.0]
     assert queries[0] == {"bool": {"must": [words], "boost": pytest.approx(0.3996)}}
     assert ranking_query(words, [], 1.0)["dis_max"]["queries"] == [{"bool": {"must": [words], "boost": 0.999}}]
+
+
+SEMANTIC: Json = {"match": {"semantic": "light"}}
+WORDS: Json = {"match": {"title": TEXT}}
+JOINED: dict[str, Json] = {
+    "nested": {"nested": {"path": "comments", "query": {"bool": {"must": [WORDS]}}}},
+    "has_child": {"has_child": {"type": "answer", "query": WORDS}},
+}
+
+
+def knn_filter(rewritten: Json) -> Json:
+    """The filter of the kNN of the semantic query."""
+    *_, knn = clauses(rewritten, "knn")
+    applied: Json = knn["filter"]
+    return applied
+
+
+@pytest.mark.parametrize("name", RESTRICTIONS)
+def test_query_that_never_becomes_hybrid_filters_a_semantic_query(name: str) -> None:
+    restriction = RESTRICTIONS[name](WORDS)
+    required = WORDS if name == "next to a hybrid query" else restriction
+    for body in (
+        {"query": {"bool": {"must": [restriction, SEMANTIC]}}},
+        {"query": {"bool": {"must": [restriction], "filter": [{"bool": {"must": [SEMANTIC]}}]}}},
+        {"query": restriction, "post_filter": SEMANTIC},
+        {"query": restriction, "aggs": {"near": {"filter": SEMANTIC}}},
+    ):
+        rewriting = Rewriting(hybrid=True)
+        assert knn_filter(rewriting(body)) in (required, decode_wrapper(required))
+        assert rewriting.texts == ["light"] if required is restriction else len(rewriting.texts) == 2
+
+
+@pytest.mark.parametrize("name", JOINED)
+@pytest.mark.parametrize("outer", ["must", "filter"])
+def test_query_on_joined_documents_filters_a_semantic_query(outer: str, name: str) -> None:
+    wrapped: Json = {"bool": {outer: [JOINED[name]]}}
+    rewriting = Rewriting(hybrid=True)
+    assert knn_filter(rewriting.query({"bool": {"must": [wrapped, SEMANTIC]}})) == wrapped
+    assert rewriting.texts == ["light"]
+
+
+@pytest.mark.parametrize("place", ["post_filter", "aggs", "must"])
+def test_query_that_becomes_hybrid_does_not_filter_a_semantic_query(place: str) -> None:
+    """Its hits need not hold its words."""
+    body: Json = {"query": WORDS, "post_filter": SEMANTIC}
+    if place == "aggs":
+        body = {"query": WORDS, "aggs": {"near": {"filter": SEMANTIC}}}
+    if place == "must":
+        body = {"query": {"bool": {"must": [{"bool": {"should": [WORDS]}}, SEMANTIC]}}}
+    *_, knn = clauses(Rewriting(hybrid=True)(body), "knn")
+    assert "filter" not in knn
+
+
+def test_filter_of_a_hybrid_query_is_applied_once() -> None:
+    """A bool inside another one repeats none of the filters that the outer one collected."""
+    query, term = SEMANTIC, {"term": {"language": "en"}}
+    for _ in range(20):
+        query = {"bool": {"must": [query, WORDS], "filter": [term]}}
+    for knn in clauses(Rewriting(hybrid=True).query(query), "knn"):
+        assert len(clauses(knn["filter"], "term")) == 20
