@@ -15,7 +15,6 @@ from es_sbert.bundle.model_files import (
     module_entry,
     read_json,
     read_module_list,
-    read_optional_json,
     write_json,
     write_module_entries,
 )
@@ -23,6 +22,7 @@ from es_sbert.bundle.model_lookup import download_model, resolve_model
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.transformer_settings import hidden_width
+from es_sbert.catalog.prompted_copy import add_prompts
 from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
 from es_sbert.exporters.export_bundle import copy_files
 from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
@@ -87,9 +87,7 @@ def convert_onnx_folder(
         else:
             _write_settings(folder, source, graph, pooling)
         if prompts:
-            path = folder / "config_sentence_transformers.json"
-            settings = read_optional_json(path)
-            write_json(path, {**settings, "prompts": {**settings.get("prompts", {}), **prompts}})
+            add_prompts(folder, prompts)
     return read_sentence_model(output)
 
 

@@ -19,6 +19,8 @@ from es_sbert.bundle.bundle import (
     RerankerVariant,
     ScoreParityReport,
 )
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import FILE_TYPE, cut_model, dimensions_option
@@ -127,6 +129,8 @@ def export(
     }
     manifest = exporters.export(model, output, variants, report=log_message, **export_options)
     try_register_model(output, manifest.fingerprint)
+    if isinstance(manifest, EncoderManifest):
+        _warn_of_prompts(read_sentence_model(output, manifest.name))
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 
 
@@ -138,13 +142,19 @@ def _opensearch_ml_refusal() -> UsageError:
 def _export_opensearch_ml(model: str, output: Path) -> Path:
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder
     from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 
     folder = resolve_model(model)
     if is_cross_encoder(folder):
         raise _opensearch_ml_refusal()
-    return export_opensearch_ml(read_sentence_model(folder, model), output, reference="auto", on_progress=log_message)
+    sentence_model = read_sentence_model(folder, model)
+    _warn_of_prompts(sentence_model)
+    return export_opensearch_ml(sentence_model, output, reference="auto", on_progress=log_message)
+
+
+def _warn_of_prompts(model: SentenceModel) -> None:
+    if (warning := prompt_warning(model)) is not None:
+        log_message(f"Warning: {warning}")
 
 
 def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -> str:

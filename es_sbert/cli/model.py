@@ -101,7 +101,7 @@ def list_models(as_json: bool) -> None:
     type=(str, str),
     metavar="NAME TEXT",
     multiple=True,
-    help="Prompt of an ONNX model, such as query 'query: '. May be repeated.",
+    help="Prompt to add to the model's own, such as query 'query: ', passage 'passage: '. May be repeated.",
 )
 def fetch(
     name: str | None,
@@ -119,6 +119,9 @@ def fetch(
     If only an ONNX file holds the weights of a model, they are extracted from it. The folder is written only if they
     give the same vectors as the file.
 
+    Some models were trained with prompts that their folder on the hub does not state, such as multilingual-e5. A copy
+    with the prompts is made and registered, under the name of the model without the organization. --prompt adds others.
+
     On a machine without network access, fetch the files elsewhere and pass their folder: --from FOLDER.
 
     \b
@@ -126,15 +129,18 @@ def fetch(
       es-sbert model fetch
       es-sbert model fetch bge-small-en-v1.5
       es-sbert model fetch bge-small-en-v1.5 --from /media/models
+      es-sbert model fetch intfloat/multilingual-e5-small
       es-sbert model fetch org/model-onnx --pooling cls --prompt query "query: "
       es-sbert model fetch my-model --from ./folder-with-onnx
     """
     from es_sbert.bundle.local_registry import registry_path
     from es_sbert.bundle.model_lookup import installed_model_folder
     from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.bundle.trained_prompts import describe_prompts, missing_prompts
     from es_sbert.catalog.fetch_model import fetch_and_register
     from es_sbert.catalog.models import MODELS
     from es_sbert.catalog.onnx_folder import convert_and_register, hub_model_folder, is_onnx_only
+    from es_sbert.catalog.prompted_copy import copy_and_register, stated_prompts
     from es_sbert.errors import UsageError
     from es_sbert.messages import log_message
 
@@ -157,10 +163,18 @@ def fetch(
         added = fetch_and_register(MODELS[name], target, source, log_message)
     else:
         folder = source or hub_model_folder(name)
+        new_prompts = dict(prompts)
+        if not new_prompts and (new_prompts := missing_prompts(name, folder, stated_prompts(folder))):
+            added_prompts = describe_prompts(new_prompts)
+            log_message(
+                f"{name} was trained with the prompts {added_prompts}, but its folder states none: the copy has them"
+            )
         if is_onnx_only(folder):
             mode = None if pooling is None else Pooling(pooling)
-            added = convert_and_register(folder, target, short_name, mode, dict(prompts), log_message)
-        elif source is None and output is None and pooling is None and not prompts:
+            added = convert_and_register(folder, target, short_name, mode, new_prompts, log_message)
+        elif new_prompts and pooling is None:
+            added = copy_and_register(read_sentence_model(folder, name), target, short_name, new_prompts, log_message)
+        elif source is None and output is None and pooling is None:
             found = read_sentence_model(folder, name)
             click.echo(escape_unprintable(f"{name} ({found.fingerprint[:12]}) → {folder}"))
             return

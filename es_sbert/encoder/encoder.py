@@ -19,6 +19,7 @@ from es_sbert.arguments import as_texts, check_arguments, iterate_texts, wrong_a
 from es_sbert.bundle.bundle import EncoderBundle, route_bundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.bundle.trained_prompts import prompt_warning
 from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder_route import EncoderRoute
@@ -297,7 +298,7 @@ class Encoder:
             fingerprint=model.fingerprint,
             query_fingerprint=model.query_fingerprint,
             dimensions=model.dimensions,
-            warnings=(*_pair_warnings(model), *dict.fromkeys(each for route in routes for each in route["warnings"])),
+            warnings=(*_model_warnings(model), *dict.fromkeys(each for route in routes for each in route["warnings"])),
             **{name: value for name, value in of_routes.items() if name not in ("warnings", "prepared_seconds")},
             prepared_seconds=sum(route["prepared_seconds"] for route in routes),
         )
@@ -556,14 +557,16 @@ def _join_values(values: Sequence[Any]) -> Any:
     return " + ".join(distinct) if isinstance(distinct[0], str) else max(distinct)
 
 
-def _pair_warnings(model: SentenceModel) -> tuple[str, ...]:
-    if model.pair is None or model.pair.agreement.passed:
-        return ()
-    agreement = model.pair.agreement
-    return (
-        f"{model.pair.queries.name} embeds queries, and agrees with {model.pair.documents.name} less than it should "
-        f"({agreement.bar}): {agreement.describe()}",
-    )
+def _model_warnings(model: SentenceModel) -> list[str]:
+    prompts = prompt_warning(model)
+    warnings = [] if prompts is None else [prompts]
+    if model.pair is not None and not model.pair.agreement.passed:
+        agreement = model.pair.agreement
+        warnings.append(
+            f"{model.pair.queries.name} embeds queries, and agrees with {model.pair.documents.name} less than it "
+            f"should ({agreement.bar}): {agreement.describe()}"
+        )
+    return warnings
 
 
 def preparation_text(seconds: float) -> str:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from es_sbert.bundle.model_languages import known_languages
 from es_sbert.engines.engine import Engine
@@ -15,6 +16,7 @@ from es_sbert.index.document_sample import random_hits
 from es_sbert.index.mapping import VectorFieldMeta, has_vector_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.io.text_language import LANGUAGE_NAMES, detect_language
+from es_sbert.messages import setting_text
 
 UNKNOWN = "unknown"
 # Texts of a load whose language is estimated. Each takes about 50 microseconds, less than embedding it takes.
@@ -35,7 +37,9 @@ _MOST_NAMED, _MIN_NAMED_SHARE = 3, 0.05
 # If the language of fewer texts was recognized, the warning says so.
 _MOSTLY_RECOGNIZED = 0.75
 
+# `es-sbert model fetch` adds its prompts (bundle/trained_prompts.py).
 _MULTILINGUAL_MODEL = "intfloat/multilingual-e5-small"
+_MULTILINGUAL = "a multilingual model (docs/choosing-a-model.md, Other languages)"
 
 
 class LanguageSample:
@@ -113,7 +117,9 @@ class LanguageWarning:
         return f"{self.message}. {self.remedy}"
 
 
-def language_warning(counts: Mapping[str, int], index: str, model: str, fingerprint: str) -> LanguageWarning | None:
+def language_warning(
+    counts: Mapping[str, int], index: str, model: str, fingerprint: str, *, is_embedded: bool = True
+) -> LanguageWarning | None:
     """Compare the languages of texts with those of their model.
 
     There is no warning if the model's languages are not known, or if `detect_language` cannot recognize one of them:
@@ -123,6 +129,7 @@ def language_warning(counts: Mapping[str, int], index: str, model: str, fingerpr
         counts: Language → number of texts, as `LanguageSample.counts` returns them.
         index: Name of the index, for the command.
         model, fingerprint: The model of the index.
+        is_embedded: Whether the index has vectors of the model; otherwise another one can be chosen for it.
     """
     recognized = {language: count for language, count in counts.items() if language != UNKNOWN}
     total = sum(recognized.values())
@@ -142,10 +149,14 @@ def language_warning(counts: Mapping[str, int], index: str, model: str, fingerpr
     shares = _join([f"{share:.0%} of the {texts} are {first}", *(f"{share:.0%} {name}" for name, share in rest)])
     trained = _join(sorted(LANGUAGE_NAMES[language] for language in trained_on))
     searched = _join([name for name, _ in named])
+    multilingual = PurePath(_MULTILINGUAL_MODEL).name
+    first_step, next_step = f"Use {_MULTILINGUAL}", setting_text("model", multilingual)
+    if is_embedded:
+        first_step = f"Embed the index with {_MULTILINGUAL}"
+        next_step = f"`es-sbert index migrate {index} --model {multilingual}`"
     return LanguageWarning(
         f"about {shares}, but {model} was trained on {trained}: searches in {searched} find less",
-        "Embed the index with a multilingual model (docs/choosing-a-model.md, Other languages): "
-        f"`es-sbert index migrate {index} --model {_MULTILINGUAL_MODEL}`",
+        f"{first_step}: `es-sbert model fetch {_MULTILINGUAL_MODEL}`, then {next_step}",
     )
 
 

@@ -36,7 +36,7 @@ def test_german_texts_and_a_model_for_english(
     [warning] = [line for line in report.lines() if line.startswith("Warning: ")]
     message = f"about 61% of the texts are German, but {english.info.model} was trained on English"
     assert message in warning
-    command = f"`es-sbert index migrate {index_name} --model intfloat/multilingual-e5-small`"
+    command = f"`es-sbert index migrate {index_name} --model multilingual-e5-small`"
     assert command in warning
 
     run = cli_in_process(capfd)

@@ -116,7 +116,7 @@ def test_languages_that_the_model_was_not_trained_on_are_a_warning() -> None:
     *_, found = field_findings("docs", german, 10, INFO)
     assert (found.level, found.about) == (Severity.WARNING, "field embedding")
     assert found.message.startswith("about 100% of the texts are German, but all-MiniLM-L6-v2")
-    assert found.remedy.endswith("`es-sbert index migrate docs --model intfloat/multilingual-e5-small`.")
+    assert found.remedy.endswith("`es-sbert index migrate docs --model multilingual-e5-small`.")
 
 
 def test_finding_from_error() -> None:

@@ -32,7 +32,15 @@ def test_warning_names_languages_model_and_command() -> None:
     assert found.message == (
         "about 62% of the texts are German, but all-MiniLM-L6-v2 was trained on English: searches in German find less"
     )
-    assert "`es-sbert index migrate docs --model intfloat/multilingual-e5-small`" in found.remedy
+    assert found.remedy.endswith(
+        "`es-sbert model fetch intfloat/multilingual-e5-small`, then "
+        "`es-sbert index migrate docs --model multilingual-e5-small`"
+    )
+    of_new = language_warning({"de": 10}, "docs", "all-MiniLM-L6-v2", "f" * 32, is_embedded=False)
+    assert of_new is not None
+    assert of_new.remedy.endswith(
+        '`es-sbert model fetch intfloat/multilingual-e5-small`, then `model="multilingual-e5-small"`'
+    )
     assert str(found) == f"{found.message}. {found.remedy}"
 
 
