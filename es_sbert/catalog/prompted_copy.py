@@ -71,5 +71,5 @@ def _write_copy(model: SentenceModel, folder: Path, prompts: Mapping[str, str]) 
 def _fingerprint_in(folder: Path) -> str | None:
     try:
         return read_sentence_model(folder).fingerprint
-    except (EsSbertError, OSError):
+    except (EsSbertError, OSError):  # not a readable model, so not the copy
         return None

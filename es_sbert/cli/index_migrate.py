@@ -240,6 +240,7 @@ def _run_migration(
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.model_loading import find_encoder
     from es_sbert.engines.retry import RetryPolicy, make_retrier
+    from es_sbert.index.text_languages import language_warning, sample_languages
     from es_sbert.index.vector_field import read_vector_field
     from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.migration.alias_swap import remove_leftover_block
@@ -267,6 +268,11 @@ def _run_migration(
             model = find_encoder(named["model"]).model
         with migration_lock(engine.info.url, request.alias), interrupt_by_any_signal():
             check_migratable(engine, request, model, retrying)
+        texts = meta if request.text is None else meta.model_copy(update={"text": request.text.template})
+        languages = sample_languages(engine, field.index, field.name, texts)
+        warning = language_warning(languages, request.alias, model.name, model.fingerprint)
+        if warning is not None:
+            say(f"Warning: {warning}")
     with Encoder.for_index(field.index, meta.model, meta.fingerprint, kind="document", report=say, **named) as encoder:
         if encoder.info.fingerprint != meta.fingerprint:
             name = encoder.info.model

@@ -140,12 +140,13 @@ def _dry_run(connection: EngineSettings, settings: IngestSettings, encoder: dict
         plan = plan_load(engine, settings, sources)
         with _load_encoder(plan, encoder) as opened:
             result = dry_run(engine, opened, plan, settings.dry_run)
-    # Show options only in the problems, which are sentences of the library; the texts are those of the documents.
+    # Show options only in sentences of the library, which are problems and warnings; texts are those of the documents.
     shown = [
         each if each.problem is None else each.model_copy(update={"problem": as_options(each.problem)})
         for each in result.documents
     ]
-    result = result.model_copy(update={"documents": tuple(shown)})
+    warnings = tuple(map(as_options, result.warnings))
+    result = result.model_copy(update={"documents": tuple(shown), "warnings": warnings})
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
 

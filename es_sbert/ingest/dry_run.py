@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState, SettingValue
 from es_sbert.engines.multi_get import multi_get
@@ -25,6 +25,7 @@ from es_sbert.index.document_vectors import (
     target_texts,
 )
 from es_sbert.index.mapping import index_body
+from es_sbert.index.text_languages import LanguageSample, language_warning
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_field import plan_field_change
 from es_sbert.ingest.change_detection import EmbeddingTask
@@ -94,6 +95,8 @@ class DryRun(BaseModel, frozen=True):
         mapping: Body of the request that would create the index or change its mapping; None if it does not change.
         alias: The given name, if it is an alias of several indices; None otherwise.
         documents: The first documents.
+        warnings: Warnings of the encoder, and one if many of the texts are in languages that the model was not trained
+            on.
     """
 
     index: str
@@ -106,6 +109,7 @@ class DryRun(BaseModel, frozen=True):
     mapping: dict[str, Any] | None
     documents: tuple[DocumentPreview, ...]
     alias: str | None = None
+    warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The preview as lines of text."""
@@ -114,6 +118,7 @@ class DryRun(BaseModel, frozen=True):
             f"{self.index} on {self.engine}: a dry run of {pluralize(len(self.documents), 'document')}",
             f"{self.model} ({self.fingerprint[:12]}) reads {pluralize(self.max_tokens, 'token')} of a text "
             f"and {prompt}",
+            *(f"Warning: {warning}" for warning in self.warnings),
         ]
         for document in self.documents:
             routing = "" if document.routing is None else f", routing {escape_unprintable(document.routing)}"
@@ -182,6 +187,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         mapping=body,
         documents=tuple(_previews(encoder, targets, documents, _find_held(engine, plan, documents))),
         alias=plan.alias,
+        warnings=(*info.warnings, *_language_warnings(documents, plan, info, is_embedded=body is None)),
     )
 
 
@@ -212,6 +218,16 @@ def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
         except TextFieldError as error:
             documents.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
     return documents
+
+
+def _language_warnings(documents: _Previewed, plan: LoadPlan, info: EncoderInfo, *, is_embedded: bool) -> Iterator[str]:
+    languages = LanguageSample()
+    for document, _ in documents:
+        languages.add(filter(None, document.texts) if isinstance(document, Document) else ())
+    index = plan.alias or plan.settings.index
+    warning = language_warning(languages.counts(), index, info.model, info.fingerprint, is_embedded=is_embedded)
+    if warning is not None:
+        yield str(warning)
 
 
 def _find_held(engine: Engine, plan: LoadPlan, documents: _Previewed) -> dict[str, str]:

@@ -9,8 +9,10 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
 from tests.e2e.cli_support import cli_in_process
 from tests.engine.ingest_support import load, sentences, tiny_encoder, write_jsonl
+from tests.tiny import write_tiny_bert
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +55,73 @@ def test_german_texts_and_a_model_for_english(
     [finding] = [finding for finding in findings if finding["message"].startswith(message)]
     assert (finding["level"], finding["about"]) == ("warning", "field embedding")
     assert command in finding["remedy"]
+
+
+GERMAN = [
+    {"id": f"d{number}", "text": f"Der Drucker {number} druckt seit dem Update nicht mehr."} for number in range(20)
+]
+
+
+def test_dry_run_warns(
+    engine: Engine,
+    engine_url: str,
+    index_name: str,
+    english: Encoder,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    file = write_jsonl(tmp_path / "docs.jsonl", GERMAN)
+    run, message = cli_in_process(capfd), f"about 100% of the texts are German, but {english.info.model} was trained on"
+    arguments = ("ingest", "--index", index_name, "--url", engine_url, "--id-field", "id", file, "--dry-run",
+                 "--model", english.info.model, "--device", "cpu", "--precision", "fp32")  # fmt: skip
+    [warning] = [line for line in run(*arguments).out.splitlines() if line.startswith("Warning: ")]
+    assert message in warning
+    assert warning.endswith("`es-sbert model fetch intfloat/multilingual-e5-small`, then --model multilingual-e5-small")
+    load(engine_url, english, index_name, file, dead=tmp_path / "dead", id_field="id")
+    [warning] = run(*arguments, "--json").summary["warnings"]
+    assert message in warning
+    assert f"`es-sbert index migrate {index_name} --model multilingual-e5-small`" in warning
+
+
+def test_migration_warns_before_it_copies(
+    engine: Engine,
+    engine_url: str,
+    index_name: str,
+    english: Encoder,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    load(
+        engine_url,
+        english,
+        index_name,
+        write_jsonl(tmp_path / "docs.jsonl", GERMAN),
+        dead=tmp_path / "dead",
+        id_field="id",
+    )
+    engine.update_aliases([{"add": {"index": index_name, "alias": f"{index_name}-alias"}}])
+    other = write_tiny_bert(tmp_path / "other", seed=1)
+    (other / "README.md").write_text("---\nlanguage: en\n---\n")
+    run = cli_in_process(capfd)
+    arguments = (
+        "index",
+        "migrate",
+        f"{index_name}-alias",
+        "--url",
+        engine_url,
+        "--device",
+        "cpu",
+        "--precision",
+        "fp32",
+    )
+    try:
+        done = run(*arguments, "--model", other)
+        assert done.code == 0, done.err
+        lines = done.err.splitlines()
+        message = f"Warning: about 100% of the texts are German, but {other} was trained on English"
+        warned = next(number for number, line in enumerate(lines) if line.startswith(message))
+        assert warned < next(number for number, line in enumerate(lines) if line.startswith("Copying "))
+        assert f"`es-sbert index migrate {index_name}-alias --model multilingual-e5-small`" in lines[warned]
+    finally:
+        for index in engine.resolve_indices(f"{index_name}-alias"):
+            engine.delete_index(index.name)
