@@ -300,7 +300,10 @@ def _check_license(engine: Engine) -> Iterator[Finding]:
 
 
 def _check_disks(engine: Engine) -> Iterator[Finding]:
-    answer = engine.request_api("/_nodes/stats/fs", {"filter_path": "nodes.*.name,nodes.*.fs.total"}) or {}
+    answer = engine.request_api("/_nodes/stats/fs", {"filter_path": "nodes.*.name,nodes.*.fs.total"})
+    if answer is None:
+        yield warning("disk", "this engine does not report its disks", "Check them in the console of the service.")
+        return
     totals = [(str(node.get("name")), node.get("fs", {}).get("total", {})) for node in answer.get("nodes", {}).values()]
     disks = [
         NodeDisk(name, int(total["total_in_bytes"]), int(total["available_in_bytes"]))

@@ -79,8 +79,8 @@ logger = logging.getLogger(__name__)
 
 # Status of the error about a response that is not an engine's: a proxy may be at fault, for a moment.
 _BAD_GATEWAY = 502
-# Statuses of responses to an API that is disabled, or that the engine was built without.
-_UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
+# Statuses of responses to an API that is disabled, or that the engine was built without. Serverless answers 410.
+_UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405, 410})
 # Part of the engine's error message if the node in a `preference` has no copy of the shard.
 _NO_SUCH_COPY = "no data nodes with criteria"
 # Parameter of a search that OpenSearch's `_msearch` lacks.

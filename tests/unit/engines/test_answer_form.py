@@ -14,12 +14,14 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
+from es_sbert.diagnostics.doctor import Severity, check_engine
 from es_sbert.engines.connect import connect
 from es_sbert.engines.elasticsearch import ElasticsearchEngine
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.opensearch import OpenSearchEngine
 from es_sbert.errors import EsSbertError, RequestFailed
+from es_sbert.index.write_limits import check_can_create
 from tests.local_server import LocalServer
 
 BANNERS = {
@@ -110,21 +112,21 @@ def test_answer_of_another_form_is_an_error_with_a_remedy(name: str, call: str) 
 class _Client:
     """Answers every request with the same body, and notes the paths."""
 
-    def __init__(self, name: str, body: Any) -> None:
-        self._is_opensearch, self._body = name == "OpenSearch", body
+    def __init__(self, name: str, body: Any, status: int) -> None:
+        self._is_opensearch, self._body, self._status = name == "OpenSearch", body, status
         self.paths: list[str] = []
 
     def perform_request(self, method: str, path: str, /, **options: Any) -> Any:
         self.paths.append(path)
-        meta = SimpleNamespace(status=200, headers={})
+        meta = SimpleNamespace(status=self._status, headers={})
         return self._body if self._is_opensearch else SimpleNamespace(meta=meta, body=self._body)
 
     def close(self) -> None:
         pass
 
 
-def _engine(name: str, body: Any) -> tuple[Engine, _Client]:
-    client = _Client(name, body)
+def _engine(name: str, body: Any, status: int = 200) -> tuple[Engine, _Client]:
+    client = _Client(name, body, status)
     if name == "OpenSearch":
         return OpenSearchEngine(EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://here:9200"), client, None), client
     info = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://here:9200")
@@ -166,3 +168,15 @@ def test_a_mistake_in_the_program_is_not_reported_as_the_engines(name: str, call
     with pytest.raises((TypeError, AttributeError, ValueError)):
         call(engine)
     assert not client.paths
+
+
+def test_engine_without_apis_of_cluster_and_nodes_is_not_an_error() -> None:
+    # As Elasticsearch Serverless answers.
+    reason = "Request for uri [/_cluster/health] exists but is not available when running in serverless mode"
+    body = {"error": {"type": "api_not_available_exception", "reason": reason}, "status": 410}
+    engine, _ = _engine("Elasticsearch", body, 410)
+    findings = {finding.about: finding for finding in check_engine(engine, None)}
+    assert {finding.level for finding in findings.values()} == {Severity.OK, Severity.WARNING}
+    assert findings["health"].message == "this engine does not report its health"
+    assert findings["disk"].message == "this engine does not report its disks"
+    check_can_create(engine, "docs")
