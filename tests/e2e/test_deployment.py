@@ -1,21 +1,13 @@
-"""The units and API keys of `examples/deploy`, run as they are against an engine with security."""
+"""The units and API keys of `examples/deploy`, run against an engine with security."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import shlex
-import signal
-import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -32,6 +24,7 @@ from es_sbert.gateway.settings import (
 )
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
+from tests.e2e.systemd_units import environment_file, install_units, wait_for
 from tests.e2e.test_privileges import table
 from tests.engine.ingest_support import sentences
 from tests.engine.secured import PASSWORD, Secured
@@ -49,6 +42,8 @@ def key_request(name: str) -> dict[str, Any]:
 
 
 def create_key(server: Secured, request: dict[str, Any]) -> str:
+    # Other tests remove keys by their name.
+    request = request | {"name": f"{request['name']}-{uuid.uuid4().hex[:8]}"}
     return str(server.ask("POST", "/_security/api_key?refresh=true", request)["encoded"])
 
 
@@ -65,101 +60,80 @@ def test_loader_key_has_the_privileges_of_the_table_and_monitor() -> None:
     assert (role["cluster"], privileges(key_request("loader"))) == (cluster, {"docs*": [*index, "monitor"]})
 
 
-@contextmanager
-def started(unit: str, instance: str, folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a unit's command as systemd would start it: specifiers replaced, with its credentials and environment."""
-    text = (DEPLOY / "systemd" / unit).read_text()
-    [command] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
-    for name, value in re.findall(r"^Environment=(\w+)=(.*)$", text, re.MULTILINE):
-        command = command.replace(f"${{{name}}}", value)
-    words = shlex.split(command.replace("%i", instance).replace("%d", str(folder)))
-    assert words[0] == "/opt/es-sbert/bin/es-sbert"
-    with (folder / f"{unit}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "es_sbert.cli.main", *words[1:]],
-            cwd=folder,
-            env=os.environ | environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_for(condition: Callable[[], bool], what: str, *logs: Path) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, what + "".join(log.read_text() for log in logs)
-        time.sleep(0.1)
-
-
-def test_units_serve_and_embed_with_keys_of_least_privileges(
+def test_several_instances_serve_and_embed_with_keys_of_least_privileges(
     secured_es8: Secured, model: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, port = f"docs-{uuid.uuid4().hex[:8]}", free_port()
+    unique = uuid.uuid4().hex[:8]
+    # An index whose name systemd would escape, and the usual one, whose name is that of the instance.
+    first, second = f"docs-{unique}", f"docs+{unique}"
+    ports = [free_port() for _ in range(4)]
     month = monthly_index("es-sbert-searches", datetime.now(UTC))
-    variables = dict(line.split("=", 1) for line in (DEPLOY / "systemd/es-sbert.env").read_text().splitlines()
-                     if line and not line.startswith("#"))  # fmt: skip
-    assert {"ES_SBERT_URL", "ES_SBERT_CA_CERTS", "ES_SBERT_MODEL"} <= set(variables)
-    environment = variables | {
+    assert {"ES_SBERT_URL", "ES_SBERT_CA_CERTS", "ES_SBERT_MODEL"} <= set(environment_file())
+    environment = environment_file() | {
         "ES_SBERT_URL": secured_es8.url,
         "ES_SBERT_CA_CERTS": str(secured_es8.ca_certs),
         "ES_SBERT_MODEL": str(model),
+        "ES_SBERT_REGISTRY": str(tmp_path / "models.json"),
     }
     for name in ("ES_SBERT_URL", "ES_SBERT_CA_CERTS"):
         monkeypatch.setenv(name, environment[name])
-    # The administrator creates the index, once.
+    # The administrator creates the indices, once.
     with monkeypatch.context() as admin:
         admin.setenv("ES_SBERT_USERNAME", "elastic")
         admin.setenv("ES_SBERT_PASSWORD", PASSWORD)
-        done = cli("index", "create", index, "--text-field", "text", "--model", str(model))
-        assert done.code == 0, done.err
+        for index in (first, second):
+            done = cli("index", "create", index, "--text-field", "text", "--model", str(model))
+            assert done.code == 0, done.err
     for number, document in enumerate(sentences(6)):
-        secured_es8.ask("PUT", f"/{index}/_doc/{number}?refresh=true", {"text": document["text"]})
+        for index in (first, second):
+            secured_es8.ask("PUT", f"/{quote(index)}/_doc/{number}?refresh=true", {"text": document["text"]})
     keys = {name: create_key(secured_es8, key_request(name)) for name in ("gateway", "loader", "application")}
-    gateway_folder, watch_folder = tmp_path / "gateway", tmp_path / "watch"
-    for folder, key in ((gateway_folder, "gateway"), (watch_folder, "loader")):
-        folder.mkdir()
-        (folder / "api-key").write_text(keys[key])
-    (gateway_folder / "metrics-key").write_text("the key of metrics")
-    (gateway_folder / "search-log-key").write_text("0123456789abcdef")
-    caller = {"authorization": f"ApiKey {keys['application']}"}
-    gateway_log = gateway_folder / "es-sbert-gateway@.service.log"
-    watch_log = watch_folder / "es-sbert-watch@.service.log"
-    with (
-        started("es-sbert-gateway@.service", str(port), gateway_folder, environment) as gateway,
-        started("es-sbert-watch@.service", index, watch_folder, environment) as watch,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=_TIMEOUT, headers=caller) as http,
+    manager = install_units(tmp_path, environment, keys | {"metrics": "the key", "search-log": "0123456789abcdef"})
+    gateways = [f"es-sbert-gateway@{port}" for port in ports[:2]]
+    watches = [f"es-sbert-watch@{first}", "es-sbert-watch@second"]
+    # What an instance has of its own.
+    for unit, lines in (
+        (gateways[1], "OPTIONS=--hybrid --virtual-field meaning\n"),
+        (watches[0], f"METRICS={ports[2]}\n"),
+        (watches[1], f"METRICS={ports[3]}\nINDEX={second}\n"),
     ):
+        (tmp_path / f"etc/es-sbert/{unit}.env").write_text(lines)
+    embedded = {"query": {"exists": {"field": "embedding"}}}
 
-        def is_ready() -> bool:
-            try:
-                return http.get("/readyz").status_code == 200
-            except httpx.ConnectError:
-                return False
+    def count(index: str) -> int:
+        return int(secured_es8.ask("POST", f"/{quote(index)}/_count", embedded)["count"])
 
-        embedded = {"query": {"exists": {"field": "embedding"}}}
-        wait_for(is_ready, "the gateway is not ready\n", gateway_log)
-        wait_for(
-            lambda: secured_es8.ask("POST", f"/{index}/_count", embedded)["count"] == 6, "not embedded\n", watch_log
-        )
-        answer = http.post(f"/{index}/_search", json=QUERY)
-        assert answer.status_code == 200, answer.text
-        assert len(answer.json()["hits"]["hits"]) == 6
-        # What the application may not do, it may not do through the gateway, whose key has other privileges.
-        assert http.get(f"/{index}/_mapping").status_code == 403
-        assert http.put(f"/{index}/_doc/7", json={"text": "no"}).status_code == 403
-        assert http.get("/metrics").status_code == 401
-        for process in (gateway, watch):
-            process.send_signal(signal.SIGTERM)
-        wait_for(lambda: gateway.poll() is not None, "the gateway does not end\n", gateway_log)
-        assert gateway.returncode == 0, gateway_log.read_text()
-        wait_for(lambda: watch.poll() is not None, "the watch does not end\n", watch_log)
-        assert watch.returncode == 0, watch_log.read_text()  # every document has its vector
-    logged = secured_es8.ask("POST", f"/{month}/_search?q=index:{index}")
+    try:
+        manager.systemctl("enable", "--now", *gateways, *watches)
+        wait_for(lambda: count(first) == count(second) == 6, manager.log)
+        caller = {"authorization": f"ApiKey {keys['application']}"}
+        with httpx.Client(trust_env=False, timeout=_TIMEOUT, headers=caller) as http:
+            for port, field in zip(ports, ("semantic", "meaning"), strict=False):
+                url = f"http://127.0.0.1:{port}"
+                assert http.get(f"{url}/readyz").status_code == 200
+                answer = http.post(f"{url}/{first}/_search", json={"query": {"match": {field: "the cat sleeps"}}})
+                assert answer.status_code == 200, answer.text
+                assert len(answer.json()["hits"]["hits"]) == 6
+                # What the application may not do, it may not do through the gateway, whose key has other privileges.
+                assert http.get(f"{url}/{first}/_mapping").status_code == 403
+                assert http.put(f"{url}/{first}/_doc/7", json={"text": "no"}).status_code == 403
+                assert http.get(f"{url}/metrics").status_code == 401
+            for port, index in zip(ports[2:], (first, second), strict=True):
+                assert f'index="{index}"' in http.get(f"http://127.0.0.1:{port}/metrics").text
+        # Each watch has a dead-letter file of its own.
+        files = [tmp_path / f"var/lib/es-sbert/{name}.dead-letters.jsonl" for name in (first, "second")]
+        for index in (first, second):
+            secured_es8.ask("PUT", f"/{quote(index)}/_doc/odd", {"text": ["a list", 7]})
+        for file in files:
+            wait_for(file.exists, manager.log)
+        manager.systemctl("disable", "--now", *gateways, *watches)
+    finally:
+        manager.kill_all()
+    letters = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [(letter["index"], letter["id"]) for letter in letters] == [(first, "odd"), (second, "odd")]
+    # A watch that leaves a document without its vector fails its unit.
+    assert manager.exit_codes == {unit: [0] for unit in gateways} | {unit: [1] for unit in watches}
+    logged = secured_es8.ask("POST", f"/{month}/_search?q=index:{first}")
     assert "query_hash" in logged["hits"]["hits"][0]["_source"]
 
 

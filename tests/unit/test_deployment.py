@@ -134,7 +134,7 @@ def test_time_to_stop_is_longer_than_draining_and_requests_take() -> None:
     assert float(re.findall(r"^TimeoutStopSec=(\d+)$", watch_unit, re.MULTILINE)[0]) > float(retry[1])
 
 
-def test_watch_that_leaves_documents_fails_its_unit_and_each_watch_has_a_port_of_its_own() -> None:
+def test_watch_that_leaves_documents_fails_its_unit() -> None:
     unit = (DEPLOY / "systemd/es-sbert-watch@.service").read_text()
     [successes] = re.findall(r"^SuccessExitStatus=(.*)$", unit, re.MULTILINE)
     assert successes.split() == [str(EXIT_INTERRUPTED)]
@@ -143,10 +143,23 @@ def test_watch_that_leaves_documents_fails_its_unit_and_each_watch_has_a_port_of
         ("StartLimitIntervalSec", "0"),
         ("Restart", "always"),
     ]
+
+
+def test_each_instance_has_an_optional_environment_file_and_a_dead_letter_file_of_its_own() -> None:
+    for unit in UNITS:
+        files = re.findall(r"^EnvironmentFile=(.*)$", unit.read_text(), re.MULTILINE)
+        assert files == ["/etc/es-sbert/es-sbert.env", "-/etc/es-sbert/%N.env"]
+        words = dict(unit_commands())[unit.name]
+        assert words[-1] == "$OPTIONS"
+        # A variable without a value would be an empty argument.
+        used = {name for word in words for name in re.findall(r"\$\{?(\w+)", word)}
+        assert used == set(re.findall(r"^Environment=(?!ES_SBERT_)(\w+)=", unit.read_text(), re.MULTILINE))
     words = dict(unit_commands())["es-sbert-watch@.service"]
+    assert "%i" in words[words.index("--dead-letters") + 1]
     assert words[words.index("--metrics") + 1] == "${METRICS}"
-    [default] = re.findall(r"^Environment=METRICS=(.*)$", unit, re.MULTILINE)
-    [other] = re.findall(r"Environment=METRICS=(\d+)", PAGE)
+    unit_text = (DEPLOY / "systemd/es-sbert-watch@.service").read_text()
+    [default] = re.findall(r"^Environment=METRICS=(.*)$", unit_text, re.MULTILINE)
+    [other] = re.findall(r"^echo METRICS=(\d+)", PAGE, re.MULTILINE)
     assert read_metrics_address(default) != read_metrics_address(other)
 
 
