@@ -126,7 +126,7 @@ def test_settings_are_restored_after_the_alias_has_moved(
             engine.update_aliases([{"remove": {"index": loaded} | place}, {"add": {"index": other} | place}])
 
     moving = Interposed(encoder, move)
-    with pytest.raises(IndexMismatch, match="was deleted or replaced"):
+    with pytest.raises(IndexMismatch, match=f"points to {other} now, as after a migration"):
         load(engine_url, moving, alias, docs, dead=tmp_path / "d", id_field="id", load_settings=BulkLoadSettings.FAST)
     assert set(seen) == {("-1", "0")}
     assert settings_of(engine, loaded) == settings_of(engine, other) == ("5s", "2")
