@@ -2,7 +2,7 @@
 
     python -m benchmarks.first_use [--url http://localhost:9200] [--page]
 
-Each command runs in a process of its own, without sentence-transformers, as in the image. Processor time is that of the
+Each command runs in a separate process, without sentence-transformers, as in the image. Processor time is that of the
 process in user and kernel mode: unlike the wall time, it hardly depends on other programs. `--url` also starts the
 gateway in front of that engine.
 """

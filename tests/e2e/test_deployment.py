@@ -91,7 +91,7 @@ def test_several_instances_serve_and_embed_with_keys_of_least_privileges(
     manager = install_units(tmp_path, environment, keys | {"metrics": "the key", "search-log": "0123456789abcdef"})
     gateways = [f"es-sbert-gateway@{port}" for port in ports[:2]]
     watches = [f"es-sbert-watch@{first}", "es-sbert-watch@second"]
-    # What an instance has of its own.
+    # Settings of single instances.
     for unit, lines in (
         (gateways[1], "OPTIONS=--hybrid --virtual-field meaning\n"),
         (watches[0], f"METRICS={ports[2]}\n"),
@@ -120,7 +120,7 @@ def test_several_instances_serve_and_embed_with_keys_of_least_privileges(
                 assert http.get(f"{url}/metrics").status_code == 401
             for port, index in zip(ports[2:], (first, second), strict=True):
                 assert f'index="{index}"' in http.get(f"http://127.0.0.1:{port}/metrics").text
-        # Each watch has a dead-letter file of its own.
+        # Each watch writes its own dead-letter file.
         files = [tmp_path / f"var/lib/es-sbert/{name}.dead-letters.jsonl" for name in (first, "second")]
         for index in (first, second):
             secured_es8.ask("PUT", f"/{quote(index)}/_doc/odd", {"text": ["a list", 7]})

@@ -1,4 +1,4 @@
-"""The part of the comparison of loads that stands in for the encoder."""
+"""The row of the comparison of loads that sends ready vectors, without a model."""
 
 import json
 from collections.abc import Callable
