@@ -164,6 +164,11 @@ def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def is_vacant(path: Path) -> bool:
+    """Whether a new folder can be written here: there is nothing, or an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
 @contextmanager
 def staged_folder(output: Path) -> Iterator[Path]:
     """Yield a folder next to `output` that replaces it if the block succeeds, and is removed otherwise.

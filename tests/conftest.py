@@ -236,6 +236,13 @@ def registry(registry_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are fetched and exported below `tmp_path`."""
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "registry/models.json"))
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
 def without_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """es-sbert is a checkout on PYTHONPATH: Python finds no metadata of it, and so none of its entry points."""
     discover = importlib.metadata.Distribution.discover

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from es_sbert.bundle.appended_modules import ModelFolderCopy
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.errors import OutputError
+from es_sbert.filesystem import is_vacant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +26,7 @@ def check_new_folder(folder: Path) -> None:
         OutputError: the folder is not empty, or is a file.
     """
     try:
-        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        taken = not is_vacant(folder)
     except OSError as error:
         raise OutputError(f"{folder} cannot be read: {error.strerror}", "Check its permissions.") from error
     if taken:

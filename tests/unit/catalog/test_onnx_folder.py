@@ -32,17 +32,11 @@ from es_sbert.exporters.tracing import trace_module
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.exporters.test_onnx_weights import export_with_torch
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.usefixtures("own_models")]
 
 TEXTS = ["a short text", "another text, which is longer"]
 # What a repository of ONNX files has of a model besides the graph.
 SETTINGS = ("config.json", "tokenizer.json", "tokenizer_config.json")
-
-
-@pytest.fixture(autouse=True)
-def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "registry/models.json"))
-    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
