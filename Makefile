@@ -28,7 +28,7 @@ setup: $(VENV)/.installed ## Install everything for development into .venv
 test: $(VENV)/.installed lint ## Run every test against three real engines
 	PYTHON=$(BIN)/python scripts/run-tests
 
-check: lint unit ## Check style and types, and run the fast tests
+check: lint unit ## Check style, types and size, and run the fast tests
 
 coverage: $(VENV)/.installed ## Run every test and print the coverage of lines and branches
 	PYTHON=$(BIN)/python scripts/run-tests --cov --cov-report=
@@ -46,7 +46,8 @@ matrix: ## Run tests/unit without PyTorch with each of Python 3.11 to 3.13 that 
 compat: $(VENV)/.installed ## Run other projects' test suites directly and through the gateway, and compare
 	$(BIN)/python -m benchmarks.compat $(COMPAT)
 
-lint: $(VENV)/.installed ## Check style and types
+lint: $(VENV)/.installed ## Check style, types and the size of the project
+	$(BIN)/python scripts/size --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHON=$(BIN)/python scripts/check-types

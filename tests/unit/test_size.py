@@ -37,6 +37,18 @@ def long(
     "exporters/__init__.py": "",
     "exporters/d.py": "from es_sbert.exporters import e\nfrom es_sbert.inner import c\n",
     "exporters/e.py": "",
+    "tests/test_a.py": "# A comment.\n\nassert True\n",
+    "benchmarks/a.py": "print()\n",
+    "docs/commands/page.md": "# A page\nOf five words.\n",
+    "README.md": "One two\n",
+    "scripts/size.toml": """[figures]
+"code lines" = [10, 17]
+"words in docs" = [1, 5]
+
+[folders]
+"exporters, inner" = 7
+"the rest" = 3
+""",
 }
 
 
@@ -49,20 +61,53 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _size(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
+
+
 def _printed(*arguments: str | Path) -> list[str]:
-    done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=True)
+    done = _size(*arguments)
+    assert done.returncode == 0, done.stderr
     return [" ".join(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_counts_lines_modules_packages_and_single_importers(tree: Path) -> None:
+def test_prints_folders_beside_their_goals(tree: Path) -> None:
+    # inner/__init__.py: 3 tokens. b.py: 19. c.py: 6. d.py: 12. a.py: import 8, string 3, class 6, function 13.
+    assert _printed(tree)[:3] == ["lines goal tokens", "8 7 40 exporters, inner", "9 3 30 the rest"]
+
+
+def test_prints_figures_beside_goals_and_ceilings(tree: Path) -> None:
     # a.py: import 1, string 3, class 1, function 4. inner/__init__.py: 1. b.py: 3. c.py: 2. d.py: 2.
-    assert _printed(tree) == ["17 code lines", "8 modules", "3 packages", "3 modules with a single importer"]
+    assert _printed(tree)[4:] == [
+        "figure goal ceiling",
+        "17 10 17 code lines",
+        "70 code tokens",
+        "8 modules",
+        "3 packages",
+        "3 modules with a single importer",
+        "3 lines of tests",
+        "1 lines of benchmarks",
+        "6 1 5 words in docs",
+        "2 words in README.md",
+    ]
 
 
 def test_lists_modules_with_a_single_importer(tree: Path) -> None:
     # b is imported by a and c, c by b and d; nothing imports d.
-    assert _printed(tree, "--importers")[4:] == [
+    assert _printed(tree, "--importers")[-3:] == [
         "es_sbert.a <- es_sbert.inner.b",
         "es_sbert.exporters.e <- es_sbert.exporters.d",
         "es_sbert.inner <- es_sbert.a",
     ]
+
+
+def test_check_fails_above_a_ceiling_only(tree: Path) -> None:
+    done = _size(tree, "--check")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "6 words in docs are more than the ceiling of 5 in scripts/size.toml. Remove something, or raise the ceiling "
+        "and say in the commit what is worth it."
+    ]
+    (tree / "docs/commands/page.md").write_text("One\n", encoding="utf-8")
+    assert _printed(tree, "--check") == []
