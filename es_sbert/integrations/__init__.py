@@ -7,5 +7,4 @@ the rest:
 |---|---|---|
 | `byte_embeddings` | any of them, over a vector field of the element type `byte` | nothing |
 | `elasticsearch_vectorstore` | elasticsearch-py's `AsyncVectorStore` | nothing |
-| `haystack` | Haystack pipelines | `haystack-ai` (extra `haystack`) |
 """

@@ -14,9 +14,7 @@ from tests.frameworks.inside.vector_store import check_async_store, check_store
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-FOREIGN = {
-    "haystack_on_elasticsearch", "haystack_on_opensearch", "langchain_on_elasticsearch", "langchain_on_opensearch",
-}  # fmt: skip
+FOREIGN = {"haystack_pipeline", "langchain_on_elasticsearch", "langchain_on_opensearch"}
 OWN = {"elasticsearch_py", "opensearch_py", "vectorstore_of_elasticsearch_py"}
 
 

@@ -29,8 +29,6 @@ _TORCH = (
 # Recipes can be read without torch.
 _LIGHT = ("es_sbert.training.recipe", "es_sbert.training.objective_settings")
 
-# Needs a library that is installed for its own tests only (`tests/frameworks`).
-_FOREIGN = ("es_sbert.integrations.haystack",)
 # Starts servers by scripts that need a Unix-like system.
 _ENGINE_UP = ("es_sbert.cli.engine", "es_sbert.engines.local")
 
@@ -44,7 +42,7 @@ _ALL = sorted(
         (es_sbert.mappings.__path__, "es_sbert.mappings."),
     )
     for _, name, _ in pkgutil.walk_packages(path, package)
-    if not name.endswith("__main__") and name not in _FOREIGN
+    if not name.endswith("__main__")
 )
 
 # Folders may import from those of earlier lines, as docs/architecture.md says.

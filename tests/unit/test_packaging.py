@@ -23,9 +23,6 @@ from es_sbert.runtime.cuda_session import needed_libraries
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-# Installed for its own tests only (`tests/frameworks`), so that its metadata cannot be asked.
-_ELSEWHERE = {"haystack": {"haystack-ai"}}
-
 
 def _distribution(requirement: str) -> str:
     """Its name without version, extras and conditions, as indices of packages normalize it."""
@@ -40,7 +37,7 @@ def _brought_by(requirements: Iterable[str]) -> set[str]:
 
 @cache
 def _installed() -> set[str]:
-    return set().union(*_modules_to_distributions().values()) - set().union(*_ELSEWHERE.values())
+    return set().union(*_modules_to_distributions().values())
 
 
 @cache
@@ -64,8 +61,7 @@ def _imports(tree: ast.Module) -> set[str]:
 
 @cache
 def _modules_to_distributions() -> dict[str, set[str]]:
-    installed = packages_distributions().items()
-    return _ELSEWHERE | {module: {_distribution(name) for name in names} for module, names in installed}
+    return {module: {_distribution(name) for name in names} for module, names in packages_distributions().items()}
 
 
 def test_every_folder_with_modules_is_an_installed_package() -> None:

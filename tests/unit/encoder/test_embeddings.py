@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,6 @@ from elasticsearch.helpers.vectorstore import EmbeddingService as TheirService
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
-from es_sbert.installation import install_extra_command
 from es_sbert.integrations.elasticsearch_vectorstore import AsyncEmbeddingService
 from tests.tiny import HIDDEN, write_tiny_bert
 
@@ -71,11 +69,3 @@ def test_implements_the_elasticsearch_embedding_interface(interface: type, ours:
 def test_invalid_input_raises_usage_error(encoder: Encoder) -> None:
     with pytest.raises(UsageError, match="cannot be tokenized"):
         encoder.embed_query("\ud800")
-
-
-def test_missing_haystack_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "haystack", None)  # as where it is not installed
-    monkeypatch.delitem(sys.modules, "es_sbert.integrations.haystack", raising=False)
-    with pytest.raises(UsageError, match="needs haystack") as caught:
-        import es_sbert.integrations.haystack  # noqa: F401
-    assert install_extra_command("haystack") in caught.value.remedy
