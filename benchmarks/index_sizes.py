@@ -1,4 +1,4 @@
-"""What each index type takes on disk and loses in recall, compared with `es-sbert index estimate` and `recall`.
+"""What each index type takes on disk and loses in recall, compared with the estimate of `es-sbert index advise`.
 
     python -m benchmarks.index_sizes --data DATA --url http://localhost:9200 [--url …] [--count 20000]
 
@@ -19,7 +19,7 @@ from benchmarks.acceptance import delete
 from benchmarks.common import machine, table
 from benchmarks.flat_then_graph import embedded, load
 from es_sbert.config import EngineSettings
-from es_sbert.diagnostics.index_size import size_report
+from es_sbert.diagnostics.index_size import estimate_size
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
@@ -51,9 +51,8 @@ def measure(engine: Engine, kind: str, index_type: IndexType, vectors: Vectors) 
     load(engine, INDEX, vectors)
     force_merge(engine, INDEX)
     engine.refresh(INDEX)
-    report = size_report(engine, INDEX, "embedding", m=16)
-    expected = next(size for size in report.sizes if size.index_type is index_type)
-    real = None if report.real is None else report.real.vectors
+    expected = estimate_size(engine.info, index_type, *vectors.shape)
+    real = engine.vector_size(INDEX, "embedding")
     recall = took = "exact"
     if index_type is not IndexType.FLAT:
         setting = SearchSetting(100, OVERSAMPLE.get(index_type))
@@ -68,7 +67,7 @@ def measure(engine: Engine, kind: str, index_type: IndexType, vectors: Vectors) 
         kind,
         f"{expected.index / 1e6:.2f}",
         "not told" if real is None else f"{real / 1e6:.2f}",
-        "–" if report.error is None else f"{100 * report.error:+.1f} %",
+        "–" if real is None else f"{100 * (expected.index / real - 1):+.1f} %",
         f"{expected.memory / 1e6:.2f}",
         recall,
         took,

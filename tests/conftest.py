@@ -105,7 +105,7 @@ _WITHOUT_ES8 = {
             "bulk_timeout", "calibrate", "change_detection", "duplicate_search", "earlier_segments", "field_writer",
             "index_advice", "ingest_backfill", "ingest_beside_an_application", "ingest_concurrent_changes",
             "ingest_lists", "ingest_passages", "ingest_prune", "ingest_read_back", "ingest_watch", "load_settings",
-            "recall", "remove_vectors", "semantic_index_writes", "size_report",
+            "recall", "remove_vectors", "semantic_index_writes", "index_sizes",
         )
     ),
     *(f"gateway/test_{name}.py" for name in ("calibrated_index", "hidden_vectors")),

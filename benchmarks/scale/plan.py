@@ -11,7 +11,7 @@ graph it is a + b·ln n, fitted to measured loads, since each vector is searched
 build graphs again. Each copy that exists during the load does the same work; a new index has one until the load ends
 (`--load-settings auto`), and replicas then copy its files. No more nodes index than there are copies of shards; there
 is a shard for each data node, unless the nodes only hold the copies of a small index. Disk and memory are those of
-`es-sbert index estimate`.
+`es-sbert index advise`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_change_type import change_type
-from es_sbert.cli.index_drift import drift
 from es_sbert.cli.index_judgements import judgements
 from es_sbert.cli.index_migrate import migrate, print_begun_migration
 from es_sbert.cli.index_remove import remove
-from es_sbert.cli.index_tuning import advise, calibrate, estimate, recall
+from es_sbert.cli.index_tuning import advise, calibrate, recall
 from es_sbert.cli.output import print_message, print_report, require_terminal
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
@@ -309,7 +308,7 @@ def index() -> None:
 
 
 _COMMANDS = (
-    *(adopt, advise, calibrate, change_type, create, drift, estimate, judgements, migrate),
+    *(adopt, advise, calibrate, change_type, create, judgements, migrate),
     *(recall, remove, repair, show, template),
 )
 for _command in _COMMANDS:

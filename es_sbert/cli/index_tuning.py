@@ -1,4 +1,4 @@
-"""`es-sbert index recall`, `calibrate`, `advise` and `estimate`: measure an index and choose its settings."""
+"""`es-sbert index recall`, `calibrate` and `advise`: measure an index and choose its settings."""
 
 from __future__ import annotations
 
@@ -319,38 +319,3 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
 
         write_output_file(plot, [layout_plot(advice).encode()], _PLOT_REMEDY)
     print_report(advice.as_json(), advice_lines(advice), as_json=as_json)
-
-
-@cloup.command()
-@click.argument("name", required=False)
-@option_group(
-    "Options",
-    click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
-    click.option("--dimensions", type=click.IntRange(min=1), help="Dimensions of a vector.  [default: that of NAME]"),
-    click.option(
-        "--element-type", help="Type of the numbers: float, bfloat16 or byte.  [default: that of NAME, or float]"
-    ),
-    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbors per node of the graph."),
-    click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
-    shared.json_option,
-    shared.vector_field_option,
-)
-@shared.connection_options
-def estimate(name: str | None, as_json: bool, vector_field: str, **options: Any) -> None:
-    """Estimate memory and disk usage of vectors for each index type of the engine.
-
-    Pass --documents and --dimensions, or the index NAME to compare the estimate with the real size
-    of its vectors on disk. For fast searches, the memory shown should be available to the file system cache,
-    outside the engine's heap. Merging temporarily takes up to twice the disk space.
-
-    \b
-    Examples:
-      es-sbert index estimate --documents 1000000 --dimensions 384
-      es-sbert index estimate docs --copies 2
-    """
-    from es_sbert.diagnostics.index_size import size_lines, size_report
-
-    with shared.open_engine(options) as engine:
-        numbers = shared.select_options(options, ("documents", "dimensions", "element_type", "m", "copies"))
-        report = size_report(engine, name, vector_field, **numbers)
-    print_report(report.as_json(), size_lines(report), as_json=as_json)

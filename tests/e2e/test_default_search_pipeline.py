@@ -207,11 +207,8 @@ def analyses(at: Indices) -> Iterator[Any]:
         with_model=False,
     )
     # Random samples differ from index to index, but not how many documents they have.
-    for command in (
-        ("index", "drift", name, "--since", "2026-01-15", "--time-field", "day"),
-        ("index", "advise", name, "--query-sample", "20", "--dimensions", "8", "--index-type", "hnsw"),
-    ):
-        yield counts(at.run(*command, "--json", with_model=False))
+    advise = ("index", "advise", name, "--query-sample", "20", "--dimensions", "8", "--index-type", "hnsw")
+    yield counts(at.run(*advise, "--json", with_model=False))
     for command in (("index", "recall", name, "--sample", "20"), ("index", "calibrate", name, "--queries", labels)):
         yield counts(at.run(*command, "--json"))
     with open_engine(at.url) as engine:

@@ -16,7 +16,6 @@ from es_sbert.analysis.duplicates import DuplicateSearchSettings, DuplicateSearc
 from es_sbert.analysis.field_writer import FieldWriter
 from es_sbert.diagnostics.index_advice import AdviceRequest, read_sample
 from es_sbert.diagnostics.index_calibration import IndexCalibrator
-from es_sbert.diagnostics.index_drift import measure_drift
 from es_sbert.diagnostics.recall import measure_recall, recall_settings, sample_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
@@ -73,14 +72,12 @@ def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
         recall = measure_recall(engine, field, queries, settings, k=5, target=0.9).rows[0].recall.mean
         sample = read_sample(engine, field, AdviceRequest(sample=60), queries.vectors)
         cosines = IndexCalibrator(engine, index, "embedding").measure(tiny, sample=60).cosines
-        drift = measure_drift(engine, index, "embedding", {"range": {"price": {"gte": 4}}}, sample=60)
         similar = SemanticIndex(index, engine, encoder=tiny).similar_to("d1", k=5)
         return [
             read_index(engine, index, "embedding").vectors,
             recall,
             np.sort(sample.vectors.sum(axis=1)),
             np.sort(np.concatenate(cosines.relevant)),
-            drift.new,
             [hit.cosine for hit in similar.hits],
         ]
 
