@@ -112,17 +112,19 @@ def keep(path: Path, seed: int, run: ClusterRun) -> None:
 
 
 def section() -> str:
-    """The table of all runs that are kept."""
+    """The table of all runs that are kept: the exact runs of each command by fault, on all engines."""
     rows = []
-    for scenario, fault in combinations((), ()):
-        for engine in CLUSTER_ENGINES:
-            if runs := kept(path_of(engine, scenario, fault)):
-                exact = f"{sum(run.exact for run in runs)} of {len(runs)}"
-                sizes = [f"{sum(getattr(run, name) for run in runs):,}" for name in ("documents", "copies", *_COUNTS)]
-                rows.append([scenario.name, fault.name, engine, exact, *sizes])
-    header = ["command", "fault", "engine", "exact", "documents", "copies of shards", "lost", "doubled", "stale",
-              "wrong text or field", "copies that differ"]  # fmt: skip
-    return table(header, rows)
+    for scenario in SCENARIOS:
+        by_fault = {
+            fault.name: [run for engine in CLUSTER_ENGINES for run in kept(path_of(engine, scenario, fault))]
+            for fault in EVERY
+        }
+        runs = [run for some in by_fault.values() for run in some]
+        exact = [f"{sum(run.exact for run in some)} of {len(some)}" if some else "–" for some in by_fault.values()]
+        counts = [f"{sum(getattr(run, name) for run in runs):,}" for name in ("documents", *_COUNTS)]
+        rows.append([scenario.name, *exact, counts[0], ", ".join(counts[1:])])
+    faults = [fault.name for fault in EVERY]
+    return table(["command", *faults, "documents", f"{', '.join(_COUNTS)}"], rows)
 
 
 @click.command()
