@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -56,6 +57,22 @@ def write_tiny_bert(
     )
     save_file(_weights(config["vocab_size"], seed), folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+def rotate_vectors(folder: Path, axes: NDArray[np.float32]) -> None:
+    """Append a matrix to the modules of a model, and again the Normalize at their end, as a rotation by PCA does."""
+    modules = json.loads((folder / "modules.json").read_text())
+    place = f"{len(modules)}_Dense"
+    modules.append({"path": place, "type": "sentence_transformers.models.Dense"})
+    (folder / place).mkdir()
+    after, before = axes.shape
+    activation = "torch.nn.modules.linear.Identity"
+    settings = {"in_features": before, "out_features": after, "bias": False, "activation_function": activation}
+    _write(folder / place / "config.json", settings)
+    save_file({"linear.weight": axes}, folder / place / "model.safetensors")
+    if modules[-2]["type"].endswith("Normalize"):
+        modules.append({"path": f"{len(modules)}_Normalize", "type": "sentence_transformers.models.Normalize"})
+    _write(folder / "modules.json", [{**one, "idx": idx, "name": str(idx)} for idx, one in enumerate(modules)])
 
 
 def _write(path: Path, value: Any) -> None:

@@ -108,8 +108,8 @@ def drop_inner_normalize(modules: Sequence[VectorModule]) -> tuple[VectorModule,
     """Remove each Normalize that a later one makes superfluous. This changes vectors only by rounding.
 
     Between the two there are only products with a matrix (Dense modules without bias and activation), whose results
-    scale with their inputs. A model with truncated or rotated vectors (`appended_modules.py`) then has Dense modules,
-    and Normalize at the end.
+    scale with their inputs. A model with truncated vectors (`shortened_model.py`) then has Dense modules, and
+    Normalize at the end.
     """
     kept: list[VectorModule] = []
     is_scaled_later = False

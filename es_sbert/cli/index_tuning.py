@@ -293,7 +293,7 @@ def advise(name: str, query_file: Path | None, plot: Path | None, as_json: bool,
     NAME itself is only read.
 
     Recall in the whole index is lower than in the sample, because more documents compete: check it with `es-sbert index
-    recall` afterwards. Truncated vectors lose little if the model supports it (Matryoshka, or `es-sbert model rotate`).
+    recall` afterwards. Truncated vectors lose little if the model supports it (Matryoshka).
 
     Names of temporary indices begin with es-sbert-advise-.
 

@@ -1,4 +1,4 @@
-"""`es-sbert model`: fetch, list, add, remove, rotate and tune models."""
+"""`es-sbert model`: fetch, list, add, remove and tune models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 import cloup
 
 from es_sbert.bundle.modules import Pooling
-from es_sbert.cli.model_rotate import rotate
 from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import escape_unprintable
@@ -18,7 +17,7 @@ from es_sbert.messages import escape_unprintable
 
 @cloup.group()
 def model() -> None:
-    """Fetch, pair, list, add, remove, rotate and tune models.
+    """Fetch, pair, list, add, remove and tune models.
 
     The registry records where the models of this user are. `es-sbert train` and `es-sbert export` register the models
     that they write. When an index needs a model, searches, loads and the gateway find it by its fingerprint, wherever
@@ -352,6 +351,3 @@ def tune(name: str, as_json: bool) -> None:
         return
     click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
     click.echo("\n".join(align_columns(rows)))
-
-
-model.add_command(rotate)

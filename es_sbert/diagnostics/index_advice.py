@@ -620,8 +620,7 @@ def advice_lines(advice: IndexAdvice) -> list[str]:
         lengths = ", ".join(str(row.layout.dimensions) for row in advice.skipped)
         lines.append(
             f"(exact): even exact search by vectors truncated to {lengths} dimensions misses {advice.min_recall:g}, so "
-            "no index was built. `dimensions=N` measures it anyway. `es-sbert model rotate` makes a model that loses "
-            "less."
+            "no index was built. `dimensions=N` measures it anyway."
         )
     without_graph = sorted({str(row.layout.index_type) for row in advice.rows if row.lacks_graph})
     if without_graph:

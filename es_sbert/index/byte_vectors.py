@@ -5,11 +5,10 @@ becomes 127 or -127, and the others are rounded. es-sbert compares by cosine onl
 
 One scale for all vectors of a field would have to be chosen before the first of them is known. If it is too large,
 components are clipped; if it is too small, most of the 255 numbers are never used. It would also have to suit vectors
-that are truncated or rotated, and every program that writes to the field would need it. With separate scales, no
+that are truncated, and every program that writes to the field would need it. With separate scales, no
 component is clipped, and loads, searches and indices do not have to agree on a scale.
 
-The only loss is from rounding: at most half a step of largest / 127 per component. `benchmarks/short_vectors.py`
-measures it.
+The only loss is from rounding: at most half a step of largest / 127 per component.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from es_sbert.bundle.shortened_model import shortened_model_folder, shortened_na
 from es_sbert.cli.main import cli
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, OutputError, UsageError
-from tests.tiny import HIDDEN, write_tiny_bert
+from tests.tiny import HIDDEN, rotate_vectors, write_tiny_bert
 
 TEXTS = ["a man plays guitar", "the cat sleeps on the mat", "query : guitar"]
 
@@ -71,6 +71,19 @@ def test_plain_transformer_keeps_its_pooling(tmp_path: Path) -> None:
     shutil.rmtree(folder / "1_Pooling")
     with Encoder(folder, precision="fp32") as whole, Encoder(f"{folder}@6", precision="fp32") as short:
         np.testing.assert_allclose(short.encode(TEXTS), cut(whole.encode(TEXTS), 6), atol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_folder_with_a_rotation_opens_exactly_and_is_cut(normalize: bool, tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny", normalize=normalize)
+    axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(HIDDEN, HIDDEN)))
+    rotated = shutil.copytree(folder, tmp_path / "rotated")
+    rotate_vectors(rotated, axes.astype(np.float32))
+    with Encoder(folder, precision="fp32") as plain, Encoder(rotated, precision="fp32") as opened:
+        expected = plain.encode(TEXTS) @ axes.T
+        np.testing.assert_allclose(opened.encode(TEXTS), expected, atol=1e-5)
+    with Encoder(f"{rotated}@5", precision="fp32") as short:
+        np.testing.assert_allclose(short.encode(TEXTS), cut(expected, 5), atol=1e-5)
 
 
 def test_model_with_truncate_dim_is_cut_further(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Activation, Pooling
-from es_sbert.bundle.rotated_model import write_rotated_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
+from tests.tiny import rotate_vectors
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_checkpoint
 
 TEXTS = ["A man plays a guitar.", "The committee has not yet decided.", "", "word " * 80, "naïve café 北京"]
@@ -50,7 +50,7 @@ def test_cut_and_rotated_models_are_trained_as_dense_layers(
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     base = write_checkpoint(tmp_path / "model", normalize=normalize)
     axes = np.linalg.qr(np.random.default_rng(0).standard_normal((48, 48)))[0].astype(np.float32)
-    write_rotated_model(read_sentence_model(base), axes, tmp_path / "rotated")
+    rotate_vectors(shutil.copytree(base, tmp_path / "rotated"), axes)
     for name, layers, dimensions in (
         (f"{base}@8", 1, 8),
         ("rotated", 1, 48),
