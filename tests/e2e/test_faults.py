@@ -77,8 +77,23 @@ def server() -> Iterator[Callable[[Mapping[str, str]], OwnServer]]:
         yield with_settings
 
 
+# One of each kind: of the process, of the engine, of the wire, of the disk. The others are in the long run.
+SAMPLE = {
+    process.killed_ten_times,
+    process.source_changed,
+    engine.killed_before_sync,
+    wire.cut_at_random_bytes,
+    disk.quota,
+}
+
+
 @pytest.mark.parametrize(
-    "fault", [fault for fault in FAULTS if fault.happen not in ELSEWHERE], ids=lambda fault: fault.name
+    "fault",
+    [
+        pytest.param(fault, marks=() if fault.happen in SAMPLE else pytest.mark.long, id=fault.name)
+        for fault in FAULTS
+        if fault.happen not in ELSEWHERE
+    ],
 )
 def test_no_document_is_lost_duplicated_or_stale(
     fault: Fault,

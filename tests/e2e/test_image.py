@@ -13,7 +13,7 @@ import pytest
 from benchmarks.gpu_check.refusals import can_mount
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not can_mount(), reason="mounting takes root on Linux"),
 ]
 SCRIPT = Path(__file__).parents[2] / "scripts/image-root"

@@ -117,6 +117,7 @@ def test_killed_node_loses_and_duplicates_nothing(cluster: RayCluster, bench: Be
         check(bench, bench.ended(load))
 
 
+@pytest.mark.long
 def test_resumes_after_interrupt(bench: Bench) -> None:
     """And then the command that went on is killed, and the next one goes on again."""
     stopped = bench.terminate_in_the_middle().summary
@@ -169,6 +170,7 @@ def check_vectors(bench: Bench) -> None:
         assert {name: stored[key][name] for name in wanted[key]} == wanted[key]
 
 
+@pytest.mark.long
 def test_slices_embed_index_in_place_despite_killed_node(
     cluster: RayCluster, bench: Bench, in_place: Callable[[str], Load]
 ) -> None:
@@ -189,6 +191,7 @@ def test_slices_embed_index_in_place_despite_killed_node(
     check_vectors(bench)
 
 
+@pytest.mark.long
 def test_in_place_load_goes_around_default_search_pipeline(
     cluster: RayCluster, opensearch_url: str, cli: Cli, model: Path, tiny: Encoder, tmp_path: Path
 ) -> None:
@@ -208,6 +211,7 @@ def test_in_place_load_goes_around_default_search_pipeline(
             assert same_vectors(vector_of(found[key]), vector)
 
 
+@pytest.mark.long
 def test_worker_reports_altering_pipeline_and_rerun_repairs(
     cluster: RayCluster, es8_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index
+from tests.conftest import ENGINES
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import Place, document, everything, killed_after, make_place, models
@@ -316,7 +317,7 @@ def test_refusals_name_the_way_out_and_change_nothing(state: str, make_scene: Ma
         for state, row in CELLS.items()
         for command, text in row.items()
         if text.startswith("[")
-        for engine in (["es9", "es8", "opensearch"] if "held" in state else ["es9"])
+        for engine in (ENGINES if "held" in state else ("es9",))
     ],
 )
 def test_commands_succeed_without_loss(engine: str, state: str, command: str, make_scene: MakeScene) -> None:
@@ -329,7 +330,7 @@ def test_commands_succeed_without_loss(engine: str, state: str, command: str, ma
 
 @pytest.mark.parametrize(
     ("engine", "state"),
-    [(engine, state) for state in STATES for engine in (["es9", "es8", "opensearch"] if "held" in state else ["es9"])],
+    [(engine, state) for state in STATES for engine in (ENGINES if "held" in state else ("es9",))],
 )
 def test_readers_and_writers_in_each_state(engine: str, state: str, make_scene: MakeScene, tmp_path: Path) -> None:
     scene = make_scene(engine, state)

@@ -88,6 +88,7 @@ def test_all_readme_blocks_are_covered() -> None:
 
 
 @pytest.mark.timeout(2400)
+@pytest.mark.long
 def test_readme_blocks_run_in_empty_home(repository: Path, disk_folder: Path, tmp_path: Path) -> None:
     """What pip would download is found in this environment: the packages are installed from it, not the commands.
 
@@ -163,6 +164,7 @@ def test_search_examples_show_what_their_options_change(
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.long
 def test_install_and_more_extras_bring_one_runtime_without_cuda(repository: Path, disk_folder: Path) -> None:
     """Into a fresh environment, from the package index. The model is one that other tests have exported."""
     (block,) = (text for _, text in readme_blocks() if _INSTALL_BLOCK in text)

@@ -18,6 +18,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
+from tests.conftest import also_es8
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.vectors import load
 
@@ -165,6 +166,7 @@ def test_like_option_finds_similar_documents(search: Search) -> None:
     assert '"must_not"' in shown.out
 
 
+@also_es8
 def test_hybrid_search(site: Site, search: Search) -> None:
     title = TEXTS[3][1]  # a keyword: only the whole of it is a word of its own
     done = search(title, "--hybrid", "--weights", "2:1", "-k", "3", "--json")

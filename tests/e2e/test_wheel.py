@@ -174,6 +174,7 @@ def test_installed_commands_work(python: Path, tmp_path: Path) -> None:
     assert lines[0].startswith('{"text":"A man plays a guitar.","embedding":[')
 
 
+@pytest.mark.long
 def test_colliding_missing_and_broken_runtimes_are_repaired_by_the_shown_commands(
     python: Path, disk_folder: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
-from tests.conftest import also_opensearch2
+from tests.conftest import also_opensearch2, on_every_version
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, wait_for_first_window, write_jsonl
 
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
@@ -109,7 +109,7 @@ def test_documents_written_back_without_vectors_are_reembedded(loaded: Loaded) -
     assert loaded.load()["unchanged"] == COUNT
 
 
-@also_opensearch2
+@on_every_version
 def test_missing_vector_is_reembedded_with_or_without_metadata(loaded: Loaded) -> None:
     loaded.write_without(ids(0, 5), "embedding")
     loaded.write_without(ids(5, 10), "embedding_meta")

@@ -23,6 +23,7 @@ from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
 from es_sbert.gateway.settings import Limits, QueryTextPolicy, SearchLogSettings, monthly_index
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, index_body, mapping_addition
 from es_sbert.mappings import read_body
+from tests.conftest import also_es8
 from tests.dashboards.checks import check_objects
 from tests.dashboards.import_api import ImportApi, serving
 from tests.dashboards.visualizations import fields_of, request, search_source
@@ -155,6 +156,7 @@ def _ask(url: str, method: str, path: str, body: Any = None) -> Any:
     return answer.json()
 
 
+@also_es8
 def test_every_aggregation_runs_with_results(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
         bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)

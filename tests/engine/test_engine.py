@@ -29,6 +29,7 @@ from es_sbert.errors import (
     RequestFailed,
     UsageError,
 )
+from tests.conftest import also_es8
 
 MAPPING: Json = {
     "settings": {"number_of_shards": 2, "number_of_replicas": 0},
@@ -119,6 +120,7 @@ def test_extend_mapping(engine: Engine, index: str) -> None:
     assert "[n]" in caught.value.message
 
 
+@also_es8
 def test_bulk_results_are_in_order_with_reasons(engine: Engine, index: str) -> None:
     body = actions(
         ({"index": {"_id": "1"}}, {"n": 1}),
@@ -225,6 +227,7 @@ def test_scan_of_rare_documents_needs_few_requests(engine: Engine, index: str) -
     assert len(requests) < 60
 
 
+@also_es8
 def test_scan_reads_each_shard_from_a_point_in_time(engine: Engine, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(engine.info.url)
     engine.create_index(index, MAPPING | {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
@@ -411,6 +414,7 @@ def test_dropped_connection_raises_unreachable_or_status_0(es9_url: str, opensea
             engine.close()
 
 
+@also_es8
 def test_vectors_excluded_from_source_are_fetched(engine: Engine, index_name: str) -> None:
     vector: Any = {"type": "dense_vector", "dims": 2, "index": False}
     if engine.info.engine_type is EngineType.OPENSEARCH:

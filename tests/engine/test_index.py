@@ -22,7 +22,7 @@ from es_sbert.index.index_summary import describe_index
 from es_sbert.index.index_template import template_requests
 from es_sbert.index.mapping import VectorFieldMeta, merge_field_meta, supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
-from tests.conftest import also_opensearch2
+from tests.conftest import also_es8, also_opensearch2, on_every_version
 from tests.engine.vectors import load, random_vectors
 
 DIMENSIONS = 64
@@ -114,7 +114,7 @@ def test_missing_index_is_not_created_when_disallowed(engine: Engine, index_name
     assert engine.get_index(index_name) is None
 
 
-@also_opensearch2
+@on_every_version
 def test_every_index_type_accepts_vectors(engine: Engine, fresh_index: Callable[[str], str]) -> None:
     for index_type in supported_index_types(engine.info):
         name = fresh_index(engine.info.url)
@@ -123,6 +123,7 @@ def test_every_index_type_accepts_vectors(engine: Engine, fresh_index: Callable[
         assert read_vector_field(engine, name, "embedding").meta.index_type == index_type
 
 
+@also_es8
 def test_unsupported_index_types_are_refused(engine: Engine, index_name: str) -> None:
     wrong = ["bbq_disk", "faiss"] + (
         [] if engine.info.engine_type is EngineType.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"]
@@ -262,6 +263,7 @@ def test_unrefreshed_vectors_keep_their_text(engine: Engine, index_name: str) ->
         ensure(engine, index_name, text="{body}")
 
 
+@on_every_version
 def test_vectors_round_trip_bit_for_bit(engine: Engine, index_name: str) -> None:
     """Byte order and digits: what the server hands out is what went in, as a list and, where taken, as base64."""
     ensure(engine, index_name, dimensions=8, index_type="flat")

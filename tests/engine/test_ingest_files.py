@@ -13,6 +13,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.document_vectors import document_hash, text_hash
 from es_sbert.index.text_template import MISSING
+from tests.conftest import also_es8
 from tests.engine.ingest_support import (
     contents,
     letters,
@@ -25,6 +26,7 @@ from tests.engine.ingest_support import (
 )
 
 
+@also_es8
 def test_documents_are_stored_unchanged_with_vectors(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:

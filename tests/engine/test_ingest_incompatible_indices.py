@@ -15,10 +15,11 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
+from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import Interposed, contents, letters, load, open_engine, sentences, write_jsonl
 
 
-@pytest.fixture(scope="module", params=["es8", "opensearch"])
+@pytest.fixture(scope="module", params=[ES8_IN_LONG_RUN, "opensearch"])
 def piped(request: pytest.FixtureRequest) -> Iterator[str]:
     """An engine that has ingest pipelines; one of them drops d1, writes d2 to another index and refuses d3."""
     url: str = request.getfixturevalue(f"{request.param}_url")

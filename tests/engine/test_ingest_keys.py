@@ -17,6 +17,7 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError, UsageError, VectorIndexError
 from es_sbert.ingest.load_documents import delete_documents
+from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
 
 JOIN: Json = {"properties": {"join": {"type": "join", "relations": {"question": "answer"}}}}
@@ -42,7 +43,7 @@ def routings(engine: Engine, index: str, ids: list[str]) -> dict[str, list[str |
 
 
 # The small build of es9 lacks the module.
-with_join_fields = pytest.mark.parametrize("engine_url", ["es8", "opensearch"], indirect=True)
+with_join_fields = pytest.mark.parametrize("engine_url", [ES8_IN_LONG_RUN, "opensearch"], indirect=True)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import DocumentsAltered
+from tests.conftest import ES8_IN_LONG_RUN
 from tests.engine.ingest_support import Interposed, contents, load, open_engine, sentences, wait_until, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
 
@@ -29,7 +30,7 @@ REROUTE = {"set": {"field": "_routing", "value": "elsewhere"}}
 Piped = Callable[..., str]
 
 
-@pytest.fixture(scope="module", params=["es8", "opensearch"])
+@pytest.fixture(scope="module", params=[ES8_IN_LONG_RUN, "opensearch"])
 def url(request: pytest.FixtureRequest) -> str:
     """An engine that has ingest pipelines."""
     found: str = request.getfixturevalue(f"{request.param}_url")

@@ -21,6 +21,7 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.ingest_settings import IngestSettings
 from es_sbert.ingest.load_documents import IterableSource
 from es_sbert.ingest.load_plan import plan_load
+from tests.conftest import also_es8
 from tests.faults.servers import call
 
 LIST_INDICES = "/_cat/indices?expand_wildcards=all&h=index&format=json"
@@ -49,6 +50,7 @@ def doctor(engine: Engine, name: str) -> str:
     return " ".join(f"{finding.message} {finding.remedy}" for finding in inspect_index(engine, name).findings)
 
 
+@also_es8
 def test_a_full_mapping_is_foreseen_and_the_engines_own_error_names_the_setting(
     engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
 ) -> None:
@@ -94,6 +96,7 @@ def test_an_index_that_takes_no_updates_is_refused_by_the_plan_and_doctor(
     assert f"`es-sbert ingest --index {name}`" not in doctor(engine, name)
 
 
+@also_es8
 def test_a_template_of_data_streams_is_foreseen(
     engine_url: str, engine: Engine, fresh_index: Callable[[str], str]
 ) -> None:

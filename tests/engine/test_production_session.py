@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.production_session import JOBS, run_session
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_every_job_gives_its_numbers(es9_url: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.search.vector_query import SearchMethod
 from es_sbert.vectors import Vectors
-from tests.conftest import also_opensearch2
+from tests.conftest import also_es8, on_every_version
 from tests.engine.vectors import cosines, load, random_vectors
 
 COUNT, GROUPS, DIMENSIONS, QUERIES = 1500, 50, 64, 10
@@ -87,7 +87,7 @@ def test_flat_search_equals_brute_force(corpus: Corpus, flat: SemanticIndex) -> 
         assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
 
 
-@also_opensearch2
+@on_every_version
 def test_knn_cosines_match_numpy(corpus: Corpus, hnsw: SemanticIndex) -> None:
     for query in random_vectors(QUERIES, DIMENSIONS, seed=2):
         similar = cosines(query, corpus.vectors)
@@ -103,7 +103,7 @@ def test_num_candidates_of_all_documents_finds_the_nearest(corpus: Corpus, hnsw:
     assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
 
 
-@also_opensearch2
+@also_es8
 def test_quantized_index_returns_exact_cosines(corpus: Corpus) -> None:
     """The engines' own int8 estimates are off by up to 0.08 on these vectors; rescored ones are not."""
     index = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
@@ -114,7 +114,7 @@ def test_quantized_index_returns_exact_cosines(corpus: Corpus) -> None:
         assert len({hit.id for hit in result} & {id for id, _ in best(query, corpus, 10)}) >= 8
 
 
-@also_opensearch2
+@on_every_version
 def test_exact_search_of_hnsw_index(corpus: Corpus, hnsw: SemanticIndex) -> None:
     query = random_vectors(1, DIMENSIONS, seed=5)[0]
     if not has_scripting(corpus.engine):

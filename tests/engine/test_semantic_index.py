@@ -18,7 +18,7 @@ from es_sbert.index.index_options import request_vector_field
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from es_sbert.search.rank_fusion import fuse_rankings
 from es_sbert.search.vector_query import SearchMethod
-from tests.conftest import also_opensearch2
+from tests.conftest import also_es8, on_every_version
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.sample_indices import COUNT, SampleIndices, best, half, samples, text_of, unit_scores
 from tests.engine.vectors import cosines
@@ -169,7 +169,7 @@ def test_like_with_passages_and_several_indices(site: SampleIndices, split: Sema
             both.similar_to("bare")
 
 
-@also_opensearch2
+@on_every_version
 def test_hits_carry_best_passage(site: SampleIndices, split: SemanticIndex) -> None:
     query = site.query(TEXT)
     for result in (split.search(TEXT, 5), split.hybrid(TEXT, 5)):
@@ -250,7 +250,7 @@ def lexical(site: SampleIndices, index: str, filter: Any = None) -> dict[str, fl
 
 
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
-@also_opensearch2
+@also_es8
 def test_hybrid_scores_match_formula(site: SampleIndices, one: SemanticIndex, filter: Any) -> None:
     result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), depth=50)
     near = [hit.id for hit in one.search(TEXT, 50, filter=filter)]

@@ -30,7 +30,7 @@ from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.search import SemanticIndex
-from tests.conftest import also_opensearch2
+from tests.conftest import on_every_version
 from tests.engine.ingest_support import load, sentences, write_jsonl
 
 
@@ -40,7 +40,7 @@ def create(engine: Engine, index: str, source: Json) -> None:
 
 
 @pytest.mark.parametrize("element_type", ["float", "byte"])
-@also_opensearch2
+@on_every_version
 def test_all_readers_read_the_same_vectors_as_in_an_ordinary_index(
     engine: Engine,
     engine_url: str,

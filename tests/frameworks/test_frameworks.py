@@ -11,6 +11,8 @@ import pytest
 
 from tests.frameworks.installed import ROOT, installed_frameworks
 
+pytestmark = pytest.mark.long
+
 INSIDE = Path(__file__).parent / "inside"
 FILES = sorted(path.name for path in INSIDE.glob("check_*.py"))
 

@@ -58,6 +58,7 @@ def _found(command: Sequence[str], folder: Path, gateway: str, index: str) -> di
 
 
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
+@pytest.mark.long
 def test_elasticsearch_js_9(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         [program("node"), "elasticsearch.js", "9", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
@@ -66,6 +67,7 @@ def test_elasticsearch_js_9(javascript: Path, hybrid_gateway_url: str, articles_
 
 
 @pytest.mark.parametrize("engine_url", ["es9", "es8"], indirect=True, scope="session")
+@pytest.mark.long
 def test_elasticsearch_js_8(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         [program("node"), "elasticsearch.js", "8", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
@@ -74,12 +76,14 @@ def test_elasticsearch_js_8(javascript: Path, hybrid_gateway_url: str, articles_
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
+@pytest.mark.long
 def test_opensearch_js(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found([program("node"), "opensearch.js", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index)
     assert found == dict.fromkeys(("match on semantic", "semantic query", "neural query"), MEANT)
 
 
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
+@pytest.mark.long
 def test_elasticsearch_java(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         _maven("exec:java", "-Dexec.mainClass=SearchElasticsearch", f"-Dexec.args={ARTICLES}"),
@@ -91,6 +95,7 @@ def test_elasticsearch_java(java: Path, hybrid_gateway_url: str, articles_index:
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
+@pytest.mark.long
 def test_opensearch_java(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         _maven("exec:java", "-Dexec.mainClass=SearchOpenSearch", f"-Dexec.args={ARTICLES}"),

@@ -21,7 +21,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from tests.conftest import also_opensearch2, delete_index
+from tests.conftest import also_es8, also_opensearch2, delete_index, on_every_version
 from tests.engine.ingest_support import load, write_jsonl
 from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
@@ -154,7 +154,7 @@ def test_filter_in_query_keeps_k_hits(bed: Bed, way: str) -> None:
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
-@also_opensearch2
+@on_every_version
 def test_alias_filter_keeps_k_hits(bed: Bed) -> None:
     alias = f"{bed.index}-english"
     add: Json = {"add": {"index": bed.index, "alias": alias, "filter": ENGLISH}}
@@ -164,7 +164,7 @@ def test_alias_filter_keeps_k_hits(bed: Bed) -> None:
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
-@also_opensearch2
+@on_every_version
 def test_aggregations_sort_paging_and_highlight_work(bed: Bed) -> None:
     body = {
         "query": {"bool": {"filter": [{"match": {"semantic": QUERY}}]}},
@@ -268,6 +268,7 @@ def test_vector_hint_is_only_added_to_query_errors(bed: Bed) -> None:
     assert "es-sbert ingest" not in missing.text
 
 
+@also_es8
 def test_every_search_api_is_rewritten(bed: Bed) -> None:
     query: Json = {"match": {"semantic": QUERY}}
     right = pytest.approx(bed.nearest(), abs=1e-5)

@@ -24,13 +24,13 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
 from es_sbert.migration.prepare_migration import MigrationRequest, check_migratable, new_index_name
-from tests.conftest import also_opensearch2
+from tests.conftest import on_every_version
 from tests.engine.ingest_support import Interposed
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
 @pytest.mark.parametrize("block_writes", [False, True])
-@also_opensearch2
+@on_every_version
 def test_alias_moves_to_equal_index_with_new_vectors(
     place: Place, encoders: tuple[Encoder, Encoder], block_writes: bool
 ) -> None:

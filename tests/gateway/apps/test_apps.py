@@ -10,7 +10,7 @@ from tests.gateway.apps.pages import PAGES, PER_PAGE, AppPage
 from tests.gateway.articles import MEANT, QUERY, articles
 from tests.node import serve_node_app
 
-pytestmark = pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.app)
+pytestmark = [pytest.mark.long, pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.app)]
 
 
 def test_semantic_search_works_after_changing_the_host(

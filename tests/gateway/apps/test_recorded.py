@@ -20,6 +20,8 @@ from tests.gateway.apps.recorder import Recorder
 from tests.gateway.articles import articles
 from tests.node import serve_node_app
 
+pytestmark = pytest.mark.long
+
 INDEX = "articles"
 STEPS: tuple[tuple[str, Callable[[AppPage], None]], ...] = (
     ("words that many documents have", lambda page: page.search("the light of the sun")),

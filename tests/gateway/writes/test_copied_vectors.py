@@ -12,6 +12,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.document_vectors import text_hash, to_float_list
 from es_sbert.index.mapping import index_body
+from tests.conftest import also_es8
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
 from tests.gateway.writes.support import assert_vector, of_model
 
@@ -131,6 +132,7 @@ def test_new_document_gets_vector_in_index_that_takes_no_updates(
 
 
 @pytest.mark.parametrize("source", [{"excludes": ["secret"]}, {"includes": ["text", "embedding*"]}], ids=str)
+@also_es8
 def test_update_loses_fields_that_source_lacks_and_keeps_a_current_vector(
     engine_url: str,
     client: httpx.Client,

@@ -104,8 +104,10 @@ def by_document_apis(url: str, engine: str, index: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine_url", "way"),
-    [("es9", by_helpers), ("opensearch", by_helpers), ("es8", as_logstash), ("opensearch", as_logstash),
-     ("es9", as_logstash), ("es9", by_document_apis), ("es8", by_document_apis), ("opensearch", by_document_apis)],
+    [
+        *((engine, way) for engine in ("es9", "opensearch") for way in (by_helpers, as_logstash, by_document_apis)),
+        *(pytest.param("es8", way, marks=pytest.mark.long) for way in (as_logstash, by_document_apis)),
+    ],
     indirect=["engine_url"], scope="session",
 )  # fmt: skip
 def test_gateway_writes_equal_ingest(
