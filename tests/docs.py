@@ -12,6 +12,9 @@ from click.testing import CliRunner
 from es_sbert.cli.main import COMMANDS, cli
 
 PAGES = Path(__file__).parents[1] / "docs/commands"
+# The page that shows the options that most commands share; the other pages refer to it.
+_SHARED = "search"
+_SHARED_GROUP = re.compile(r"^(?P<name>Connection|Model):\n(?P<options>(?:  .*\n)+)", re.MULTILINE)
 _BLOCK = re.compile(r"```text\n\$ es-sbert (?P<command>[a-z -]+) --help\n(?P<help>.*?)```", re.DOTALL)
 
 
@@ -20,6 +23,18 @@ def help_text(command: str) -> str:
     result = CliRunner().invoke(cli, [*command.split(), "--help"], prog_name="es-sbert", terminal_width=100)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def shown_help(command: str) -> str:
+    """The help text of a command as its page shows it: without the groups of options that `es-sbert search` has too."""
+    shared = {match["name"]: match["options"].split() for match in _SHARED_GROUP.finditer(help_text(_SHARED))}
+
+    def shorten(group: re.Match[str]) -> str:
+        if command == _SHARED or group["options"].split() != shared[group["name"]]:
+            return group[0]
+        return f"{group['name']}:\n  As for es-sbert {_SHARED}.\n"
+
+    return _SHARED_GROUP.sub(shorten, help_text(command))
 
 
 def all_commands() -> Iterator[str]:
