@@ -105,7 +105,7 @@ def quote_index_name(name: str) -> str:
     if name.isprintable() and any(is_remote_name(each) for each in name.split(",")):
         raise UsageError(
             f"{name!r} is not the name of one index of this cluster, but names a remote cluster",
-            "Connect to that cluster (`url`). Only the gateway (`es-sbert serve`) searches remote clusters.",
+            "Connect to that cluster (`url`).",
         )
     if not _is_index_name(name):
         raise UsageError(f"{name!r} is not the name of one index", "Use one index or alias, without wildcards.")

@@ -52,7 +52,6 @@ from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.hidden_fields import VectorHider
 from es_sbert.gateway.search.incoming_search import requested_mode
 from es_sbert.gateway.search.msearch_handler import MsearchHandler
-from es_sbert.gateway.search.rank_eval_handler import RankEvalHandler
 from es_sbert.gateway.search.search_handler import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
@@ -132,12 +131,11 @@ class Gateway:
         hider = VectorHider(settings.semantic, self._indices)
         self._search = SearchHandler(rewriter, self._upstream, hider)
         self._msearch = MsearchHandler(rewriter, self._upstream, hider)
-        self._rank_eval = RankEvalHandler(rewriter, self._upstream)
-        # Functions that check or rewrite requests that are not searches but may contain queries.
-        unsupported = [*BY_QUERY_APIS, EngineApi.LANGUAGE, EngineApi.FILTERED]
+        # Functions that check requests that are not searches but may contain queries.
+        unsupported = [*BY_QUERY_APIS, EngineApi.LANGUAGE, EngineApi.FILTERED, EngineApi.RANK_EVALUATION]
         if settings.semantic.writes:
             unsupported.append(EngineApi.BULK_STREAM)
-        self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter).outgoing)
+        self._others = dict.fromkeys(unsupported, UnsupportedApiHandler(rewriter, self._upstream).outgoing)
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         clicks = ClickApi(self._record_click, settings.limits, self._metrics, self._admission)
         page_api = PageApi(settings, self._indices, self._models, rewriter)
@@ -210,8 +208,6 @@ class Gateway:
             with self._record_search(route) as recorder:
                 recorder.status = await handler.answer(incoming, route, send, recorder) or recorder.status
                 return recorder.status
-        if route.api is EngineApi.RANK_EVALUATION:
-            return await self._rank_eval.answer(incoming, route, send)
         if route.api in self._others:
             outgoing = await cancel_on_disconnect(incoming, self._others[route.api](incoming, route))
             status = await forward(incoming, send, self._upstream, outgoing)

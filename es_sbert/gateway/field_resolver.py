@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.rest import is_remote_name
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.index.derived_fields import source_names
@@ -40,9 +39,8 @@ class FieldResolver:
         """Resolve a virtual name; None if the name is an ordinary field of the searched indices.
 
         Raises:
-            IndexMismatch: no index has this vector field, or any (unless `lenient`), or the models differ.
-            EsSbertError: the vector fields of remote indices are unknown (`RemoteRefusal`). The methods below raise it
-                too.
+            IndexMismatch: no index has this vector field, or any (unless `lenient`), or the models differ, or a
+                searched index is remote.
         """
         return self._cached("virtual", name, self._resolve_virtual)
 
@@ -50,17 +48,18 @@ class FieldResolver:
         """Like `virtual`, but None if an index has an ordinary field of that name.
 
         Raises:
-            IndexMismatch: no index has this vector field, or the models differ.
+            IndexMismatch: no index has this vector field, or the models differ, or a searched index is remote.
         """
-        has_answer = self._searched or self._searched.refusal is not None
+        has_answer = self._searched or self._searched.remote
         return self.virtual(name) if has_answer and not self._searched.ordinary else None
 
     def named(self, name: str) -> SearchScope | None:
         """The vector field of that name (`NAME.vector` for a field of chunks) or alias; None if no index has it.
 
         Raises:
-            IndexMismatch: the models differ.
+            IndexMismatch: the models differ, or a searched index is remote.
         """
+        self.check_local(name, "off")
         return self._cached("named", name, self._resolve_name)
 
     def for_text(self, field: str) -> SearchScope | None:
@@ -77,6 +76,24 @@ class FieldResolver:
         """The fields that are embedded, then those that are filled from them."""
         return self._cached("texts", "", self._text_fields)
 
+    def check_local(self, name: str, mode: str) -> None:
+        """Refuse a semantic query if a searched index is remote: its response would lack documents of that index.
+
+        Args:
+            name: The field of the query.
+            mode: Value of X-Es-Sbert with which the request passes through.
+
+        Raises:
+            IndexMismatch: a searched index is remote.
+        """
+        if self._searched.remote:
+            raise IndexMismatch(
+                f"{name} cannot be searched semantically in {self._searched.remote}: the gateway does not know the "
+                "vectors of remote clusters",
+                "Send a semantic query to a gateway of each cluster, without remote indices. The header X-Es-Sbert: "
+                f"{mode} passes the query through unchanged.",
+            )
+
     def _cached(self, kind: str, name: str, compute: Callable[[str], T]) -> T:
         # Not cachetools' decorator: its reference cycle would keep the request in memory until garbage collection.
         key = kind, name
@@ -92,7 +109,7 @@ class FieldResolver:
             return None
         if not self._searched and self._searched.ordinary:
             return None
-        self._check_known(name)
+        self.check_local(name, "off")
         if not self._searched and self._lenient:
             return None
         if not self._searched:
@@ -112,47 +129,12 @@ class FieldResolver:
             )
         return field
 
-    def _check_known(self, name: str) -> None:
-        """Refuse a query whose response would lack documents of remote indices.
-
-        Raises:
-            EsSbertError: the vector fields of remote indices are unknown.
-        """
-        if self._searched.refusal is not None:
-            raise self._searched.refusal.error(name)
-
-    def _check_texts_known(self, name: str) -> None:
-        """Refuse a query that needs to know which texts are embedded.
-
-        Raises:
-            IndexMismatch: a searched index with vectors is remote.
-            EsSbertError: see `_check_known`.
-        """
-        self._check_known(name)
-        remote = next(filter(is_remote_name, self._searched.fields), None)
-        if remote is not None:
-            raise IndexMismatch(
-                f"{name} cannot be used: the gateway cannot read which texts are embedded in {remote}",
-                f"Query the field {self._virtual}, which works across clusters. For hybrid search use a gateway of the "
-                "remote cluster; the header X-Es-Sbert: on turns it off.",
-            )
-
     def _default_field(self, index: str) -> str:
-        """The vector field of an index that queries use by default.
-
-        Raises:
-            IndexMismatch: a remote index has several vector fields, whose order is unknown.
-        """
+        """The vector field of an index that queries use by default."""
         fields = self._searched.fields[index]
-        if is_remote_name(index) and len(fields) > 1 and DEFAULT_VECTOR_FIELD not in fields:
-            raise IndexMismatch(
-                f"{self._virtual} cannot be used: {index} has several vector fields, {', '.join(sorted(fields))}",
-                f"Name one of them: {self._virtual}.NAME.",
-            )
         return DEFAULT_VECTOR_FIELD if DEFAULT_VECTOR_FIELD in fields else next(iter(fields))
 
     def _resolve_name(self, name: str) -> SearchScope | None:
-        self._check_known(name)
         field_by_index: dict[str, str] = {}
         for index, fields in self._searched.fields.items():
             derived = self._searched.derived.get(index, {})
@@ -163,7 +145,6 @@ class FieldResolver:
         return self._resolve(field_by_index, name) if field_by_index else None
 
     def _resolve_text(self, text_field: str) -> SearchScope | None:
-        self._check_texts_known(text_field)
         target, outer = self._resolve_embedded(text_field), text_field.rpartition(".")[0]
         # Multi-fields are not read from the mappings: `title.en` may be one of `title`.
         return self._resolve_embedded(outer) if target is None and outer else target
@@ -186,7 +167,6 @@ class FieldResolver:
         return self._resolve(field_by_index, text_field) if field_by_index else None
 
     def _text_fields(self, _: str) -> list[str]:
-        self._check_texts_known("a query on several fields")
         templates = {meta.text for fields in self._searched.fields.values() for meta in fields.values()}
         texts = {field for text in templates if text is not None for field in TextTemplate.parse(text).fields}
         filled = {
@@ -198,7 +178,7 @@ class FieldResolver:
         return [*sorted(texts), *sorted(filled - texts)]
 
     def _resolve(self, field_by_index: dict[str, str], query_name: str) -> SearchScope:
-        """Return the field in all its indices: local ones first, each group sorted by name.
+        """Return the field in all its indices, sorted by name.
 
         Args:
             field_by_index: Index → its vector field.
@@ -226,6 +206,5 @@ class FieldResolver:
                 "Search these indices separately, as two searches of one _msearch.",
             )
         shards = sum(searched.shards[index] for index in field_by_index)
-        # Local indices first: their mappings hold more, such as the name of the model.
-        fields.sort(key=lambda field: (is_remote_name(field.index), field.index))
+        fields.sort(key=lambda field: field.index)
         return SearchScope(tuple(fields), searched.filters, shards=shards)

@@ -17,12 +17,11 @@ from cachetools import TLRUCache, TTLCache
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import failed_index, response_error
 from es_sbert.engines.index_state import IndexState, find_write_index, read_aliases
-from es_sbert.engines.rest import Json
+from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
-from es_sbert.gateway.remote_lookup import RemoteIndices, RemoteLookup, RemoteRefusal, split_remote
 from es_sbert.index.derived_fields import DerivedField, derived_fields
 from es_sbert.index.mapping import REMOVING, VectorFieldMeta, read_meta_entry, vector_fields
 from es_sbert.index.source_mode import name_form
@@ -197,7 +196,8 @@ class ResolvedIndices:
         shards: Concrete index → number of primary shards.
         exists: Whether any index matches, with vector fields or without.
         ordinary: Whether the virtual field's name may be an ordinary field in one of them.
-        refusal: Reason why the vector fields of remote indices are unknown; None if they are known.
+        remote: Names and patterns of remote indices (`cluster:index`); empty without any. No engine returns mappings
+            across clusters, so their vector fields are unknown.
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
         derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
         is_mixed: Whether the vector fields of the local indices differ.
@@ -209,7 +209,7 @@ class ResolvedIndices:
     shards: dict[str, int]
     exists: bool = True
     ordinary: bool = True
-    refusal: RemoteRefusal | None = None
+    remote: str = ""
     filters: dict[str, Json] = field(default_factory=dict)
     derived: dict[str, dict[str, DerivedField]] = field(default_factory=dict)
     is_mixed: bool = field(default=False, compare=False)
@@ -271,7 +271,6 @@ class IndexLookup:
         # Encode the filter path only once: escaping it takes as long as the rest of a request.
         self._filter_path = urlencode({"filter_path": ",".join(_FILTER_PATH).format(virtual_field)})
         self._permissions = CallerPermissions(upstream)
-        self._remote = RemoteLookup(upstream, virtual_field)
         self._keys = CallerCacheKeys()
         self._cache: TLRUCache[bytes, ResolvedIndices] = TLRUCache(_CACHE_SIZE, ttu=_expires_at)
         self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
@@ -391,13 +390,11 @@ class IndexLookup:
         local, remote = split_remote(names.expression)
         resolved = MISSING_INDICES if local is None else await self._resolve_local(local, options, names)
         if remote is not None:
-            found = await self._remote.resolve(split_expression(remote), options, names.headers)
-            if local is None and found.no_cluster:
-                resolved = await self._resolve_local("", options, names)
-            resolved = with_remote(resolved, found)
+            found = resolved if resolved.exists else ResolvedIndices({}, {}, ordinary=False)
+            resolved = replace(found, remote=unquote(remote))
         if resolved.fields:
             await self._upstream.check_version(self.lookup_credentials(names.headers))
-        if resolved not in (MISSING_INDICES, NO_MAPPINGS) and resolved.refusal is None:
+        if resolved not in (MISSING_INDICES, NO_MAPPINGS):
             self._cache[key] = resolved
         return resolved
 
@@ -482,19 +479,18 @@ class IndexLookup:
             return {index: state["filter"] for index, state in indices.items() if "filter" in state}
 
 
-def with_remote(local: ResolvedIndices, remote: RemoteIndices) -> ResolvedIndices:
-    """Combine the local and the remote indices of an expression."""
-    if not remote.names and remote.refusal is None:
-        return local
-    if not local.exists:
-        local = ResolvedIndices({}, {}, ordinary=False)
-    return replace(
-        local,
-        fields=local.fields | remote.fields,
-        shards=local.shards | remote.shards,
-        ordinary=local.ordinary or remote.ordinary,
-        refusal=remote.refusal,
-    )
+def split_remote(expression: str) -> tuple[str | None, str | None]:
+    """Split an expression into its local and its remote indices; None for a part without any.
+
+    Args:
+        expression: Percent-encoded; empty for all local indices.
+    """
+    names = expression.split(",")
+    remote = [name for name in names if is_remote_name(unquote(name))]
+    local = [name for name in names if not is_remote_name(unquote(name))]
+    if all(name.startswith("-") for name in remote):
+        remote = []  # exclusions alone select nothing
+    return ",".join(local) if local else None, ",".join(remote) if remote else None
 
 
 def split_expression(expression: str) -> list[str]:

@@ -14,12 +14,11 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
 from tests.conftest import delete_index
-from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
+from tests.engine.ingest_support import load, sentences, write_jsonl
 from tests.faulty_proxy import FaultyProxy, too_large
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -162,43 +161,3 @@ def test_search_that_is_too_large_alone_is_refused_with_a_reason(engine_url: str
             f"/{index}/_msearch", content=b"{}\n" + body + b'\n{}\n{"size":1}\n', headers=LINES
         ).json()["responses"]
         assert [each["status"] for each in several] == [413, 200]
-
-
-def rated(index: str, requests: list[Json]) -> bytes:
-    """A body of `_rank_eval`; another document is relevant each time, so that the scores differ."""
-    named = [
-        {"id": str(number), "ratings": [{"_index": index, "_id": f"d{number % 3}", "rating": 1}], "request": each}
-        for number, each in enumerate(requests)
-    ]
-    return orjson.dumps({"requests": named, "metric": {"mean_reciprocal_rank": {"k": 3}}})
-
-
-def test_rated_searches_that_vectors_make_too_large_are_split(engine_url: str, tiny: Path, index: str) -> None:
-    with open_engine(engine_url) as engine:
-        if engine.info.engine_type is not EngineType.OPENSEARCH:
-            pytest.skip("this build has no _rank_eval")
-    requests: list[Json] = [{"query": {"match": {"semantic": f"the cat and number {number}"}}} for number in range(9)]
-    path, body = f"/{index}/_rank_eval", rated(index, requests)
-    with limited(engine_url, tiny, index, 1_000_000) as place:
-        place.engine.post(f"/{index}/_refresh").raise_for_status()
-        # The proxy passes no content encoding on.
-        whole = place.client.post(path, content=body, headers=JSON | {"accept-encoding": "identity"}).json()
-    assert len({each["metric_score"] for each in whole["details"].values()}) > 1
-    limit = len(body)
-    with limited(engine_url, tiny, index, limit) as place:
-        answer = place.client.post(path, content=body, headers=JSON)
-        assert answer.status_code == 200, answer.text
-        assert max(place.proxy.bulk_sizes) > limit
-        joined = answer.json()
-        filtered = place.client.post(f"{path}?filter_path=metric_score", content=body, headers=JSON).json()
-        assert filtered == {"metric_score": pytest.approx(joined["metric_score"])}
-        assert joined["metric_score"] == pytest.approx(whole.pop("metric_score"))
-        assert {name: joined[name] for name in whole} == whole
-        # The engine rejects a request with an invalid search as a whole.
-        requests[4] = {"query": {"bool": {"must": [QUERY], "filter": {"no_such_query": {}}}}}
-        refused = place.client.post(path, content=rated(index, requests), headers=JSON)
-        assert (refused.status_code, "no_such_query" in refused.text) == (400, True)
-    alone = rated(index, requests[:1])
-    with limited(engine_url, tiny, index, len(alone)) as place:
-        answer = place.client.post(path, content=alone, headers=JSON)
-        assert (answer.status_code, "the rated search has" in answer.text) == (413, True)

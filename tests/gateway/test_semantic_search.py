@@ -315,7 +315,7 @@ def test_every_search_api_is_rewritten(bed: Bed) -> None:
         assert scores(answer) == right
 
 
-def test_explain_validate_and_rank_eval_are_rewritten(bed: Bed) -> None:
+def test_explain_and_validate_are_rewritten(bed: Bed) -> None:
     query: Json = {"match": {"semantic": QUERY}}
     ids = sorted(bed.cosines, key=lambda id: -bed.cosines[id])
     found, beyond = (bed.search({"query": query}, f"_explain/{id}") for id in (ids[0], ids[-1]))
@@ -326,19 +326,37 @@ def test_explain_validate_and_rank_eval_are_rewritten(bed: Bed) -> None:
     assert "unmapped" not in str(words["explanation"])
     [valid] = bed.search({"query": query}, "_validate/query", explain="true")["explanations"]
     assert "embedding" in valid["explanation"]
+
+
+def test_rank_eval_of_semantic_queries_is_refused(bed: Bed) -> None:
+    """Also of those that are templates, or invalid, or would become hybrid. Others pass through unchanged."""
+    semantic: Json = {"query": {"match": {"semantic": QUERY}}}
+    invalid: Json = {"query": {"match": {"semantic": {"query": QUERY, "fuzziness": 2}}}}
+    words: Json = {"query": {"match": {"text": QUERY}}}
+    template = {"id": "t", "template": {"source": '{"query":{"match":{"semantic":"{{words}}"}}}'}}
+    rated: Json = {"template_id": "t", "params": {"words": QUERY}}
+    path, metric = f"{bed.index}/_rank_eval", {"mean_reciprocal_rank": {"k": 1}}
+
+    def send(mode: str, *requests: Json, templates: tuple[Json, ...] = ()) -> httpx.Response:
+        ratings = [{"_index": bed.index, "_id": "d1", "rating": 1}]
+        numbered = [one | {"id": str(number), "ratings": ratings} for number, one in enumerate(requests)]
+        body = {"requests": numbered, "metric": metric} | ({"templates": list(templates)} if templates else {})
+        return patient.post(f"{bed.gateway}/{path}", json=body, headers={"X-Es-Sbert": mode})
+
+    refused = [
+        send("on", {"request": words}, {"request": semantic}),
+        send("on", {"request": invalid}),
+        send("hybrid", {"request": words}),
+    ]
+    if bed.is_opensearch:  # Elasticsearch's small build has no templates
+        refused.append(send("on", rated, templates=(template,)))
+    for answer in refused:
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["type"] == "illegal_argument_exception"
+        assert "es-sbert evaluate" in answer.json()["error"]["reason"]
     if bed.is_opensearch:
-        template = {"id": "t", "template": {"source": '{"query":{"match":{"semantic":"{{words}}"}}}'}}
-        rated: list[Json] = [{"request": {"query": query}}, {"template_id": "t", "params": {"words": QUERY}}]
-        body: Json = {
-            "requests": [
-                one | {"id": str(number), "ratings": [{"_index": bed.index, "_id": ids[0], "rating": 1}]}
-                for number, one in enumerate(rated)
-            ],
-            "templates": [template],
-            "metric": {"mean_reciprocal_rank": {"k": 1}},
-        }
-        details = bed.search(body, "_rank_eval")["details"]
-        assert [details[number]["metric_score"] for number in "01"] == [1.0, 1.0]
+        assert send("on", {"request": words}).json()["details"]["0"]["unrated_docs"]
+        assert send("off", {"request": semantic}).json()["metric_score"] == 0.0
 
 
 JSON_TYPE = "application/json"

@@ -101,13 +101,14 @@ class HybridDetector:
         A text that cannot be embedded (blank, too long) is left to full-text search.
 
         Raises:
-            IndexMismatch: the indices have vectors of different models.
+            IndexMismatch: the indices have vectors of different models, or a searched index is remote.
         """
         found = self._cache.get(node, self._detect)
         if found is None or not found.fields:
             return None
         if not found.text.strip() or len(found.text) > self._parser.max_text_characters:
             return None
+        self._parser.fields.check_local(found.fields[0], "on")
         settings, fields = self._parser.settings, list(found.fields)
         semantic = SemanticQuery(
             found.target,

@@ -22,7 +22,6 @@ from es_sbert.gateway.proxy.incoming_request import (
 )
 from es_sbert.gateway.proxy.json_bodies import UnreadableJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
-from es_sbert.gateway.remote_lookup import lacks_clusters
 from es_sbert.gateway.search.compound_queries import BOOL_CLAUSES, query_type_and_body
 from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import MIB, Limits
@@ -300,16 +299,22 @@ class PitResolver:
             if answer.status in CLIENT_ERROR_STATUSES:
                 return _NO_INDEX  # expired or not the caller's; the engine rejects the search
             # Remote clusters may be missing; see below.
-            partial_ok = isinstance(answer.body, dict) and lacks_clusters(answer.body)
+            partial_ok = isinstance(answer.body, dict) and _lacks_clusters(answer.body)
             found = self._upstream.require_object(answer, "POST /_search", partial_ok=partial_ok)
             with self._upstream.parsing("POST /_search"):
                 indices = [bucket["key"] for bucket in found["aggregations"]["indices"]["buckets"]]
                 expression = ",".join(quote(name, safe="") for name in indices)
-                if lacks_clusters(found):
-                    # The missing indices are unknown. Semantic queries are refused as far as they are remote.
+                if partial_ok:
+                    # The missing indices are unknown, but they are remote: semantic queries are refused.
                     return f"{expression},{_ALL_REMOTE}" if expression else _ALL_REMOTE
                 self._cache[key] = expression or _NO_INDEX
         return self._cache[key]
+
+
+def _lacks_clusters(answer: Json) -> bool:
+    """Whether a response to a search lacks a remote cluster or a part of one."""
+    clusters = answer.get("_clusters", {})
+    return any(clusters.get(state) for state in ("skipped", "partial", "failed", "running"))
 
 
 def target_without_filter_path(incoming: IncomingRequest, path: bytes | None = None) -> bytes:

@@ -341,7 +341,7 @@ class SearchRewriter:
             indices = await self._indices.get(context)
         except AccessDenied:
             return False
-        if not indices or indices.ordinary:
+        if not indices.remote and (not indices or indices.ordinary):
             return False
         try:
             for query in queries:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from es_sbert.engines.engine_info import EngineType
-from es_sbert.engines.rest import Json, is_remote_name
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
@@ -136,8 +136,7 @@ def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
 def _matches_more_than_k(engine_type: EngineType, semantic: SemanticQuery, part: SearchScope) -> bool:
     is_rescored = part.oversample(part.name) is not None and semantic.oversample != 0
     oversampled = engine_type is EngineType.OPENSEARCH and is_rescored
-    # The index type in a remote cluster is unknown and may be `flat`.
-    return oversampled or part.meta.index_type == IndexType.FLAT or any(map(is_remote_name, part.indices))
+    return oversampled or part.meta.index_type == IndexType.FLAT
 
 
 def kth_hit_body(

@@ -1,5 +1,6 @@
-"""APIs that cannot run semantic queries, or embed documents: `_delete_by_query`, `_update_by_query`, `_reindex`, ES|QL,
-SQL, EQL, PPL, others that take queries (`_terms_enum`, `_transform`, `_mvt`, …), and OpenSearch's `_bulk/stream`.
+"""APIs that cannot run semantic queries, or embed documents: `_delete_by_query`, `_update_by_query`, `_reindex`,
+`_rank_eval`, ES|QL, SQL, EQL, PPL, others that take queries (`_terms_enum`, `_transform`, `_mvt`, …), and OpenSearch's
+`_bulk/stream`.
 
 Their requests pass through unchanged, unless they contain a semantic query: then they are rejected. The engine would
 treat the virtual field as one that no document has, so a query on it would match nothing and its negation everything:
@@ -13,17 +14,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from es_sbert.engines.rest import Json
-from es_sbert.gateway.concurrency import offload_if_large
+from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
-from es_sbert.gateway.proxy.forward import OutgoingRequest
+from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import parse_object, write_object
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search.compound_queries import clause_list
 from es_sbert.gateway.search.incoming_search import (
     RewriteContext,
     RewriteMode,
     index_expression,
     parse_search,
+    render_template,
     requested_mode,
 )
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
@@ -37,15 +41,17 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class UnsupportedApiHandler:
-    """Handles `_delete_by_query`, `_update_by_query`, `_reindex`, the query languages (`_query`, `_sql`, `_eql/search`,
-    and OpenSearch's `_plugins/_sql` and `_plugins/_ppl`), filtered APIs, and `_bulk/stream`.
+    """Handles `_delete_by_query`, `_update_by_query`, `_reindex`, `_rank_eval`, the query languages (`_query`, `_sql`,
+    `_eql/search`, and OpenSearch's `_plugins/_sql` and `_plugins/_ppl`), filtered APIs, and `_bulk/stream`.
 
     Args:
         rewriter: Detects semantic queries.
+        upstream: The engine, which renders templates.
     """
 
-    def __init__(self, rewriter: SearchRewriter) -> None:
+    def __init__(self, rewriter: SearchRewriter, upstream: Upstream) -> None:
         self._rewriter = rewriter
+        self._upstream = upstream
         self._checks = {EngineApi.LANGUAGE: self._check_language, EngineApi.FILTERED: self._check_filtered}
 
     async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
@@ -61,7 +67,9 @@ class UnsupportedApiHandler:
                 "Send them to _bulk. X-Es-Sbert: off passes the request through unchanged.",
             )
         received = await self._rewriter.receive(incoming)
-        if received.plain is not None:
+        if received.plain is not None and route.api is EngineApi.RANK_EVALUATION:
+            await self._check_rank_eval(received.plain, received.mode, incoming, route)
+        elif received.plain is not None:
             await self._checks.get(route.api, self._check_by_query)(received.plain, incoming, route)
         return received.unchanged
 
@@ -88,6 +96,37 @@ class UnsupportedApiHandler:
             raise BadRequest(
                 f"{api} does not support semantic queries: the k nearest documents are not an exact match set",
                 'Run a semantic search, and select its hits by id: {"query": {"ids": {"values": ["1", "2"]}}}.',
+            )
+
+    async def _check_rank_eval(
+        self, plain: bytes, mode: RewriteMode, incoming: IncomingRequest, route: EngineRoute
+    ) -> None:
+        """Refuse searches that `_search` would rewrite, also to hybrid ones: the engine would rate others."""
+        if not await self._rewriter.maybe_semantic(plain, mode, template=b'"templates"' in plain):
+            return
+        body, params = await offload_if_large(len(plain), parse_search, plain, incoming)
+        context = RewriteContext(route.index, dict(params), incoming.headers, mode, size=len(plain))
+        templates = {
+            str(template.get("id")): template.get("template") for template in clause_list(body.get("templates"))
+        }
+
+        async def is_semantic(rated: Json) -> bool:
+            search, template = rated.get("request"), templates.get(str(rated.get("template_id")))
+            if isinstance(template, dict):
+                filled = template | {"params": rated.get("params", {})}
+                search = await render_template(self._upstream, filled, incoming)
+            if isinstance(search, BufferedResponse) or not isinstance(search, dict):
+                return False  # the engine rejects it
+            try:
+                return await self._rewriter.is_semantic(search, context)
+            except BadRequest:
+                return True  # an invalid semantic query
+
+        if any(await gather_or_cancel(map(is_semantic, clause_list(body.get("requests"))))):
+            raise BadRequest(
+                "_rank_eval does not support semantic or hybrid queries",
+                "Evaluate them with judgements: es-sbert evaluate. The header X-Es-Sbert: on rates full-text queries "
+                "that would become hybrid, off passes the request through unchanged.",
             )
 
     async def _check_language(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:

@@ -52,10 +52,10 @@ def test_path_like_index_names_are_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["far:docs", "docs,far:docs", "*:docs", "-far:*"])
-def test_names_of_remote_clusters_are_rejected_with_the_way_to_search_them(name: str) -> None:
+def test_names_of_remote_clusters_are_rejected_with_the_way_out(name: str) -> None:
     with pytest.raises(UsageError, match="names a remote cluster") as caught:
         quote_index_name(name)
-    assert "es-sbert serve" in caught.value.remedy
+    assert "Connect to that cluster" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", ["docs::failures", "<logs-{now/d{HH:mm}}>"])

@@ -35,7 +35,7 @@ from es_sbert.gateway.errors import (
     http_status,
     response_headers,
 )
-from es_sbert.gateway.index_lookup import resolve_mappings, split_expression
+from es_sbert.gateway.index_lookup import resolve_mappings, split_expression, split_remote
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.proxy.forward import BufferedResponse
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, credential_headers, decompress_body
@@ -50,7 +50,6 @@ from es_sbert.gateway.proxy.json_bodies import (
     write_object,
 )
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
-from es_sbert.gateway.remote_lookup import RemoteVectorField, remote_vector_fields, split_remote
 from es_sbert.gateway.search.msearch_handler import split_entries
 from es_sbert.gateway.search.search_handler import add_hint
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
@@ -351,25 +350,6 @@ def test_mapped_field_with_virtual_name_is_ordinary(answer: Json, ordinary: bool
 )
 def test_local_and_remote_names_are_separated(expression: str, local: str | None, remote: str | None) -> None:
     assert split_remote(expression) == (local, remote)
-
-
-def test_remote_vector_fields_are_those_with_a_fingerprint() -> None:
-    """A field of another program has none. Indices are named only where not all have the field."""
-    vector, keyword = {"type": "dense_vector"}, {"type": "keyword"}
-    capabilities: Json = {
-        "embedding": {"dense_vector": {**vector, "indices": ["far:a", "far:b"]}, "nested": {"indices": ["far:c"]}},
-        "embedding.vector": {"dense_vector": {**vector, "indices": ["far:c"]}},
-        "embedding_meta.fingerprint": {"keyword": {**keyword, "indices": ["far:a", "far:c"]}},
-        "title_meta.fingerprint": {"keyword": keyword},
-        "title": {"dense_vector": vector},
-        "another": {"dense_vector": vector},
-        "text_meta.fingerprint": {"keyword": keyword},
-    }
-    names = frozenset({"far:a", "far:b", "far:c"})
-    assert remote_vector_fields(capabilities, names, "dense_vector") == [
-        RemoteVectorField("embedding", frozenset({"far:a"}), frozenset({"far:c"})),
-        RemoteVectorField("title", names, frozenset()),
-    ]
 
 
 def test_long_index_expressions_are_split() -> None:
