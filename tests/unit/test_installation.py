@@ -1,28 +1,24 @@
-"""Commands in messages fit the installation, and builds of onnxruntime that collide are recognized."""
+"""The commands in messages, and builds of onnxruntime that overwrite each other's files."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import os
-import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from es_sbert import installation
 from es_sbert.installation import (
-    Installation,
-    current_installation,
-    extra_requirements,
-    find_source,
     has_cuda_build,
+    install_command,
+    install_extra_command,
     installed_runtimes,
     runtime_collision,
     switch_runtime_command,
@@ -33,82 +29,10 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    folder = tmp_path / "a checkout"
-    (folder / "exporters").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", "exporters/__init__.py"):
-        (folder / name).touch()
-    return folder
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """The package's folder in an environment."""
-    return tmp_path / "site-packages/es_sbert"
-
-
-def test_checkout_that_runs_is_installed_in_editable_mode(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever another installation on the path came from."""
-    assert find_source(checkout / "es_sbert", {}) == (str(checkout), True, checkout)
-    monkeypatch.chdir(checkout)
-    assert find_source(checkout / "es_sbert", {"url": "file:///elsewhere", "dir_info": {}}) == (".", True, checkout)
-
-
-def test_origin_that_pip_noted_is_installed_again(checkout: Path, site: Path) -> None:
-    plain, editable = ({"url": checkout.as_uri(), "dir_info": info} for info in ({}, {"editable": True}))
-    assert find_source(site, plain) == (str(checkout), False, checkout)
-    assert find_source(site, editable) == (str(checkout), True, checkout)
-    wheel = checkout / "es_sbert-1.0-py3-none-any.whl"
-    record: dict[str, Any] = {"url": wheel.as_uri(), "archive_info": {}}
-    assert find_source(site, record) == ("", False, None)  # the file is gone
-    wheel.touch()
-    assert find_source(site, record) == (str(wheel), False, None)
-    assert find_source(site, {}) == ("es-sbert", False, None)
-    git = {"url": "https://git.example/es-sbert", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
-    assert find_source(site, git) == ("es-sbert @ git+https://git.example/es-sbert@c0ffee", False, None)
-
-
-@pytest.mark.parametrize(
-    ("how", "command"),
-    [
-        (Installation(), "pip install 'es-sbert[analysis,sql]'"),
-        (
-            Installation(source=".", editable=True, constraints="constraints.txt"),
-            "pip install --constraint constraints.txt --editable '.[analysis,sql]'",
-        ),
-        (
-            Installation((".venv/bin/python", "-m", "pip"), source="/a b/es_sbert-1.0.whl"),
-            ".venv/bin/python -m pip install '/a b/es_sbert-1.0.whl[analysis,sql]'",
-        ),
-        (
-            Installation(source="es-sbert @ git+https://git.example/es-sbert@main"),
-            "pip install 'es-sbert[analysis,sql] @ git+https://git.example/es-sbert@main'",
-        ),
-        (
-            Installation(("uv", "pip"), ("--python", "/env/bin/python")),
-            "uv pip install --python /env/bin/python 'es-sbert[analysis,sql]'",
-        ),
-    ],
-)
-@pytest.mark.skipif(os.name == "nt", reason="the quotes are a Unix shell's")
-def test_install_extras(how: Installation, command: str) -> None:
-    assert how.install_extras(["analysis", "sql"]) == command
-
-
-def test_extra_of_lost_source_is_named_by_its_packages() -> None:
-    """With the extras that it names, and without itself."""
-    packages = extra_requirements(["train"])
-    assert {Requirement(package).name for package in packages} >= {"torch", "pyarrow", "scikit-learn"}
-    assert shlex.split(Installation(source="").install_extras(["train"])) == ["pip", "install", *packages]
-    assert Installation(source="").install_extras(["unknown"]).endswith("'es-sbert[unknown]'")
-
-
-def test_current_installation_is_this_checkout() -> None:
-    how = current_installation()
-    assert how.editable
-    assert Path(how.source).resolve() == ROOT
-    assert (ROOT / "constraints.txt").samefile(how.constraints)
+def test_commands_name_the_extra_or_the_package() -> None:
+    assert install_extra_command("analysis") == 'pip install "es-sbert[analysis]"'
+    assert install_command("--upgrade", "openvino") == "pip install --upgrade openvino"
+    assert install_command("uvicorn>=0.32,<0.55") == 'pip install "uvicorn>=0.32,<0.55"'
 
 
 Install = Callable[..., None]
@@ -209,13 +133,11 @@ def test_cuda_extra_brings_one_runtime_on_every_system(system: str, machine: str
 
 
 def test_only_one_module_writes_install_commands() -> None:
-    """Others would name a release that there is not, or the wrong pip."""
     for folder in ("es_sbert", "exporters"):
         for path in (ROOT / folder).rglob("*.py"):
             if path.name == "installation.py":
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    text = node.value.replace("uv pip install pip", "")  # pip itself is missing
-                    assert "pip install" not in text, f"{path}:{node.lineno}"
-                    assert "es-sbert[" not in text, f"{path}:{node.lineno}"
+                    assert "pip install" not in node.value.replace("uv pip install pip", "")  # pip itself is missing
+                    assert "es-sbert[" not in node.value, f"{path}:{node.lineno}"

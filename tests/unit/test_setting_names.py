@@ -153,7 +153,7 @@ def _names_an_option(text: str) -> bool:
 def test_no_message_of_the_library_names_an_option() -> None:
     found = []
     for place, tree in _library().items():
-        if place == "es_sbert/installation.py":  # makes commands of pip and uv
+        if place == "es_sbert/installation.py":  # makes commands of pip
             continue
         allowed = _PARTS_OF_COMMANDS.get(place, set())
         found += [

@@ -91,7 +91,7 @@ def test_old_gpu_error_names_the_release_that_supports_it() -> None:
     text = "CUDA error cudaErrorNoKernelImageForDevice:no kernel image is available for execution on the device"
     old = device_error(CARD, RuntimeError(text), (7, 0))
     assert "cuda:1 (compute capability 7.0)" in old.message
-    assert "'onnxruntime-gpu[cuda,cudnn]<1.27'" in old.remedy
+    assert '"onnxruntime-gpu[cuda,cudnn]<1.27"' in old.remedy
     assert "--upgrade" in device_error(CARD, RuntimeError(text), (12, 1)).remedy
 
 
