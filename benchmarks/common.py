@@ -10,12 +10,16 @@ import platform
 import re
 import statistics
 import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
+
+import click
 
 from es_sbert.installation import installed_runtimes
 from es_sbert.runtime.device import available_cores, has_int8_products
@@ -117,3 +121,19 @@ def in_own_process(call: Callable[..., T], *arguments: Any) -> T:
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(call, *arguments).result()
+
+
+def ingest(url: str, index: str, *arguments: str) -> dict[str, Any]:
+    """Run `es-sbert ingest --json` and give its summary; an exit code other than 0 ends the benchmark."""
+    command = [sys.executable, "-m", "es_sbert", "ingest", "--url", url, "--index", index, "--json", "--quiet"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise click.ClickException(f"ingest ended with {done.returncode}: {done.stderr}")
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def delete(url: str, index: str) -> None:
+    """Remove an index of this benchmark."""
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/{index}", method="DELETE")):
+        pass

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import click
 
-from benchmarks.common import replaced, table
-from benchmarks.memory import PAGE, delete
+from benchmarks.common import delete, replaced, table
 from es_sbert.encoder.encoder import Encoder
 from tests.fuzz.run import fuzz
 from tests.tiny import write_tiny_bert
+
+PAGE = Path(__file__).parents[1] / "docs/reliability.md"
 
 
 @contextmanager

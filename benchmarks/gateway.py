@@ -2,7 +2,7 @@
 
     python -m benchmarks.gateway --data DATA --url http://localhost:9200 [--rounds 3] [--seconds 10] [--rate 100]
 
-DATA as in `benchmarks.acceptance`: the first 5,000 documents of `ingest/short-docs.jsonl.gz` go into an index, the
+The first 5,000 documents of `DATA/ingest/short-docs.jsonl.gz` go into an index, the
 others are what is searched for. Load comes from wrk and k6, on the same cores as everything else. The engine itself and
 the gateway take turns within every round; figures are medians of the rounds.
 
@@ -27,8 +27,7 @@ from typing import Any
 import click
 import orjson
 
-from benchmarks.acceptance import delete, ingest
-from benchmarks.common import machine, read_jsonl, replaced, spread, table
+from benchmarks.common import delete, ingest, machine, read_jsonl, replaced, spread, table
 from benchmarks.load import Figures, closed_loop, constant_rate
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder

@@ -1,4 +1,4 @@
-"""What the comparisons share: the conditions of a run, results kept by kind of processor, goals, and their options."""
+"""What the comparisons share: the fields of a run, runs kept by kind of processor, goals, options, and their pages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import click
 
@@ -21,6 +22,7 @@ from es_sbert.config import cache_folder
 C = TypeVar("C", bound=Callable[..., Any])
 
 ROOT = Path(__file__).parents[1]
+RESULTS_PAGE = ROOT / "docs/results.md"
 _BUSY = 0.05  # share of the processors that other programs use
 
 
@@ -33,6 +35,148 @@ class Goal:
 
     def __str__(self) -> str:
         return f"{self.text}: {'not measured' if self.met is None else 'met' if self.met else 'MISSED'}"
+
+
+@dataclass(kw_only=True)
+class ComparisonRun:
+    """One run of a comparison.
+
+    Attributes:
+        date: ISO format.
+        commit: Of es-sbert; None outside of a repository.
+        rounds, threads: How it was run.
+        processor: Fields of `processor.Processor`.
+        python: Version.
+        load: Load average of the minute before.
+    """
+
+    # Field → the class of its members.
+    MEMBERS: ClassVar[dict[str, type[Any]]] = {}
+
+    date: str
+    commit: str | None
+    rounds: int
+    threads: int
+    processor: dict[str, Any]
+    python: str
+    load: float
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        """A run that `as_json` has turned into JSON."""
+        members = {name: [member(**one) for one in fields[name]] for name, member in cls.MEMBERS.items()}
+        return cls(**fields | members)
+
+    def as_json(self) -> Any:
+        """The fields as a JSON value."""
+        return rounded_numbers(asdict(self))
+
+    @property
+    def title(self) -> str:
+        """What was measured, for the heading; a new run replaces that of the same title without minor versions."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """The part of the page: what was run where, and the tables."""
+        raise NotImplementedError
+
+    def goals(self) -> Iterator[Goal]:
+        """The goals for es-sbert."""
+        raise NotImplementedError
+
+    def conditions(self, others: Sequence[float] = ()) -> str:
+        """Where and when it was run, and how busy other programs kept the machine.
+
+        Args:
+            others: Shares of the processors that other programs used.
+        """
+        text = f"{processor_text(self.processor)}; {self.date}, commit {self.commit}, {self.rounds} rounds."
+        if not others:
+            return f"{text} Load average before the run: {self.load:.1f}."
+        busy = statistics.median(others)
+        return f"{text} The machine was {'busy' if busy > _BUSY else 'quiet'} (other programs: {busy:.0%})."
+
+
+R = TypeVar("R", bound=ComparisonRun)
+
+
+@dataclass(frozen=True)
+class Section(Generic[R]):
+    """A section of a page, made of the runs that a folder keeps by kind of processor.
+
+    Attributes:
+        run_type: Of the runs.
+        folder: With a file for each kind of processor.
+        name, maker: As the markers of the page have them.
+        page: That has the section.
+        level: Of its headings.
+    """
+
+    run_type: type[R]
+    folder: Path
+    name: str
+    maker: str
+    page: Path = RESULTS_PAGE
+    level: str = "###"
+
+    def kept(self) -> dict[str, list[R]]:
+        """Kind of processor → its runs, best kind first."""
+        return {
+            kind: [self.run_type.from_json(run) for run in found["runs"]]
+            for kind, found in read_kinds(self.folder).items()
+        }
+
+    def keep(self, run: R) -> None:
+        """Add a run to those of its kind of processor, in place of that of the same title."""
+        kind = run.processor["kind"]
+        others = [other for other in self.kept().get(kind, []) if _major(other.title) != _major(run.title)]
+        runs = sorted([*others, run], key=lambda one: one.title)
+        write_kind(self.folder, kind, {"runs": [one.as_json() for one in runs]})
+
+    def text(self) -> str:
+        """The section, of all runs that are kept."""
+        found = [(KINDS[kind], run) for kind, runs in self.kept().items() for run in runs]
+        parts = [f"{self.level} {run.title}: {kind}\n\n{run.text()}{_missed(run)}" for kind, run in found]
+        return "\n\n".join(parts) or "Nothing has been measured yet."
+
+    def write(self) -> None:
+        """Write the section into its page."""
+        write_section(self.page, self.name, self.text(), maker=self.maker)
+
+    def show_kept(self, *, write: bool) -> None:
+        """What the options --kept and --write do."""
+        if write:
+            self.write()
+        click.echo(self.text())
+
+    def finish(self, runs: Iterable[R], *, json_file: Path | None, write: bool, check: bool) -> None:
+        """Print the runs as they end, keep and write them as the options say, and end with 1 if a goal is missed."""
+        done = []
+        for run in runs:
+            done.append(run)
+            if write:
+                self.keep(run)
+                self.write()
+            click.echo("\n\n".join([run.text(), *(f"Goal: {goal}" for goal in run.goals())]))
+        if json_file:
+            write_json(json_file, [run.as_json() for run in done])
+        if check and not all(goal.met for run in done for goal in run.goals()):
+            sys.exit(1)
+
+
+def _missed(run: ComparisonRun) -> str:
+    missed = [goal.text for goal in run.goals() if goal.met is False]
+    return f"\n\nGoals that were missed: {'; '.join(missed)}." if missed else ""
+
+
+def _major(title: str) -> str:
+    """A title without the minor versions of an engine."""
+    return title.partition(".")[0]
+
+
+def failure(reason: str) -> str:
+    """The reason for missing figures, in a cell of a table."""
+    return "not measured: " + reason.replace("|", "\\|").replace("\n", " ")
 
 
 def conditions(processor: Processor) -> dict[str, Any]:
@@ -51,30 +195,13 @@ def processor_text(processor: dict[str, Any]) -> str:
     return f"{processor['name']} ({', '.join(processor['features'])}), {processor['cores']} cores"
 
 
-def load_text(load: float, others: Sequence[float]) -> str:
-    """How busy other programs kept the machine.
-
-    Args:
-        load: Load average of the minute before the run.
-        others: Shares of the processors that other programs used during it.
-    """
-    before = f"The load average before the run was {load:.1f}."
-    if not others:
-        return before
-    busy = statistics.median(others)
-    return (
-        f"{before} Other programs took {busy:.0%} of the processors (median; at most {max(others):.0%}): the machine "
-        f"was {'busy' if busy > _BUSY else 'quiet'}."
-    )
-
-
-def rounded_numbers(value: Any, rounded: Callable[[float], float] = lambda number: round(number, 4)) -> Any:
-    """A JSON value with rounded numbers, by default to four decimals."""
+def rounded_numbers(value: Any) -> Any:
+    """A JSON value with numbers of at most four decimals."""
     if isinstance(value, dict):
-        return {name: rounded_numbers(one, rounded) for name, one in value.items()}
+        return {name: rounded_numbers(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded_numbers(one, rounded) for one in value]
-    return rounded(value) if isinstance(value, float) else value
+        return [rounded_numbers(one) for one in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def read_kinds(folder: Path) -> dict[str, Any]:
@@ -107,7 +234,7 @@ _OPTIONS = (
         type=click.Path(file_okay=False, path_type=Path),
         help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
     ),
-    click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run here."),
+    click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the runs here."),
     click.option("--write", is_flag=True, help="Keep the run, and write what it found into docs/."),
     click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept."),
     click.option("--check", is_flag=True, help="End with 1 if a goal is missed or was not measured."),
@@ -124,3 +251,8 @@ def run_options(command: C) -> C:
 def peers_folder(environments: Path | None) -> Path:
     """The folder of the peers' environments."""
     return (environments or cache_folder() / "benchmark-peers").absolute()
+
+
+def report(line: str) -> None:
+    """Print a line about the progress of a run."""
+    click.echo(line, err=True)

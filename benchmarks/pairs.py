@@ -35,15 +35,14 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks import pairs_results as results
 from benchmarks.common import in_own_process, peak_memory, read_tsv, seconds
 from benchmarks.encode_peers.contenders import Contender, peer_contenders
 from benchmarks.encode_peers.environments import Environments, NotInstalled, shared_variables, without_addresses
 from benchmarks.encode_peers.measure import Comparison, ContenderFailed
 from benchmarks.encode_peers.processor import busy_seconds, others_share, this_processor
 from benchmarks.encode_peers.texts import TextSet, distinct
-from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
-from benchmarks.pairs_results import OURS, PairsResult, PairsRun
+from benchmarks.kept_runs import conditions, peers_folder, report, run_options
+from benchmarks.pairs_results import OURS, SECTION, PairsResult, PairsRun
 from es_sbert.analysis import most_similar_pairs
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
@@ -234,9 +233,7 @@ def main(
 ) -> None:
     """Measure all in turn and print the tables."""
     if kept:
-        if write:
-            _write_page()
-        click.echo(results.section(results.kept()))
+        SECTION.show_kept(write=write)
         return
     if data is None:
         raise click.UsageError("--data is needed.")
@@ -245,14 +242,7 @@ def main(
     folder = peers_folder(environments)
     counts = [int(size) for size in sizes.split(",") if size]
     run = _run(data, model, rounds, counts, limit, only, folder, cross_encoder=not no_cross_encoder)
-    if json_file:
-        write_json(json_file, results.as_json(run))
-    if write:
-        results.keep(run)
-        _write_page()
-    click.echo(results.run_text(run))
-    if check and not all(goal.met for goal in results.goals(run)):
-        sys.exit(1)
+    SECTION.finish([run], json_file=json_file, write=write, check=check)
 
 
 def _run(
@@ -266,9 +256,6 @@ def _run(
     *,
     cross_encoder: bool,
 ) -> PairsRun:
-    def report(line: str) -> None:
-        click.echo(line, err=True)
-
     processor = this_processor()
     begun = conditions(processor)
     source = resolve_model(model)
@@ -318,10 +305,6 @@ def _model_folder(preparing: Comparison, contender: Contender, source: Path) -> 
     except (ContenderFailed, NotInstalled) as error:
         preparing.report(f"{contender.label}: {error}")
         return str(error)
-
-
-def _write_page() -> None:
-    write_section(results.PAGE, results.NAME, results.section(results.kept()), maker=results.MAKER)
 
 
 if __name__ == "__main__":

@@ -20,17 +20,20 @@ import click
 import ir_measures
 import numpy as np
 from ir_measures import AP, RR, R, nDCG
+from numpy.typing import NDArray
 
-from benchmarks.acceptance import delete, ingest, same_ranking, vectors_of
-from benchmarks.common import machine, read_jsonl, read_tsv, table
-from es_sbert.config import EngineSettings
+from benchmarks.common import delete, ingest, machine, read_jsonl, read_tsv, table
+from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import Engine
 from es_sbert.evaluation.exact_search import search_exact
+from es_sbert.index.document_vectors import read_vector
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.vectors import Vectors
 
 DEPTH = 100
+TIES = 1e-6  # documents whose cosines differ by less may be in either order
 MEASURES = [nDCG @ 10, RR @ 10, AP @ 100, R @ 100]
 Run = dict[str, dict[str, float]]  # query id → document id → score
 
@@ -107,6 +110,27 @@ def load_collection(url: str, index: str, collection: Collection, precision: str
         file.write_text("".join(json.dumps(document) + "\n" for document in collection.documents))
         named = () if model is None else ("--model", model)
         ingest(url, index, "--id-field", "id", "--index-type", "flat", "--precision", precision, *named, str(file))
+
+
+def vectors_of(engine: Engine, index: str, ids: list[str]) -> Vectors:
+    """Vectors as the engine holds them, (documents, dimensions), in the order of the ids."""
+    rows = []
+    for start in range(0, len(ids), 1000):
+        part = ids[start : start + 1000]
+        found = engine.mget_sources(index, part, source_includes=[DEFAULT_VECTOR_FIELD], vectors=True)
+        rows += [read_vector(found[id][DEFAULT_VECTOR_FIELD]) for id in part]
+    return np.stack(rows)
+
+
+def same_ranking(found: list[str], exact: NDArray[np.float32], ids: list[str]) -> bool:
+    """Whether the hits are the documents of the largest cosines, ties aside.
+
+    Args:
+        exact: Cosine of every document, *shape* ``(documents,)``.
+    """
+    cosine = dict(zip(ids, exact.tolist(), strict=True))
+    best = np.sort(exact)[::-1][: len(found)]
+    return all(abs(cosine[id] - wanted) <= TIES for id, wanted in zip(found, best.tolist(), strict=True))
 
 
 def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:

@@ -121,9 +121,9 @@ class ParityThresholds:
 # fp32 differs from its reference by rounding only.
 #
 # Quantization may move vectors but must not reorder them, because search and STS depend on ranks. Lost bits hardly
-# change gold scores but do change agreement with the reference's ranks, so that is the main threshold. Both models of
-# benchmarks/parity.py stay well above it; coarser weights (5 bits, or one scale per matrix) fell below it. The
-# threshold of the minimum cosine serves only to catch single wrong vectors.
+# change gold scores but do change agreement with the reference's ranks, so that is the main threshold. Two models that
+# were measured (docs/results.md, Measured once) stay well above it; coarser weights (5 bits, or one scale per matrix)
+# fell below it. The threshold of the minimum cosine serves only to catch single wrong vectors.
 #
 # fp16 rounds activations to 11 bits; its thresholds allow for CUDA kernels that sum in fp16.
 PARITY_THRESHOLDS = {

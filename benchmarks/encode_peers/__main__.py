@@ -11,29 +11,26 @@ physical cores. The texts of a set are distinct, and each round has another orde
 end of every text, so that no cache and no repeated text is measured. ρ is measured once, on the unchanged sentences.
 
 --write keeps the run in `benchmarks/results/encode/KIND.json`, where it replaces that of the same model on the same
-kind of processor, and writes docs/images/encode-KIND.svg and the section of docs/results.md.
+kind of processor, and writes the section of docs/results.md.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from benchmarks.encode_peers import results
 from benchmarks.encode_peers.contenders import Contender, own_contenders, peer_contenders
 from benchmarks.encode_peers.environments import Environments
 from benchmarks.encode_peers.measure import Comparison
-from benchmarks.encode_peers.plot import bar_plot
 from benchmarks.encode_peers.processor import onnx_instructions, this_processor
-from benchmarks.encode_peers.results import Run
+from benchmarks.encode_peers.results import SECTION, Run
 from benchmarks.encode_peers.texts import calibration_texts, short_documents, sts_rows, text_sets
-from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
+from benchmarks.kept_runs import conditions, peers_folder, report, run_options
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
@@ -51,7 +48,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--limit", type=click.IntRange(min=1), help="At most so many texts of each set, for a trial or a large model."
 )
-@click.option("--svg", "svg_file", type=_FILE, help="Write the plot here.")
 @run_options
 def main(
     data: Path | None,
@@ -63,16 +59,13 @@ def main(
     only: tuple[str, ...],
     environments: Path | None,
     json_file: Path | None,
-    svg_file: Path | None,
     write: bool,
     kept: bool,
     check: bool,
 ) -> None:
     """Run all contenders in turn and print the table."""
     if kept:
-        if write:
-            _write_page()
-        click.echo(results.section(results.kept()))
+        SECTION.show_kept(write=write)
         return
     if data is None:
         raise click.UsageError("--data is needed.")
@@ -83,16 +76,7 @@ def main(
     folder = peers_folder(environments)
     tokens = [int(budget) for budget in budgets.split(",") if budget]
     run = _run(data, model, rounds, own_texts, tokens, limit, only, folder)
-    if json_file:
-        write_json(json_file, results.as_json(run))
-    if svg_file:
-        svg_file.write_text(bar_plot(run), encoding="utf-8")
-    if write:
-        results.keep(run)
-        _write_page()
-    click.echo(results.run_text(run))
-    if check and not all(goal.met for goal in results.goals(run)):
-        sys.exit(1)
+    SECTION.finish([run], json_file=json_file, write=write, check=check)
 
 
 def _run(
@@ -105,9 +89,6 @@ def _run(
     only: Sequence[str],
     folder: Path,
 ) -> Run:
-    def report(line: str) -> None:
-        click.echo(line, err=True)
-
     processor = this_processor()
     begun = conditions(processor)
     source = resolve_model(model)
@@ -155,15 +136,6 @@ def _write_calibration(folder: Path, texts: Sequence[str]) -> str:
     place.mkdir(parents=True, exist_ok=True)
     (place / "train.jsonl").write_text(lines, encoding="utf-8")
     return str(place)
-
-
-def _write_page() -> None:
-    """Plots and the section of docs/results.md, of all runs that are kept."""
-    runs_by_kind = results.kept()
-    for runs in runs_by_kind.values():
-        for run in runs:
-            (results.IMAGES / results.image_name(run)).write_text(bar_plot(run), encoding="utf-8")
-    write_section(results.PAGE, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,11 @@ text, so that no cache is measured.
 Embedding alone and loading ready vectors alone are measured right before each load of es-sbert.
 
 --write keeps the run in `benchmarks/results/ingest/KIND.json`, where it replaces that of the same engine on the same
-kind of processor, and writes docs/images/ingest-KIND-ENGINE.svg and the section of docs/results.md.
+kind of processor, and writes the section of docs/results.md.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -30,16 +29,13 @@ import click
 
 from benchmarks.common import read_jsonl
 from benchmarks.encode_peers.environments import Environments
-from benchmarks.encode_peers.plot import bar_plot
 from benchmarks.encode_peers.processor import this_processor
-from benchmarks.encode_peers.results import as_json
 from benchmarks.encode_peers.texts import TextSet, distinct
-from benchmarks.ingest_peers import results
 from benchmarks.ingest_peers.contenders import contenders
 from benchmarks.ingest_peers.measure import Comparison
 from benchmarks.ingest_peers.ml_pipeline import has_ml_pipeline
-from benchmarks.ingest_peers.results import LOAD, WHOLE, LoadRun
-from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
+from benchmarks.ingest_peers.results import LOAD, SECTION, WHOLE, LoadRun
+from benchmarks.kept_runs import conditions, peers_folder, report, run_options
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
@@ -71,27 +67,16 @@ def main(
 ) -> None:
     """Run all contenders in turn against each engine and print the tables."""
     if kept:
-        if write:
-            _write_page()
-        click.echo(results.section(results.kept()))
+        SECTION.show_kept(write=write)
         return
     if data is None or not urls:
         raise click.UsageError("--data and --url are needed.")
     if write and (limit or only):
         raise click.UsageError("--write is for whole runs, without --limit and --only.")
     folder = peers_folder(environments)
-    runs = []
-    for url in urls:
-        run = _run(data, url, min(documents, limit or documents), index_type, rounds, only, folder)
-        runs.append(run)
-        if write:
-            results.keep(run)
-            _write_page()
-        click.echo(f"{results.run_text(run)}\n")
-    if json_file:
-        write_json(json_file, [as_json(run) for run in runs])
-    if check and not all(goal.met for run in runs for goal in results.goals(run)):
-        sys.exit(1)
+    count = min(documents, limit or documents)
+    runs = (_run(data, url, count, index_type, rounds, only, folder) for url in urls)
+    SECTION.finish(runs, json_file=json_file, write=write, check=check)
 
 
 def first_documents(data: Path, count: int) -> list[str]:
@@ -114,12 +99,12 @@ def _run(data: Path, url: str, count: int, index_type: str, rounds: int, only: S
             engine=engine,
             model=DEFAULT_MODEL,
             folder=source,
-            environments=Environments(folder, _report),
+            environments=Environments(folder, report),
             threads=processor.cores,
             texts=TextSet(LOAD, tuple(texts), tokens),
             index_type=index_type,
             work=Path(work),
-            report=_report,
+            report=report,
         )
         found = comparison.run(chosen, rounds)
         label = engine.info.label
@@ -136,23 +121,6 @@ def _run(data: Path, url: str, count: int, index_type: str, rounds: int, only: S
         limits=comparison.limits,
         settings={one.label: one.settings for one in chosen},
     )
-
-
-def _report(line: str) -> None:
-    click.echo(line, err=True)
-
-
-def _write_page() -> None:
-    """Plots and the section of docs/results.md, of all runs that are kept."""
-    runs_by_kind = results.kept()
-    for run in (run for runs in runs_by_kind.values() for run in runs):
-        (results.IMAGES / results.image_name(run)).write_text(plot(run), encoding="utf-8")
-    write_section(results.PAGE, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
-
-
-def plot(run: LoadRun) -> str:
-    """The run's bars."""
-    return bar_plot(run, f"Documents a second into {run.engine}")
 
 
 if __name__ == "__main__":

@@ -13,15 +13,14 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ingest_overhead import MAX_TOKENS, TOKENS, InstantEncoder
 from es_sbert.cli.main import collect_garbage_less_often
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
@@ -29,11 +28,14 @@ from es_sbert.ingest.load_plan import plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
+from es_sbert.runtime.chunker import Chunker
 from es_sbert.runtime.tokenizer import TokenizedTexts
 from es_sbert.vectors import Vectors
 
+_TOKENS, _MAX_TOKENS = 16, 256  # of a text, as it says of itself
 
-class ReadyEncoder(InstantEncoder):
+
+class ReadyEncoder:
     """In place of `Encoder`: the vector of each text is ready.
 
     Args:
@@ -46,11 +48,19 @@ class ReadyEncoder(InstantEncoder):
     def __init__(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._vectors = vectors
         self._rows = {text: np.array([number], np.int64) for number, text in enumerate(texts)}
-        self.info = replace(InstantEncoder.info, dimensions=vectors.shape[1])
+        self.info = EncoderInfo("ready", "0" * 16, vectors.shape[1], _MAX_TOKENS, "none", "fp32", "none", "cpu", 1)
+
+    def input_limit(self, kind: str) -> int:
+        """Tokens that it reads."""
+        return _MAX_TOKENS
+
+    def make_chunker(self, tokens: int, overlap: int, kind: str) -> Chunker:
+        """Not called: the index has no passages."""
+        raise NotImplementedError
 
     def tokenize(self, texts: Sequence[str], kind: str) -> TokenizedTexts:
         """The number of each text, as its only token."""
-        return TokenizedTexts([self._rows[text] for text in texts], np.full(len(texts), TOKENS), MAX_TOKENS)
+        return TokenizedTexts([self._rows[text] for text in texts], np.full(len(texts), _TOKENS), _MAX_TOKENS)
 
     def embed_until(
         self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None]

@@ -24,7 +24,6 @@ kind of processor, and writes the section of docs/results.md.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -34,12 +33,11 @@ import click
 
 from benchmarks.encode_peers.environments import Environments
 from benchmarks.encode_peers.processor import this_processor
-from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
-from benchmarks.search_peers import results
+from benchmarks.kept_runs import conditions, peers_folder, report, run_options
 from benchmarks.search_peers.contenders import MAIN_TYPE, SearchPath, offered_types, own_paths, peer_paths
 from benchmarks.search_peers.corpus import query_set, read_corpus
 from benchmarks.search_peers.measure import SearchComparison
-from benchmarks.search_peers.results import Run
+from benchmarks.search_peers.results import SECTION, Run
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder
@@ -75,9 +73,7 @@ def main(
 ) -> None:
     """Search an engine by all paths in turn and print the tables."""
     if kept:
-        if write:
-            _write_page()
-        click.echo(results.section(results.kept()))
+        SECTION.show_kept(write=write)
         return
     if data is None or url is None:
         raise click.UsageError("--data and --url are needed.")
@@ -86,14 +82,7 @@ def main(
     folder = peers_folder(environments)
     chosen = [IndexType(name) for name in types.split(",") if name]
     run = _run(data, url, model, documents, rounds, seconds, chosen, only, folder)
-    if json_file:
-        write_json(json_file, results.as_json(run))
-    if write:
-        results.keep(run)
-        _write_page()
-    click.echo(results.run_text(run))
-    if check and not (all(goal.met for goal in results.goals(run)) and not any(cell.reason for cell in run.cells)):
-        sys.exit(1)
+    SECTION.finish([run], json_file=json_file, write=write, check=check)
 
 
 def _run(
@@ -107,9 +96,6 @@ def _run(
     only: Sequence[str],
     folder: Path,
 ) -> Run:
-    def report(line: str) -> None:
-        click.echo(line, err=True)
-
     processor = this_processor()
     begun = conditions(processor)
     with (
@@ -152,10 +138,6 @@ def _run(
             figures=comparison.goals,
             versions=comparison.versions,
         )
-
-
-def _write_page() -> None:
-    write_section(results.PAGE, results.NAME, results.section(results.kept()), maker=results.MAKER)
 
 
 if __name__ == "__main__":

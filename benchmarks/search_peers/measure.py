@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks import query_parts
 from benchmarks.common import seconds
 from benchmarks.encode_peers.environments import Environments, NotInstalled, shared_variables, without_addresses
 from benchmarks.encode_peers.measure import ContenderFailed, ContenderProcess
 from benchmarks.encode_peers.processor import busy_seconds
 from benchmarks.encode_peers.texts import TextSet
-from benchmarks.search_peers import worker
+from benchmarks.search_peers import query_parts, worker
 from benchmarks.search_peers.contenders import ENGINE, GATEWAY, MAIN_TYPE, SearchPath
 from benchmarks.search_peers.corpus import Corpus, percentile, recall
 from benchmarks.search_peers.loading import load

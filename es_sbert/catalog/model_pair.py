@@ -34,7 +34,7 @@ from es_sbert.filesystem import staged_folder
 from es_sbert.messages import pluralize
 from es_sbert.vectors import Vectors
 
-# Thresholds that models of the same space reach (docs/results.md, A fast model for queries). The plain cosine is high
+# Thresholds that models of the same space reach (docs/results.md, Measured once). The plain cosine is high
 # for all texts if the vectors of the models point in similar directions. The ranks of models trained from the same
 # pretrained network agree to some extent; their centered cosines do not.
 MIN_CENTERED_COSINE, MIN_RANK_AGREEMENT = 0.4, 40.0

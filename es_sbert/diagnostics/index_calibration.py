@@ -3,7 +3,7 @@
 The queries are labeled, or made from documents. A pseudo-query is a sentence of a document, and it should find the rest
 of the document. This is the inverse cloze task (Lee, Chang and Toutanova 2019, "Latent Retrieval for Weakly Supervised
 Open Domain Question Answering"). The sentence is removed from the document, because real queries rarely repeat a
-sentence of the document they look for. docs/results.md compares the cosines with those of labeled queries.
+sentence of the document they look for.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _CHOSEN_FROM = 10_000
 
 # Share of the recognized texts in other languages from which there is a warning. It is chosen so that a fifth of the
 # texts is enough, as stop words recognize fewer texts of most languages than of English. Of English texts, fewer than 1
-# in 1,000 is taken for one in another language (docs/results.md, Languages of texts).
+# in 1,000 is taken for one in another language (docs/results.md, Measured once).
 MIN_SHARE = 0.15
 # In fewer texts, it may be a quotation.
 MIN_TEXTS = 3

@@ -140,7 +140,7 @@ def _processor_kind() -> str:
 
 
 def _is_fastest_known() -> bool:
-    """Whether figures show which variant to export on this kind of processor (docs/results.md, First use)."""
+    """Whether figures show which variant to export on this kind of processor (docs/results.md, Encoding)."""
     return "avx512_vnni" in processor_flags() and (has_openvino() or not has_amx())
 
 

@@ -60,7 +60,7 @@ class FusionWeights:
                 )
 
 
-# Measured with benchmarks/hybrid.py: the best mean over three collections, or close to it.
+# Measured (docs/results.md, Measured once): the best mean over three collections, or close to it.
 DEFAULT_WEIGHTS = FusionWeights(3.0, 1.0)
 
 

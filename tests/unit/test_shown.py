@@ -126,8 +126,9 @@ def test_documented_benchmark_options_exist(page: str) -> None:
 
 def test_results_tables_name_their_command() -> None:
     sections = (ROOT / "docs/results.md").read_text().split("\n## ")
-    tables = [section for section in sections if "\n| " in section]
-    assert len(tables) > 10
+    without_command = ("Summary", "Measured once")  # their rows link to a section, or name a commit
+    tables = [section for section in sections if "\n| " in section and not section.startswith(without_command)]
+    assert len(tables) > 5
     commands = re.compile(rf"{_BENCHMARK.pattern}|`make bench-\w+ ")
     assert not [section.splitlines()[0] for section in tables if not commands.search(section)]
 

@@ -1,1 +1,0 @@
-"""Other projects' test suites, run against an engine directly and through the gateway."""
