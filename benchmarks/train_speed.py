@@ -1,11 +1,11 @@
 """Sentence pairs a second while training, compared with sentence-transformers' trainer on the same machine and data.
 
-    python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16 --batch 256] [--compile]
+    python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16 --batch 256]
     python -m benchmarks.train_speed --data DATA --host
 
 Cosine regression on STSb-train, the trainers alternate, each in its own process, in the same precision (on
 CUDA with TF32 for what bf16 and fp16 leave in float32). The time is that of the steps alone: without opening the model,
-compiling, measuring or saving. The GPU is waited for at the first and the last of them only.
+measuring or saving. The GPU is waited for at the first and the last of them only.
 
 With --host: the milliseconds that the host takes to make a batch, which a GPU would wait for where they are more than
 a step's.
@@ -27,12 +27,10 @@ import click
 
 from benchmarks.common import machine, read_tsv, spread, table
 
-THEIRS, OURS, COMPILED = "sentence-transformers' trainer", "es-sbert train", "es-sbert train, compiled"
+THEIRS, OURS = "sentence-transformers' trainer", "es-sbert train"
 
-# Steps before the clock starts: pools of memory fill, and torch.compile compiles a graph for batches with padding and
-# one for those without.
+# Steps before the clock starts: pools of memory fill.
 _WARM_UP = 10
-_WARM_UP_COMPILED = 30
 
 _EXAMPLES = 5749  # of STSb-train
 
@@ -45,10 +43,9 @@ _EXAMPLES = 5749  # of STSb-train
 @click.option("--batch", "batches", type=int, multiple=True, default=(16, 256), show_default=True)
 @click.option("--steps", type=int, default=120, show_default=True, help="Steps of a round.")
 @click.option("--rounds", type=int, default=3, show_default=True)
-@click.option("--compile", "compiled", is_flag=True, help="Train with compile: true as well.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the figures as JSON.")
 @click.option("--host", is_flag=True, help="Measure what the host takes to make a batch.")
-@click.option("--side", type=click.Choice([THEIRS, OURS, COMPILED]), help="Train once, here (what the others call).")
+@click.option("--side", type=click.Choice([THEIRS, OURS]), help="Train once, here (what the others call).")
 def main(
     data: Path,
     model: str,
@@ -57,7 +54,6 @@ def main(
     batches: tuple[int, ...],
     steps: int,
     rounds: int,
-    compiled: bool,
     output: Path | None,
     host: bool,
     side: str | None,
@@ -65,7 +61,7 @@ def main(
     """Print a table of pairs a second for each size of a batch."""
     if side is not None:
         run = _theirs if side == THEIRS else _ours
-        done = run(data, model, device, precision, batches[0], steps, compiled=side == COMPILED)
+        done = run(data, model, device, precision, batches[0], steps)
         click.echo(json.dumps(done))
         return
     found: dict[str, Any] = {"device": device, "precision": precision, "model": model, **machine()}
@@ -74,9 +70,8 @@ def main(
         rows = [[row["kind"], str(row["batch"]), f"{row['milliseconds']:.2f}"] for row in found["collating"]]
         click.echo(table(["", "batch", "ms a batch"], rows))
     else:
-        sides = [THEIRS, OURS, *([COMPILED] if compiled else [])]
         options = ["--data", data, "--model", model, "--device", device, "--precision", precision, "--steps", steps]
-        found["training"] = [_measured(sides, batch, rounds, [*map(str, options)]) for batch in batches]
+        found["training"] = [_measured(batch, rounds, [*map(str, options)]) for batch in batches]
         for measured in found["training"]:
             click.echo(f"batch {measured['batch']}, {precision}\n{_table(measured)}\n")
         if device == "cuda":
@@ -86,11 +81,11 @@ def main(
     click.echo(json.dumps({name: value for name, value in found.items() if name != "training"}), err=True)
 
 
-def _measured(sides: list[str], batch: int, rounds: int, options: list[str]) -> dict[str, Any]:
-    """Rates of all sides in turn, each round in processes of their own, and their ratios within a round."""
-    rates: dict[str, list[float]] = {side: [] for side in sides}
+def _measured(batch: int, rounds: int, options: list[str]) -> dict[str, Any]:
+    """Rates of both sides in turn, each round in processes of their own, and their ratios within a round."""
+    rates: dict[str, list[float]] = {THEIRS: [], OURS: []}
     for _ in range(rounds):
-        for side in sides:
+        for side in rates:
             command = [sys.executable, "-m", "benchmarks.train_speed", *options, "--batch", str(batch), "--side", side]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
@@ -99,9 +94,9 @@ def _measured(sides: list[str], batch: int, rounds: int, options: list[str]) -> 
     return {
         "batch": batch,
         "pairs_per_second": rates,
-        "steps_per_second": {side: median(rates[side]) / batch for side in sides},
+        "steps_per_second": {side: median(rates[side]) / batch for side in rates},
         "ratio": {
-            side: [ours / theirs for ours, theirs in zip(rates[side], rates[THEIRS], strict=True)] for side in sides
+            side: [ours / theirs for ours, theirs in zip(rates[side], rates[THEIRS], strict=True)] for side in rates
         },
     }
 
@@ -132,19 +127,18 @@ def _gpu() -> str:
 class StepClock:
     """Pairs a second from the end of the warm-up to the end of the last step, without the time that saving takes."""
 
-    def __init__(self, warm_up: int = _WARM_UP) -> None:
+    def __init__(self) -> None:
         self.began = self.ended = 0.0
         self.steps = 0
-        self.warm_up = warm_up
         self._paused = 0.0
         self._pause_began: float | None = None
 
     def step(self, number: int) -> None:
         self.resume()
         self.ended = time.perf_counter()
-        if number == self.warm_up:
+        if number == _WARM_UP:
             self.began, self._paused = self.ended, 0.0
-        self.steps = number - self.warm_up
+        self.steps = number - _WARM_UP
 
     def pause(self) -> None:
         self._pause_began = time.perf_counter()
@@ -169,7 +163,7 @@ def _clock_callback(clock: StepClock) -> Any:
     class Ticks(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             saves = control.should_save or control.should_evaluate
-            if saves or state.global_step in (clock.warm_up, state.max_steps):
+            if saves or state.global_step in (_WARM_UP, state.max_steps):
                 wait()  # for the card to have done what was asked of it; at every step it would never get ahead
             clock.step(state.global_step)
             if saves:
@@ -181,9 +175,7 @@ def _clock_callback(clock: StepClock) -> Any:
     return Ticks()
 
 
-def _theirs(
-    data: Path, model: str, device: str, precision: str, batch: int, steps: int, *, compiled: bool
-) -> dict[str, float]:
+def _theirs(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
     import torch
     from datasets import Dataset
     from sentence_transformers import (
@@ -227,10 +219,8 @@ def _theirs(
     return clock.rate(batch)
 
 
-def _ours(
-    data: Path, model: str, device: str, precision: str, batch: int, steps: int, *, compiled: bool
-) -> dict[str, float]:
-    changes = {"model.base": model, "stages.0.dev": "null", "compile": str(compiled).lower()}
+def _ours(data: Path, model: str, device: str, precision: str, batch: int, steps: int) -> dict[str, float]:
+    changes = {"model.base": model, "stages.0.dev": "null"}
     clock = train_timed(data, changes, device=device, precision=precision, batch=batch, steps=steps)[1]
     return clock.rate(batch)
 
@@ -247,7 +237,7 @@ def train_timed(
     from es_sbert.training.recipe import load_recipe
     from es_sbert.training.trainer import TaskTrainer
 
-    clock = StepClock(_WARM_UP_COMPILED if changes.get("compile") == "true" else _WARM_UP)
+    clock = StepClock()
 
     class Timed(TaskTrainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:

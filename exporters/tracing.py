@@ -45,8 +45,7 @@ from es_sbert.exporters.trace_check import (
 )
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.exporters.vector_modules import read_layer_weights
-from es_sbert.networks.pair_scorer_folder import quiet_transformers
-from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
+from es_sbert.networks.siamese_encoder import TokenTypes, quiet_transformers, takes_token_types
 from es_sbert.runtime.batching import ModelInputs
 from es_sbert.runtime.device import Device
 from es_sbert.runtime.onnx_session import OnnxCudaModel

@@ -119,7 +119,6 @@ class _Settings:
                 "positive": f"{row[0]} again",
                 "negative": f"otherwise {row[1]}",
             },
-            "texts": lambda row: {"text": row[0]},
             "parallel": lambda row: {"source": row[0], "target": row[0][::-1]},
         }
         for name, table in tables.items():
@@ -146,11 +145,9 @@ class _Settings:
         yield "margin-distillation", self._recipe("triplets", triplet, margins)
         vectors = {"kind": "vector-distillation", **teacher}
         yield "vector-distillation", self._recipe("parallel", ("source", "target"), vectors)
-        yield "denoising", self._recipe("texts", ("text",), {"kind": "denoising"}, normalize=False, pooling=["cls"])
         checkpointed = self._recipe("scored", scored, regression, gradient_checkpointing=True)
         yield "regression, gradient checkpointing", checkpointed
         yield "cross-encoder", self._recipe("scored", scored, regression, kind="cross-encoder")
-        yield "poly-encoder", self._recipe("scored", scored, regression, kind="poly-encoder", codes=4)
 
     def _recipe(self, table: str, roles: tuple[str, ...], objective: JSON, **changes: Any) -> JSON:
         stage = {name: changes.pop(name) for name in ("mini_batch", "gradient_checkpointing") if name in changes}

@@ -24,10 +24,8 @@ from benchmarks.gpu_check.speed import rate
 _CHECKOUT = Path(__file__).parents[2]
 _STSB = "sts/stsb-en-train.tsv.gz"
 _STSB_PAIRS = 5749
-# Batch, precision, and whether our trainer also runs compiled.
-_TRAININGS = (
-    (16, "bf16", False), (256, "bf16", False), (16, "fp32", False), (256, "fp32", False), (256, "bf16", True),
-)  # fmt: skip
+# Batch and precision.
+_TRAININGS = ((16, "bf16"), (256, "bf16"), (16, "fp32"), (256, "fp32"))
 _STEPS = 120
 
 _PAIRS, _PAIR_TOKENS = 16_384, 64  # tokens of one side
@@ -40,14 +38,14 @@ def training(context: Context) -> JSON:
     model, folder = context.first_model
     data = context.data if context.data is not None else _made_up_data(context, folder)
     cases: JSON = {}
-    for batch, precision, compiled in _TRAININGS:
-        name = f"batch {batch}, {precision}{', compiled' if compiled else ''}"
+    for batch, precision in _TRAININGS:
+        name = f"batch {batch}, {precision}"
         if not context.wants(name):
             continue
         say(f"training: {name}")
         try:
             context.check_time(60)
-            cases[name] = _train(context, folder, data, batch, precision, compiled)
+            cases[name] = _train(context, folder, data, batch, precision)
         except OutOfTime as error:
             cases[name] = {"error": str(error)}
         except (subprocess.SubprocessError, OSError, ValueError) as error:
@@ -55,13 +53,13 @@ def training(context: Context) -> JSON:
     return {"model": model, "real_data": context.data is not None, "steps": _STEPS, "cases": cases}
 
 
-def _train(context: Context, folder: Path, data: Path, batch: int, precision: str, compiled: bool) -> JSON:
+def _train(context: Context, folder: Path, data: Path, batch: int, precision: str) -> JSON:
     with tempfile.TemporaryDirectory() as made:
         output = Path(made) / "speed.json"
         command = [
             sys.executable, "-m", "benchmarks.train_speed", "--data", str(data), "--model", str(folder),
             "--device", "cuda", "--precision", precision, "--batch", str(batch), "--steps", str(_STEPS),
-            "--rounds", str(min(2, context.rounds)), "--output", str(output), *(["--compile"] if compiled else []),
+            "--rounds", str(min(2, context.rounds)), "--output", str(output),
         ]  # fmt: skip
         limit = max(1.0, context.time_left())
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=limit, cwd=_CHECKOUT)
@@ -70,7 +68,7 @@ def _train(context: Context, folder: Path, data: Path, batch: int, precision: st
 
 
 def training_case(measured: JSON) -> JSON:
-    """What `benchmarks.train_speed` found for one size of a batch, with the goals for each of our trainers.
+    """What `benchmarks.train_speed` found for one size of a batch, with the goal for our trainer.
 
     Args:
         measured: Rates, and ratios to sentence-transformers' trainer, by name of the trainer, a number for each round.

@@ -103,11 +103,6 @@ def nli_then_stsb(lab: Lab, seed: int) -> Path:
     return stsb(lab, seed, name="nli-stsb", model__base=str(nli(lab)))
 
 
-def mpnet(lab: Lab) -> Path:
-    """all-mpnet-base-v2, ten times the compute of all-MiniLM-L6-v2."""
-    return fetched(lab, "all-mpnet-base-v2")
-
-
 def fetched(lab: Lab, name: str) -> Path:
     """A model of the catalog."""
     return lab.folder(name, lambda folder: fetch_model(MODELS[name], folder, report=print))
@@ -119,30 +114,9 @@ def cosent(lab: Lab, seed: int) -> Path:
     return lab.train(f"cosent-{seed}", "stsb-cosent", model__base=str(start), seed=seed)
 
 
-def teacher(lab: Lab) -> Path:
-    """all-mpnet-base-v2 tuned on STSb-train, two epochs."""
-    return stsb(lab, 1, name="teacher", model__base=str(mpnet(lab)), stages__0__epochs=2)
-
-
-def augmented(lab: Lab, seed: int) -> Path:
-    """Regression on STSb-train and on neighbors that the teacher scores."""
-    return lab.train(
-        f"augmented-{seed}",
-        "stsb-augmented",
-        model__base=lab.profile.base,
-        seed=seed,
-        stages__0__data__1__objective__teacher=str(teacher(lab)),
-    )
-
-
 def cross_encoder(lab: Lab, seed: int) -> Path:
     """Cross-encoder on STSb-train from the same base."""
     return stsb(lab, seed, name="cross-stsb", model__kind="cross-encoder", model__base=lab.profile.base)
-
-
-def poly_encoder(lab: Lab, seed: int) -> Path:
-    """Poly-encoder of 16 codes on STSb-train from the same base."""
-    return stsb(lab, seed, name="poly-stsb", model__kind="poly-encoder", model__codes=16, model__base=lab.profile.base)
 
 
 def wiki(lab: Lab) -> Path:

@@ -15,8 +15,7 @@ class Profile:
         precision: Of training.
         evaluation: Number format of measured ONNX models.
         seeds: Of the runs whose mean and standard deviation are given.
-        pair_models: Which of the models that read two texts together are tuned on STSb.
-        pair_seeds: Their seeds; they take longer.
+        pair_seeds: Those of the cross-encoder, which takes longer.
         ablation_seeds: The same for the ablation.
         base: Sentence-tuned encoder that runs start from.
         argument_epochs: Epochs of each fold of the argument table.
@@ -28,7 +27,6 @@ class Profile:
     precision: str
     evaluation: str
     seeds: tuple[int, ...]
-    pair_models: tuple[str, ...]
     pair_seeds: tuple[int, ...]
     ablation_seeds: tuple[int, ...]
     base: str
@@ -43,7 +41,6 @@ PROFILES = {
         precision="bf16",
         evaluation="fp32",
         seeds=(1, 2, 3),
-        pair_models=("cross-encoder",),
         pair_seeds=(1, 2),
         ablation_seeds=(1, 2),
         base="all-MiniLM-L6-v2",
@@ -56,7 +53,6 @@ PROFILES = {
         precision="bf16",
         evaluation="fp16",
         seeds=tuple(range(1, 11)),
-        pair_models=("cross-encoder", "poly-encoder"),
         pair_seeds=tuple(range(1, 11)),
         ablation_seeds=tuple(range(1, 11)),
         base="all-mpnet-base-v2",

@@ -42,6 +42,8 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UsageError
 PromptKind = Literal["query", "document"]
 KINDS: tuple[PromptKind | None, ...] = (None, "document", "query")
 _ANY_KIND = "any"
+# A file of poly-encoders, which earlier releases trained; the rest of the folder is a sentence encoder.
+_POLY_ENCODER_FILE = "poly_encoder.json"
 
 # Names under which sentence-transformers looks for a prompt of each kind; the first one that exists is used.
 PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -277,6 +279,12 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         UnsupportedArchitecture: es-sbert does not support one of the modules.
         UnsupportedSetting: es-sbert does not support a setting that may change the vectors.
     """
+    if (folder / _POLY_ENCODER_FILE).exists():
+        raise UnsupportedArchitecture(
+            f"{name or folder} is a poly-encoder, which es-sbert no longer reads",
+            "Train a cross-encoder (model.kind in the recipe), or remove poly_encoder.json from a copy to use its "
+            "sentence encoder alone.",
+        )
     # Read from the manifest directly: importing bundle.py, which imports this module, would be circular.
     accepted = read_optional_json(folder / "es_sbert.json").get("ignored_settings") or ()
     ignored = tuple(sorted({*ignored, *accepted}))

@@ -122,7 +122,7 @@ def evaluate(
     """Evaluate MODEL by the protocols of the Sentence-BERT paper.
 
     MODEL is a sentence encoder (a folder, a bundle, a hub id or an installed name), or the folder of a
-    cross-encoder or poly-encoder. With --judgements, it is the model of the index by default.
+    cross-encoder. With --judgements, it is the model of the index by default.
 
     \b
     Tasks:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle
+from es_sbert.bundle.cross_encoder_model import is_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError, require_extra
@@ -108,13 +109,12 @@ def open_model(
     threads: int | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> SentenceEmbedder | PairScorer:
-    """Open a sentence encoder, cross-encoder or poly-encoder; close it with `close_model`.
+    """Open a sentence encoder or cross-encoder; close it with `close_model`.
 
     Args:
         spec: Folder, bundle, hub id, installed or registered name of a model.
         backend: `onnx` runs the ONNX model, as ingest and search do; `torch` runs the original weights. `auto` prefers
-            onnx, and uses torch for models without ONNX support: poly-encoders, cross-encoders that were not exported,
-            and bare transformers (mean pooling).
+            onnx, and uses torch for cross-encoders that were not exported, and bare transformers (mean pooling).
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`; torch runs fp32 only.
         runtime: `auto`, `onnxruntime` or `openvino`, for `onnx`.
@@ -152,10 +152,7 @@ def close_model(model: SentenceEmbedder | PairScorer) -> None:
 def _is_pair_model(folder: Path) -> bool:
     if is_encoder_bundle(folder) or is_reranker_bundle(folder):
         return is_reranker_bundle(folder)  # known without torch
-    require_extra("train", "torch", "transformers")
-    from es_sbert.networks.pair_scorer_folder import is_pair_scorer
-
-    return is_pair_scorer(folder)
+    return is_cross_encoder(folder)
 
 
 def _open_onnx(
@@ -170,7 +167,7 @@ def _open_onnx(
         if not is_reranker_bundle(folder):
             raise UsageError(
                 f"{spec} scores pairs and was not exported, so onnx cannot run it",
-                f"Omit `backend`, or export a cross-encoder first: `es-sbert export {spec} -o RERANKER`.",
+                f"Omit `backend`, or export it first: `es-sbert export {spec} -o RERANKER`.",
             )
         model = Reranker(folder, **options)
         warnings = model.warnings
@@ -192,11 +189,11 @@ def _open_torch(
             f"{spec} runs on torch in fp32, not in {precision}", 'Use `backend="onnx"` for other precisions.'
         )
     require_extra("train", "torch", "transformers")
-    from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+    from es_sbert.networks.cross_encoder import open_cross_encoder
     from es_sbert.networks.siamese_encoder import open_siamese_encoder
 
     torch_device = _torch_device(device)
-    return (open_pair_scorer if pair else open_siamese_encoder)(folder, name=spec).to(torch_device)
+    return (open_cross_encoder if pair else open_siamese_encoder)(folder, name=spec).to(torch_device)
 
 
 def _torch_device(device: str) -> str:

@@ -186,7 +186,7 @@ class FinalScores:
 
     Attributes:
         name: Name of the metric.
-        start: Score of the model that the run started from; None for cross- and poly-encoders, whose heads were new.
+        start: Score of the model that the run started from; None for cross-encoders, whose heads were new.
         trained: Score of the trained model.
     """
 

@@ -1,3 +1,4 @@
-"""Sentence encoders, cross-encoders and poly-encoders in torch: training, evaluation, and the reference for
-exported graphs. Requires the `train` extra.
+"""Sentence encoders and cross-encoders in torch: training, evaluation, and the reference for exported graphs.
+
+Requires the `train` extra.
 """

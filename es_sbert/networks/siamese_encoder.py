@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, full_like, nn, where
 from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import logging
 
 from es_sbert.bundle.model_files import (
     COPY_AGAIN,
@@ -168,28 +169,27 @@ class SiameseEncoder(nn.Module):
         """
         return self._tokenizer([prompt + text for text in texts] if prompt else texts).ids
 
-    def inputs(self, rows: Sequence[NDArray[np.int64]]) -> dict[str, Tensor | bool]:
-        """Convert rows of token ids to the arguments of `forward`: `ids` and `mask` on the CPU, and `padded`."""
+    def inputs(self, rows: Sequence[NDArray[np.int64]]) -> dict[str, Tensor]:
+        """Convert rows of token ids to the arguments of `forward`, on the CPU."""
         ids, mask = self.pad(rows)
-        return {"ids": ids, "mask": mask, "padded": min(map(len, rows)) < ids.shape[1]}
+        return {"ids": ids, "mask": mask}
 
     def pad(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
         """Pad rows of token ids to one batch: ids and mask, both ``(rows, longest)`` int64, on the CPU."""
         ids, mask = pad(rows, self._padding)
         return torch.from_numpy(ids), torch.from_numpy(mask)
 
-    def forward(self, ids: Tensor, mask: Tensor, padded: bool = True) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Compute the sentence vectors of one batch.
 
         Args:
             ids, mask: *Shape:* ``(batch, tokens)``.
-            padded: Whether a text is shorter than the longest. If not, attention needs no mask.
 
         Returns:
             *Shape:* ``(batch, dimensions)`` float32.
         """
         extra = {} if self.token_types is None else {"token_type_ids": self.token_types(mask)}
-        tokens = self.transformer(input_ids=ids, attention_mask=mask if padded else None, **extra).last_hidden_state
+        tokens = self.transformer(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
         # tokens: (batch, tokens, width)
         # Sums over many tokens and squares lose too much in half precision.
         with torch.autocast(ids.device.type, enabled=False):
@@ -211,16 +211,11 @@ class SiameseEncoder(nn.Module):
         rows = self._tokenizer(texts, kind).ids
         vectors = np.empty((len(rows), self.dimensions), dtype=np.float32)  # (texts, dimensions)
         with eval_mode(self):
-            for members, ids, mask, padded in self.batches(rows):
-                vectors[members] = self(ids, mask, padded).cpu().numpy()
+            lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (texts,)
+            for members in inference_batches(lengths, self.device):
+                ids, mask = self.pad([rows[member] for member in members])
+                vectors[members] = self(ids.to(self.device), mask.to(self.device)).cpu().numpy()
         return vectors
-
-    def batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor, bool]]:
-        """Yield batches of rows: their numbers, and the arguments of `forward` on the network's device."""
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
-        for members in inference_batches(lengths, self.device):
-            ids, mask = self.pad([rows[member] for member in members])
-            yield members, ids.to(self.device), mask.to(self.device), bool(lengths[members].min() < ids.shape[1])
 
 
 @contextmanager
@@ -356,6 +351,20 @@ def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any,
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
         raise open_error(folder, error) from error
     return network, set(loading["missing_keys"])
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' progress bars and reports: a new head is intended, other missing tensors are errors."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def open_error(folder: Path, error: Exception) -> BundleInvalid:

@@ -304,13 +304,11 @@ class BatchItem(NamedTuple):
         dataset: Number of its data set, from 0.
         row: Row of the data set, from 0.
         joint: Examples of the joint batch, so that each process knows the parts of the others (`process_part_sizes`).
-        epoch: From 0.
     """
 
     dataset: int
     row: int
     joint: int
-    epoch: int
 
 
 def process_part_sizes(joint: int, processes: int) -> tuple[int, ...]:
@@ -377,7 +375,7 @@ class MixedBatchSampler(Sampler[list[BatchItem]]):
     def __iter__(self) -> Iterator[list[BatchItem]]:
         for joint in self._plan.batches(self._epoch):
             part = np.array_split(joint.rows, self.processes)[self._process]
-            yield [BatchItem(joint.dataset, row, len(joint.rows), self._epoch) for row in part.tolist()]
+            yield [BatchItem(joint.dataset, row, len(joint.rows)) for row in part.tolist()]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from 0, that the next iteration draws."""

@@ -127,10 +127,8 @@ class TrainingTask(nn.Module, ABC):
         """Tokenize the inputs of a data set: a column for each text column, or one for its pairs of texts."""
 
     @abstractmethod
-    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
+    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """Make a batch of rows of a data set: tokenized, padded to the longest of the batch, with labels.
-
-        Random parts depend on the epoch, from 0, and not on earlier batches, so that a resumed run draws the same ones.
 
         Called in the main process or in workers of a DataLoader; tensors stay on the CPU. The batch holds what
         `forward` takes: tensors and numbers, in dictionaries and lists.
@@ -196,7 +194,7 @@ class BiEncoderTask(TrainingTask):
             for texts, prompt in zip(examples.texts, prompts, strict=True)
         ]
 
-    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
+    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """Make a batch: `passes`, one for all columns or one per column, each a list of mini-batches as
         `SiameseEncoder.inputs` returns them; `columns`, their number; `labels`, if the objective needs them.
         """
@@ -235,10 +233,7 @@ class BiEncoderTask(TrainingTask):
             vectors: Tensor = self.encoder(**mini_batches[0])
             return vectors
         return torch.cat(
-            [
-                checkpoint(self.encoder, part["ids"], part["mask"], part["padded"], use_reentrant=False)
-                for part in mini_batches
-            ]
+            [checkpoint(self.encoder, part["ids"], part["mask"], use_reentrant=False) for part in mini_batches]
         )
 
     def evaluated_model(self) -> SentenceEmbedder:

@@ -22,10 +22,10 @@ from es_sbert.errors import SourceError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.evaluation.exact_search import search_exact, unit_vectors
 from es_sbert.messages import pluralize
-from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+from es_sbert.networks.cross_encoder import open_cross_encoder
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.augmentation import save_array
 from es_sbert.training.recipe import HardNegativesSpec
+from es_sbert.training.teacher_labels import save_array
 from es_sbert.training.training_examples import Examples
 
 # Candidates that the reranker scores for each negative that is needed.
@@ -248,4 +248,4 @@ def add_hard_negatives(
 
 
 def _open_reranker(name: str, device: str) -> PairScorer:
-    return open_pair_scorer(resolve_model(name), name=name).to(device)
+    return open_cross_encoder(resolve_model(name), name=name).to(device)

@@ -329,14 +329,8 @@ _LOSSES: dict[type[ObjectiveSpec], type[Objective]] = {
 }
 
 
-# The loss of denoising is the decoder's (`denoising_task`), which needs more than sentence vectors.
-_DENOISING_SCHEMA = ExampleSchema(("text",))
-
-
 def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
     """Return the columns and labels that an objective needs, which are known before the model is opened."""
-    if isinstance(spec, settings.DenoisingSpec):
-        return _DENOISING_SCHEMA
     return replace(
         _LOSSES[type(spec)].schema,
         score_range=spec.range if isinstance(spec, settings.RegressionSpec) else None,
@@ -349,7 +343,7 @@ def build_objective(spec: ObjectiveSpec, dimensions: int) -> Objective:
     """Build an objective over sentence vectors; heads are initialized with torch's random numbers.
 
     Args:
-        spec: Settings from the recipe; any but those of denoising, whose loss is its decoder's.
+        spec: Settings from the recipe.
         dimensions: Length of the sentence vectors.
 
     Raises:

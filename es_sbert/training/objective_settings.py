@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+SENTENCE_TRANSFORMERS = "train with sentence-transformers: es-sbert reads the model folder that it saves"
+"""What to do instead of training that es-sbert no longer has."""
 
 
 class RecipeSettings(BaseModel):
     """Part of a recipe. It is frozen, and rejects unknown keys and numbers that are not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    # Settings of earlier releases, their defaults there, and what they were. Interrupted runs have recorded defaults.
+    removed: ClassVar[tuple[tuple[str, object, str], ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed_settings(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        for name, default, what in cls.removed:
+            if given.get(name, default) != default:
+                raise ValueError(f"es-sbert no longer has {name} ({what}); {SENTENCE_TRANSFORMERS}")
+        return {key: value for key, value in given.items() if key not in {name for name, *_ in cls.removed}}
 
 
 def _check_unique(setting: str, values: Sequence[object]) -> None:
@@ -79,13 +95,12 @@ class RegressionSpec(_ObjectiveSpec):
 
     Attributes:
         range: The range to which the data's `score_range` is mapped.
-        teacher: Model that scores the pairs, so that the data needs no scores: a sentence encoder by its cosine, a
-            cross-encoder by its score, both clipped to `range` (Thakur et al. 2021, Augmented SBERT, arXiv 2010.08240).
     """
+
+    removed = (("teacher", None, "Augmented SBERT"),)
 
     kind: Literal["regression"]
     range: tuple[float, float] = (0.0, 1.0)
-    teacher: str | None = None
 
     @model_validator(mode="after")
     def _within_reach_of_a_cosine(self) -> RegressionSpec:
@@ -140,7 +155,7 @@ class MarginDistillationSpec(_ObjectiveSpec):
     """Mean squared error between score margins of student and teacher (Hofstätter et al. 2020, arXiv 2010.02666).
 
     Attributes:
-        teacher: Folder of a cross-encoder that scores the pairs; None if the data has the margins (role `score`).
+        teacher: A cross-encoder that scores the pairs; None if the data has the margins (role `score`).
         scale: Factor of the student's margins. Margins of unit vectors are at most 2, those of many cross-encoders 10
             and more.
     """
@@ -150,21 +165,10 @@ class MarginDistillationSpec(_ObjectiveSpec):
     scale: PositiveFloat = 1.0
 
 
-class DenoisingSpec(_ObjectiveSpec):
-    """Cross-entropy of a decoder that rebuilds a text from the vector of its remains (Wang et al. 2021, TSDAE).
-
-    Attributes:
-        ratio: Probability that a word is deleted; at least one stays.
-    """
-
-    kind: Literal["denoising"]
-    ratio: float = Field(default=0.6, gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _of_whole_vectors(self) -> DenoisingSpec:
-        if self.matryoshka is not None:
-            raise ValueError("the decoder of denoising reads whole vectors: use matryoshka with another objective")
-        return self
+def _refuse_denoising(given: Any) -> Any:
+    if isinstance(given, dict) and given.get("kind") == "denoising":
+        raise ValueError(f"es-sbert no longer has the objective denoising (TSDAE); {SENTENCE_TRANSFORMERS}")
+    return given
 
 
 ObjectiveSpec = Annotated[
@@ -174,7 +178,7 @@ ObjectiveSpec = Annotated[
     | InBatchSpec
     | CoSentSpec
     | VectorDistillationSpec
-    | MarginDistillationSpec
-    | DenoisingSpec,
+    | MarginDistillationSpec,
     Field(discriminator="kind"),
+    BeforeValidator(_refuse_denoising),
 ]

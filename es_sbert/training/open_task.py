@@ -6,36 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.modules import Dense, Normalize, Pooling
 from es_sbert.encoder.static_model import static_model_folder
 from es_sbert.errors import RecipeInvalid
-from es_sbert.networks.attention_masks import skip_mask_check
-from es_sbert.networks.cross_encoder import CrossEncoder
+from es_sbert.networks.cross_encoder import CrossEncoder, start_cross_encoder
 from es_sbert.networks.layer_removal import remove_layers
-from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_codes, start_cross_encoder
-from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder
 from es_sbert.networks.token_table import TokenTable
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
-from es_sbert.training.denoising_task import DenoisingTask, open_denoising_task
 from es_sbert.training.losses import build_objective, objective_schema
-from es_sbert.training.objective_settings import DenoisingSpec, ObjectiveSpec
-from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask, head_labels
+from es_sbert.training.objective_settings import ObjectiveSpec
+from es_sbert.training.pair_tasks import CrossEncoderTask, head_labels
 from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
 from es_sbert.training.training_examples import Examples
 
 
 def open_task(
-    spec: ModelSpec,
-    stage: StageSpec,
-    examples: Sequence[Examples],
-    objectives: Sequence[ObjectiveSpec],
-    *,
-    seed: int = 0,
+    spec: ModelSpec, stage: StageSpec, examples: Sequence[Examples], objectives: Sequence[ObjectiveSpec]
 ) -> TrainingTask:
     """Open the model with the stage's objectives; new heads and layers are drawn from torch's random numbers.
 
@@ -44,18 +34,19 @@ def open_task(
         stage: The stage.
         examples: Its data sets.
         objectives: The objective of each.
-        seed: Seed of the words that denoising deletes.
 
     Raises:
         ModelError: the base cannot be opened.
         RecipeInvalid: settings do not apply to the kind of model, or to the base.
     """
     by_name = {each.name: objective for each, objective in zip(examples, objectives, strict=True)}
-    task: BiEncoderTask | CrossEncoderTask | PolyEncoderTask
+    task: BiEncoderTask | CrossEncoderTask
     if spec.kind is ModelKind.BI_ENCODER:
-        task = _open_bi_encoder_task(spec, stage, by_name, seed)
+        task = _open_bi_encoder_task(spec, stage, by_name)
     else:
-        task = _open_pair_task(spec, stage, by_name)
+        _check_pair_stage(stage)
+        task = open_cross_encoder_task(spec, by_name)
+    _prepare_transformer(task.encoder, stage, spec.lora)
     max_tokens = task.encoder.model.max_tokens
     if spec.max_tokens is not None and max_tokens < spec.max_tokens:
         raise RecipeInvalid(
@@ -65,21 +56,15 @@ def open_task(
     return task
 
 
-def _open_pair_task(
-    spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]
-) -> CrossEncoderTask | PolyEncoderTask:
+def _check_pair_stage(stage: StageSpec) -> None:
     if stage.mini_batch is not None:
         raise RecipeInvalid(
-            f"mini_batch requires a bi-encoder, not a {spec.kind}", "Lower batch and raise accumulation instead."
+            "mini_batch requires a bi-encoder, not a cross-encoder", "Lower batch and raise accumulation instead."
         )
     if any(data.prompts for data in stage.data):
         raise RecipeInvalid(
-            f"prompts require a bi-encoder, not a {spec.kind}", "Leave prompts out of the recipe's data."
+            "prompts require a bi-encoder, not a cross-encoder", "Leave prompts out of the recipe's data."
         )
-    open_pair = open_cross_encoder_task if spec.kind is ModelKind.CROSS_ENCODER else open_poly_encoder_task
-    task = open_pair(spec, objectives)
-    _prepare_transformer(task.encoder, stage, spec.lora)
-    return task
 
 
 def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> CrossEncoderTask:
@@ -104,81 +89,21 @@ def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveS
     return CrossEncoderTask(start_cross_encoder(base, labels, name=spec.base, max_tokens=spec.max_tokens), objectives)
 
 
-def open_poly_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> PolyEncoderTask:
-    """Open the base of a recipe as a poly-encoder: with its own codes if the base is one, else with new random codes.
-
-    New codes are small (standard deviation 1/√width, against token vectors of length about √width), so that they
-    first attend to all tokens equally: training starts from the base's averaged token vectors.
-
-    Raises:
-        RecipeInvalid: settings or objectives do not apply to a poly-encoder.
-        ModelNotFound: the base does not exist.
-        BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
-        UnsupportedArchitecture: es-sbert does not support one of its modules.
-    """
-    base = resolve_model(spec.base)
-    encoder = open_initial_model(base, spec)
-    if encoder.model.dense or len(encoder.model.pooling) != 1:
-        raise RecipeInvalid(
-            f"a poly-encoder compares sentence vectors with token vectors, but {spec.base} with this recipe has Dense "
-            "layers or several pooling modes between them",
-            "Use a base without Dense layers, leave out `dense` and set a single pooling mode.",
-        )
-    if is_poly_encoder(base):
-        codes = read_poly_codes(base, encoder)
-        if len(codes) != spec.codes:
-            raise RecipeInvalid(
-                f"{spec.base} is a poly-encoder with {len(codes)} codes, but the recipe has {spec.codes}",
-                f"Set model.codes to {len(codes)}, or start from a model that is not a poly-encoder.",
-            )
-    else:
-        codes = torch.randn(spec.codes, encoder.dimensions) * encoder.dimensions**-0.5
-    return PolyEncoderTask(PolyEncoder(encoder, codes), objectives)
-
-
-def _open_bi_encoder_task(
-    spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec], seed: int
-) -> BiEncoderTask:
+def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
     encoder = open_initial_model(resolve_model(spec.base), spec)
     prompts = {
         name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.trained_columns)
         for (name, objective), data in zip(objectives.items(), stage.data, strict=True)
     }
-    denoising = {name: objective for name, objective in objectives.items() if isinstance(objective, DenoisingSpec)}
-    if denoising:  # a stage has either all or none
-        return _open_denoising_task(encoder, spec, stage, denoising, prompts, seed)
     different = {id(objective): objective for objective in objectives.values()}
     # Data sets with the same objective share its head.
     built = {key: build_objective(objective, encoder.dimensions) for key, objective in different.items()}
-    _prepare_transformer(encoder, stage, spec.lora)
     return BiEncoderTask(
         encoder,
         {name: built[id(objective)] for name, objective in objectives.items()},
         prompts=prompts,
         mini_batch=stage.mini_batch,
     )
-
-
-def _open_denoising_task(
-    encoder: SiameseEncoder,
-    spec: ModelSpec,
-    stage: StageSpec,
-    objectives: Mapping[str, DenoisingSpec],
-    prompts: Mapping[str, Sequence[str]],
-    seed: int,
-) -> DenoisingTask:
-    if spec.lora is not None:
-        raise RecipeInvalid(
-            "lora cannot apply to the objective denoising, whose decoder has the weights of the encoder",
-            "Leave lora out of the recipe, or use it in a separate run with another objective.",
-        )
-    task = open_denoising_task(
-        encoder, objectives, seed=seed, dropout=spec.dropout, prompts=prompts, mini_batch=stage.mini_batch
-    )
-    _prepare_transformer(encoder, stage, None)
-    if stage.gradient_checkpointing:
-        task.decoder.network.gradient_checkpointing_enable({"use_reentrant": False})
-    return task
 
 
 def prompts_of_columns(
@@ -220,7 +145,6 @@ def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | 
                 "Leave them out of the recipe, or use a base with a transformer.",
             )
         return
-    skip_mask_check(transformer)
     if stage.gradient_checkpointing:
         transformer.gradient_checkpointing_enable({"use_reentrant": False})
     if lora is not None:

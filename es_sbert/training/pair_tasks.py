@@ -1,4 +1,4 @@
-"""Train a cross-encoder or a poly-encoder, which score pairs of texts."""
+"""Train a cross-encoder, which scores pairs of texts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.evaluated_models import PairScorer
-from es_sbert.networks.cross_encoder import REGRESSION_LABELS, CrossEncoder
-from es_sbert.networks.pair_scorer_folder import save_cross_encoder, save_poly_encoder
-from es_sbert.networks.poly_encoder import PolyEncoder
-from es_sbert.networks.siamese_encoder import SiameseEncoder
-from es_sbert.training.bi_encoder_task import Batch, PairColumn, TokenColumn, TrainingTask
-from es_sbert.training.objective_settings import InBatchSpec, ObjectiveSpec, RegressionSpec, SoftmaxSpec
-from es_sbert.training.training_device import gather, joint_mean, rows_before
+from es_sbert.networks.cross_encoder import REGRESSION_LABELS, CrossEncoder, save_cross_encoder
+from es_sbert.training.bi_encoder_task import Batch, PairColumn, TrainingTask
+from es_sbert.training.objective_settings import ObjectiveSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.training_device import joint_mean
 from es_sbert.training.training_examples import Examples
 
 # Tolerance at the limits of the range: mapping a float32 score to the range may turn 1 into 1.0000001.
@@ -68,7 +65,7 @@ class CrossEncoderTask(TrainingTask):
         first, second = examples.texts
         return [PairColumn(first, second, self.encoder.tokenize)]
 
-    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
+    def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """Make a batch: `inputs` as the tokenizer pads them; `labels` ``(batch,)``, float32 in [0, 1] or int64 classes.
 
         Raises:
@@ -130,95 +127,3 @@ def head_labels(objectives: Mapping[str, ObjectiveSpec]) -> tuple[str, ...]:
             "Train on them in separate stages.",
         )
     return next(iter(heads.values()))
-
-
-class PolyEncoderTask(TrainingTask):
-    """A poly-encoder with its objectives.
-
-    `regression`: mean squared error between the score, a cosine, and the gold score. `in-batch`: cross-entropy of each
-    context over all candidates of the joint batch, its own the right one (the paper's objective), on scores times the
-    recipe's scale; hard negatives are candidates too.
-
-    Args:
-        network: The network.
-        objectives: Data set → objective. The first text column of each holds the contexts.
-
-    Raises:
-        RecipeInvalid: an objective is neither `regression` nor `in-batch`.
-    """
-
-    def __init__(self, network: PolyEncoder, objectives: Mapping[str, ObjectiveSpec]) -> None:
-        super().__init__()
-        for dataset, objective in objectives.items():
-            _check_poly_objective(dataset, objective)
-        self.network = network
-        self.objectives = dict(objectives)
-
-    @property
-    def encoder(self) -> SiameseEncoder:
-        """The network's siamese encoder, under the same name as in the other tasks."""
-        return self.network.encoder
-
-    def tokenize_columns(self, examples: Examples) -> list[TokenColumn]:
-        return [TokenColumn(texts, self.encoder.tokenize) for texts in examples.texts]
-
-    def collate(self, examples: Examples, rows: Sequence[int], epoch: int = 0) -> Batch:
-        """Make a batch: `columns`, each as `SiameseEncoder.inputs` returns it; `labels` ``(batch,)`` float32 for
-        `regression`.
-
-        Raises:
-            RecipeInvalid: a gold score lies outside the objective's range.
-        """
-        columns = self.tokenized(examples)
-        batch: dict[str, object] = {
-            "columns": [self.encoder.inputs([column[row] for row in rows]) for column in columns]
-        }
-        objective = self.objectives[examples.name]
-        if isinstance(objective, RegressionSpec):
-            batch["labels"] = gold_scores(examples, rows, objective.range)
-        return batch
-
-    def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """Compute the mean loss of the joint batch.
-
-        Each process compares its contexts with the candidates of all processes. Its candidates get the gradients of the
-        other processes' losses through `gather`.
-        """
-        objective, sizes = self.objectives[dataset], batch.get("sizes", ())
-        first, *others = batch["columns"]
-        contexts = self.network.contexts(**first)  # (batch, m, width)
-        columns = [self.network.candidates(**column) for column in others]  # each (batch, width)
-        if isinstance(objective, InBatchSpec):
-            candidates = torch.cat([gather(column, sizes) for column in columns])  # (joint batch · columns, width)
-            logits = objective.scale * self.network.compare(contexts, candidates.unsqueeze(0))
-            before = rows_before(sizes)
-            # Context i's own candidate: the positives are the first column.
-            targets = torch.arange(before, before + len(contexts), device=contexts.device)  # (batch,)
-            return joint_mean(nn.functional.cross_entropy(logits, targets, reduction="none"), sizes)
-        scores = self.network.compare(contexts, columns[0].unsqueeze(1))[:, 0]  # (batch,)
-        return joint_mean(nn.functional.mse_loss(scores, batch["labels"], reduction="none"), sizes)
-
-    def evaluated_model(self) -> PairScorer:
-        return self.network
-
-    def save(self, folder: Path, *, name: str) -> None:
-        self.encoder.model = self.encoder.model.model_copy(update={"name": name})
-        save_poly_encoder(self.network, folder)
-
-
-def _check_poly_objective(dataset: str, objective: ObjectiveSpec) -> None:
-    if not isinstance(objective, RegressionSpec | InBatchSpec):
-        raise RecipeInvalid(
-            f"{dataset}: a poly-encoder cannot be trained with the objective {objective.kind}",
-            "Use regression (pairs with a score) or in-batch (pairs that belong together).",
-        )
-    if objective.matryoshka is not None:
-        raise RecipeInvalid(
-            f"{dataset}: matryoshka truncates sentence vectors, but a poly-encoder has none for the first text",
-            "Leave matryoshka out, or set the model's kind to bi-encoder.",
-        )
-    if isinstance(objective, InBatchSpec) and objective.symmetric:
-        raise RecipeInvalid(
-            f"{dataset}: a poly-encoder reads contexts and candidates differently, so in-batch cannot be symmetric",
-            "Set symmetric to false, or set the model's kind to bi-encoder.",
-        )

@@ -19,9 +19,9 @@ from es_sbert.errors import SourceError
 from es_sbert.messages import pluralize
 from es_sbert.runtime.chunker import Span
 from es_sbert.runtime.tokenizer import SentenceTokenizer
-from es_sbert.training.augmentation import save_array
 from es_sbert.training.hard_negatives import normalized_text
 from es_sbert.training.recipe import PassagesSpec
+from es_sbert.training.teacher_labels import save_array
 from es_sbert.training.training_examples import Examples
 
 # A passage with fewer words, or fewer characters in a script without spaces, holds too little information.

@@ -13,44 +13,28 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator, model_validator
 
 from es_sbert.bundle.modules import Activation, Pooling
 from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
 from es_sbert.messages import setting_text
 from es_sbert.training.objective_settings import (
-    DenoisingSpec,
+    SENTENCE_TRANSFORMERS,
     InBatchSpec,
     MarginDistillationSpec,
     ObjectiveSpec,
     RecipeSettings,
-    RegressionSpec,
     TripletSpec,
     VectorDistillationSpec,
 )
 
 
 class ModelKind(StrEnum):
-    """The kind of network: it reads two texts separately (bi-encoder), together (cross-encoder), or in between."""
+    """The kind of network: it reads two texts separately (bi-encoder) or together (cross-encoder)."""
 
     BI_ENCODER = "bi-encoder"
     CROSS_ENCODER = "cross-encoder"
-    POLY_ENCODER = "poly-encoder"
-
-
-class NeighborsSpec(RecipeSettings):
-    """Replace the pairs of a data set by pairs of nearest neighbors among its texts.
-
-    Attributes:
-        model: Name, folder or hub id of the sentence encoder that finds the neighbors.
-        among: Number of nearest texts from which the partner is drawn.
-        seed: Seed of the draw.
-    """
-
-    model: str = "all-MiniLM-L6-v2"
-    among: PositiveInt = 10
-    seed: int = 1
 
 
 class HardNegativesSpec(RecipeSettings):
@@ -62,7 +46,7 @@ class HardNegativesSpec(RecipeSettings):
         ranks: First and last rank of the candidates, from 1.
         margin: Minimum difference between the cosine of the positive and that of a negative; closer texts are probably
             relevant too. If too few candidates remain, random positives of other pairs are added. None keeps all
-            candidates, for a teacher that judges them.
+            candidates.
         reranker: Folder of a cross-encoder that must score a negative lower than the positive; None to use none.
         seed: Seed of the random positives.
     """
@@ -147,20 +131,18 @@ class DataSpec(SourceSpec):
         score_range: The lowest and highest gold score of the data; a score outside is an error.
         prompts: Role → name of the model's prompt for the texts of that column.
         objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
-        neighbors: Mine pairs of nearest neighbors for a `teacher` to score, instead of the pairs of the file.
         passages: Make pairs of neighboring passages of the texts in the column `text`, for objectives that take an
             anchor and a positive.
-        hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet, and for a cross-encoder as
-            `teacher` of margin-distillation to label (Wang et al. 2022, GPL, arXiv 2112.07577).
+        hard_negatives: Mine negatives for pairs of the objectives in-batch and triplet.
     """
+
+    removed = (("neighbors", None, "Augmented SBERT"), ("neighbours", None, "Augmented SBERT"))
 
     name: str | None = None
     columns: dict[str, str | tuple[str, ...]]
     score_range: tuple[float, float] | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
     objective: ObjectiveSpec | None = None
-    # Recipes of earlier releases have the key `neighbours`.
-    neighbors: NeighborsSpec | None = Field(default=None, validation_alias=AliasChoices("neighbors", "neighbours"))
     passages: PassagesSpec | None = None
     hard_negatives: HardNegativesSpec | None = None
 
@@ -266,15 +248,10 @@ class StageSpec(RecipeSettings):
             raise ValueError("dev.task vectors needs a teacher: use objective vector-distillation for the first data")
         for data in self.data:
             objective = self.objective_of(data)
-            if data.neighbors and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
-                raise ValueError(f"{data.source}: neighbors need scores: use objective regression with a teacher")
             if data.passages:
                 _check_passages(data, objective)
             if data.hard_negatives:
                 _check_hard_negatives(data, objective)
-        are_denoising = {isinstance(self.objective_of(data), DenoisingSpec) for data in self.data}
-        if len(are_denoising) > 1:
-            raise ValueError("the objective denoising has a decoder, other objectives have none: use separate stages")
         return self
 
     @property
@@ -309,11 +286,15 @@ def _check_hard_negatives(data: DataSpec, objective: ObjectiveSpec) -> None:
     Raises:
         ValueError: the objective cannot use mined negatives, or the data has a column `negative`.
     """
-    is_labelled = isinstance(objective, MarginDistillationSpec) and objective.teacher is not None
-    if not (is_labelled or isinstance(objective, InBatchSpec | TripletSpec)) or "negative" in data.columns:
+    if isinstance(objective, MarginDistillationSpec):
         raise ValueError(
-            f"{data.source}: hard_negatives requires the objective in-batch, triplet, or margin-distillation with a "
-            "teacher, and data without a column negative"
+            f"{data.source}: es-sbert no longer has hard_negatives for margin-distillation (GPL); "
+            f"{SENTENCE_TRANSFORMERS}"
+        )
+    if not isinstance(objective, InBatchSpec | TripletSpec) or "negative" in data.columns:
+        raise ValueError(
+            f"{data.source}: hard_negatives requires the objective in-batch or triplet, and data without a column "
+            "negative"
         )
 
 
@@ -336,12 +317,13 @@ class ModelSpec(RecipeSettings):
         normalize: Whether vectors have unit length; None keeps the base's, False for a bare transformer.
         max_tokens: None keeps the base's.
         prompts: Prompt name → text, added to the base's.
-        codes: For a poly-encoder: number of vectors of the first text.
         lora: Train low-rank updates only.
         dropout: Dropout of the transformer while it is trained; None keeps the base's.
         layers: Number of the base's layers to keep, evenly spaced; None keeps all.
         static: Start from a table of the base's vectors of single tokens (a StaticEmbedding) instead of its network.
     """
+
+    removed = (("codes", 64, "poly-encoder"),)
 
     base: str
     kind: ModelKind = ModelKind.BI_ENCODER
@@ -350,11 +332,17 @@ class ModelSpec(RecipeSettings):
     normalize: bool | None = None
     max_tokens: PositiveInt | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
-    codes: PositiveInt = 64
     lora: LoraSpec | None = None
     dropout: float | None = Field(default=None, ge=0, lt=1)
     layers: PositiveInt | None = None
     static: bool = False
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _refuse_poly_encoder(cls, kind: object) -> object:
+        if kind == "poly-encoder":
+            raise ValueError("es-sbert no longer has poly-encoders: set kind to cross-encoder or bi-encoder")
+        return kind
 
 
 class ExportSpec(RecipeSettings):
@@ -379,18 +367,18 @@ class Recipe(RecipeSettings):
         stages: In order.
         precision: Number format of the transformer's matrix products in training; weights and optimizer stay float32.
             `auto`: bf16 on a card that supports it, fp32 on a CPU.
-        compile: Compile the transformer with torch.compile before its first step.
         seed: Random seed.
         test: Data to measure the base model and the trained model on, at the end. It chooses no checkpoint.
         export: The export at the end.
     """
+
+    removed = (("compile", False, "torch.compile"),)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     description: str = ""
     model: ModelSpec
     stages: tuple[StageSpec, ...] = Field(min_length=1)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    compile: bool = False
     seed: int = Field(default=42, ge=0)
     test: DevSpec | None = None
     export: ExportSpec = ExportSpec()
@@ -415,6 +403,8 @@ class Recipe(RecipeSettings):
 
 
 _SHIPPED_RECIPES = resources.files("es_sbert.training") / "recipes"
+# Recipes that earlier releases came with → their method.
+_REMOVED_RECIPES = {"tsdae": "TSDAE", "gpl": "GPL", "stsb-augmented": "Augmented SBERT"}
 _REMEDY = "docs/commands/train.md describes every setting; `es-sbert train --list` names recipes to start from."
 
 
@@ -451,7 +441,7 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
     try:
         return Recipe.model_validate(settings)
     except ValidationError as error:
-        raise RecipeInvalid(f"{source}: {_describe_problems(error)}", _REMEDY) from error
+        raise RecipeInvalid(f"{source}: {describe_problems(error)}", _REMEDY) from error
 
 
 def _read_yaml(name: str) -> tuple[str, str]:
@@ -463,6 +453,11 @@ def _read_yaml(name: str) -> tuple[str, str]:
     try:
         return name, path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
+        if name in _REMOVED_RECIPES:
+            raise RecipeInvalid(
+                f"es-sbert no longer has the recipe {name} ({_REMOVED_RECIPES[name]})",
+                f"{SENTENCE_TRANSFORMERS[0].upper()}{SENTENCE_TRANSFORMERS[1:]}.",
+            ) from error
         raise RecipeInvalid(
             f"there is no recipe {name!r}", "Use a YAML file, or a name that `es-sbert train --list` shows."
         ) from error
@@ -496,7 +491,7 @@ def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
         ) from error
 
 
-def _describe_problems(error: ValidationError) -> str:
+def describe_problems(error: ValidationError) -> str:
     """Format all problems and their settings as one line."""
     problems = []
     places = [entry["loc"] for entry in error.errors()]

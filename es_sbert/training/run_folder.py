@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import ValidationError
 from transformers.trainer_utils import sort_checkpoints
 
 from es_sbert.bundle.bundle import EncoderManifest, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD
 from es_sbert.filesystem import file_lock
-from es_sbert.training.recipe import Recipe
+from es_sbert.training.recipe import Recipe, describe_problems
 from es_sbert.training.training_device import NumberFormat
 from es_sbert.training.training_errors import translate_disk_errors
 
@@ -174,7 +175,7 @@ class RunFolder:
             raise self._no_run() from error
         except (OSError, ValueError) as error:
             raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start a new run in another folder.") from error
-        started = {"recipe": _recorded_recipe(before, settings["recipe"]), "data": before.get("data")}
+        started = {"recipe": self._recorded_recipe(before, settings["recipe"]), "data": before.get("data")}
         for part, what in (("recipe", "another recipe"), ("data", "other training data")):
             if started[part] != settings[part]:
                 changed = ", ".join(_changed_settings(started[part], settings[part]))
@@ -192,6 +193,25 @@ class RunFolder:
                     "Restore that model (or, if the name is a relative path, run the command in the same folder), or "
                     "start a new run in another folder.",
                 )
+
+    def _recorded_recipe(self, run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+        """Convert the recorded recipe of a run to this version's format: newer settings have their defaults.
+
+        Older versions wrote a precision instead of `auto`; their runs resume with it.
+
+        Raises:
+            CheckpointInvalid: this version cannot run the recipe.
+        """
+        try:
+            recipe = Recipe.model_validate(run.get("recipe")).model_dump(mode="json")
+        except ValidationError as error:
+            raise CheckpointInvalid(
+                f"the run in {self.output} cannot be resumed: {describe_problems(error)}",
+                "Resume it with the version of es-sbert that started it, or start a new run in another folder.",
+            ) from error
+        if "precision" not in run and now["precision"] == "auto":
+            recipe["precision"] = "auto"
+        return recipe
 
     def precision(self) -> NumberFormat | None:
         """Number format of the run; None if there is no run, or it is not recorded."""
@@ -260,20 +280,6 @@ def write_json(path: Path, value: object) -> None:
         partial = path.with_name(f"{path.name}.partial")
         partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         partial.replace(path)
-
-
-def _recorded_recipe(run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
-    """Convert the recorded recipe of a run to this version's format: newer settings have their defaults.
-
-    Older versions wrote a precision instead of `auto`; their runs resume with it.
-    """
-    try:
-        recipe = Recipe.model_validate(run["recipe"]).model_dump(mode="json")
-    except (KeyError, ValueError):
-        return run.get("recipe")
-    if "precision" not in run and now["precision"] == "auto":
-        recipe["precision"] = "auto"
-    return recipe
 
 
 def _changed_settings(before: Any, now: Any, place: str = "") -> list[str]:

@@ -32,7 +32,6 @@ from es_sbert.training.losses import check_dimensions
 from es_sbert.training.objective_settings import ObjectiveSpec, TripletSpec
 from es_sbert.training.recipe import DevSpec, StageSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
-from es_sbert.training.torch_compiler import eager_mode, translate_compiler_errors
 from es_sbert.training.training_errors import (
     LossCheck,
     check_model_finite,
@@ -67,7 +66,7 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
         distance: Distance of triplets.
 
     Raises:
-        RecipeInvalid: the task needs sentence vectors, and the model is a cross- or poly-encoder.
+        RecipeInvalid: the task needs sentence vectors, and the model is a cross-encoder.
         ModelError: the model returned NaN or infinite values.
     """
     scores: NDArray[np.floating]
@@ -88,7 +87,7 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
         scores = model.score(*data.texts)
     else:
         raise RecipeInvalid(
-            f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not compute",
+            f"dev.task {data.task} needs sentence vectors, which a cross-encoder does not compute",
             "Use dev.task: sts or duplicates.",
         )
     assert data.gold is not None, "read_dev gives labels for these tasks"
@@ -139,7 +138,6 @@ class TaskTrainer(Trainer):
         stage: The stage, for messages.
         arguments: Arguments of transformers' Trainer.
         callbacks: Callbacks.
-        compiled: Whether the task's transformer is compiled.
     """
 
     control: TrainerControl
@@ -152,14 +150,11 @@ class TaskTrainer(Trainer):
         stage: StageSpec,
         arguments: TrainingArguments,
         callbacks: Sequence[TrainerCallback],
-        *,
-        compiled: bool = False,
     ) -> None:
         self._task = task
         self._data = data
         self._sampler = sampler
         self._stage = stage
-        self._compiled = compiled
         super().__init__(
             model=task,
             args=arguments,
@@ -177,7 +172,7 @@ class TaskTrainer(Trainer):
 
     def _collate(self, items: list[BatchItem]) -> dict[str, Any]:
         number, rows = items[0].dataset, [item.row for item in items]
-        batch = self._task.collate(self._data.examples[number], rows, items[0].epoch)
+        batch = self._task.collate(self._data.examples[number], rows)
         sizes = process_part_sizes(items[0].joint, self._sampler.processes)
         # An array of rows: a list would be moved to the device number by number.
         return {"number": number, "rows": np.array(rows), "batch": {**batch, "sizes": sizes}}
@@ -205,10 +200,7 @@ class TaskTrainer(Trainer):
         return loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        with (
-            translate_compiler_errors(compiled=self._compiled),
-            translate_out_of_memory(self._stage.batch, self._stage.mini_batch),
-        ):
+        with translate_out_of_memory(self._stage.batch, self._stage.mini_batch):
             # The Trainer would move the batch too, but wait for it.
             return super().training_step(model, self._to_device(inputs), num_items_in_batch)
 
@@ -234,16 +226,15 @@ class TaskTrainer(Trainer):
         if self._data.dev is None:
             return {}
         self._check_still_finite()
-        with eager_mode(compiled=self._compiled):
-            distance = triplet_distance(self._data.objectives)
-            metrics = {"eval_dev": dev_score(self._task.evaluated_model(), self._data.dev, distance)}
+        distance = triplet_distance(self._data.objectives)
+        metrics = {"eval_dev": dev_score(self._task.evaluated_model(), self._data.dev, distance)}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _check_still_finite(self) -> None:
         examples = self._data.examples[0]
-        with eval_mode(self._task), eager_mode(compiled=self._compiled):
+        with eval_mode(self._task):
             probe_size = min(_PROBE_EXAMPLES, len(examples))
             batch = self._to_device(dict(self._task.collate(examples, range(probe_size))))
             # Every process probes the same examples.

@@ -156,11 +156,6 @@ def joint_mean(losses: Tensor, sizes: Sequence[int] = ()) -> Tensor:
     return gather(losses, sizes).mean()
 
 
-def rows_before(sizes: Sequence[int] = ()) -> int:
-    """Number of rows of the joint batch before those of this process."""
-    return 0 if processes() == 1 else sum(sizes[: dist.get_rank()])
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -28,7 +28,6 @@ from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, 
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.runtime.variant_candidates import default_exports
-from es_sbert.training.augmentation import add_teacher_labels, add_teacher_vectors, mine_neighbor_pairs
 from es_sbert.training.hard_negatives import add_hard_negatives
 from es_sbert.training.index_sources import has_index_sources, read_index_sources, source_file, with_files
 from es_sbert.training.losses import objective_schema
@@ -37,6 +36,7 @@ from es_sbert.training.open_task import open_task
 from es_sbert.training.passage_pairs import add_passage_pairs
 from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, SourceSpec, StageSpec
 from es_sbert.training.run_folder import RunFolder, hash_model, hash_source, write_json
+from es_sbert.training.teacher_labels import add_teacher_labels, add_teacher_vectors
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
 from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
 from es_sbert.training.training_errors import translate_disk_errors
@@ -79,7 +79,7 @@ def read_stages(recipe: Recipe, data_folder: Path) -> list[StageData]:
 
 
 def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
-    """Find the base model, the teachers and the models that mine pairs and negatives; hub ids are downloaded.
+    """Find the base model, the teachers and the models that mine negatives; hub ids are downloaded.
 
     Args:
         recipe: The recipe.
@@ -95,7 +95,6 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
     for stage in recipe.stages:
         for data in stage.data:
             names.add(getattr(stage.objective_of(data), "teacher", None))
-            names.add(data.neighbors.model if data.neighbors else None)
             names |= {data.hard_negatives.model, data.hard_negatives.reranker} if data.hard_negatives else set()
     folders = {}
     for name in sorted(name for name in names if name is not None):
@@ -109,7 +108,7 @@ def find_models(recipe: Recipe, *, all_needed: bool = True) -> dict[str, Path]:
 
 def next_model_spec(spec: ModelSpec, folder: Path) -> ModelSpec:
     """Start model of the next stage: the previous stage's model, with new LoRA weights if the recipe has LoRA."""
-    return ModelSpec(base=str(folder), kind=spec.kind, codes=spec.codes, lora=spec.lora)
+    return ModelSpec(base=str(folder), kind=spec.kind, lora=spec.lora)
 
 
 def check_recipe(
@@ -299,29 +298,21 @@ def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageR
 
 
 def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
-    """Make pairs of passages, mine neighbors and negatives, and add teachers' labels.
+    """Make pairs of passages, mine negatives, and add teachers' labels.
 
     All of them are stored in the stage's folder for a resumed run.
     """
     folder, examples = run.folder.stage(stage.name), []
     datasets = zip(stage.data, data.examples, data.objectives, strict=True)
     for number, (spec, dataset, objective) in enumerate(datasets):
-        neighbors, labels = _neighbors_file(folder, number), folder / f"teacher-{number}.npy"
-        negatives = folder / f"negatives-{number}.npy"
+        labels, negatives = folder / f"teacher-{number}.npy", folder / f"negatives-{number}.npy"
         passages = folder / f"passages-{number}.npy"
-        made = add_passage_pairs(dataset, spec.passages, run.recipe.model.base, passages, run.report)
-        pairs = mine_neighbor_pairs(made, spec.neighbors, neighbors, run.device, run.report)
+        pairs = add_passage_pairs(dataset, spec.passages, run.recipe.model.base, passages, run.report)
         one_each = not isinstance(objective, InBatchSpec)
         mined = add_hard_negatives(pairs, spec.hard_negatives, negatives, run.device, run.report, one_each=one_each)
         examples.append(add_teacher_labels(mined, objective, labels, run.device, run.report))
     dev = add_teacher_vectors(data.dev, data.objectives[0], folder / "teacher-dev.npy", run.device, run.report)
     return replace(data, examples=tuple(examples), dev=dev)
-
-
-def _neighbors_file(folder: Path, number: int) -> Path:
-    """Path of the file of a data set's mined pairs, which has another spelling in a run of an earlier release."""
-    earlier = folder / f"neighbours-{number}.npy"
-    return earlier if earlier.exists() else folder / f"neighbors-{number}.npy"
 
 
 def _measure_test_set(
@@ -375,17 +366,17 @@ def _export(run: RunSettings, data_folder: Path, record: dict[str, Any]) -> str 
 def _export_model(run: RunSettings, data_folder: Path) -> str | None:
     """Export to ONNX, checked by the parity gate; return the fingerprint, or None if nothing was exported."""
     recipe, staging = run.recipe, run.folder.staging_folder
-    export, kind, trained = recipe.export, recipe.model.kind, run.folder.stage(recipe.stages[-1].name) / "model"
-    model = read_sentence_model(trained, recipe.name) if kind is ModelKind.BI_ENCODER else None
+    export, trained = recipe.export, run.folder.stage(recipe.stages[-1].name) / "model"
+    is_bi_encoder = recipe.model.kind is ModelKind.BI_ENCODER
+    model = read_sentence_model(trained, recipe.name) if is_bi_encoder else None
     architecture = "" if model is None else model.architecture
     variants = default_exports(architecture) if export.precisions is None else export.precisions
-    if not variants or kind is ModelKind.POLY_ENCODER:
+    if not variants:
         shutil.copytree(trained, staging)
         return None
-    if kind is ModelKind.CROSS_ENCODER:
+    if model is None:
         cross_encoder = read_cross_encoder(trained, recipe.name)
         return export_reranker(cross_encoder, staging, variants, on_progress=run.report).fingerprint
-    assert model is not None, "the other kinds have been handled"
     return export_bundle(
         model,
         staging,

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import accelerate
 import numpy as np
 import transformers
 from numpy.typing import NDArray
-from torch import nn
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from es_sbert.errors import SourceError
@@ -24,7 +23,6 @@ from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_checkpoints, write_json
-from es_sbert.training.torch_compiler import compile_transformer
 from es_sbert.training.trainer import TaskTrainer, dev_metric_name
 from es_sbert.training.training_device import TrainingPrecision, float32_matmul_precision
 from es_sbert.training.training_errors import translate_disk_errors
@@ -132,10 +130,7 @@ class StageTraining:
             TrainingError, ModelError, OutputError: training failed. Complete checkpoints are kept.
         """
         transformers.set_seed(self.run.recipe.seed)
-        task = open_task(start, self.stage, self.data.examples, self.data.objectives, seed=self.run.recipe.seed)
-        compiled = self.run.recipe.compile
-        if compiled:
-            compile_transformer(cast(nn.Module, task.encoder))
+        task = open_task(start, self.stage, self.data.examples, self.data.objectives)
         sampler = build_batch_sampler(
             self.run.recipe, self.stage, self.data, task.lengths, self.process, self.run.report
         )
@@ -149,7 +144,7 @@ class StageTraining:
             bar,
         ]
         arguments = self._arguments(steps_per_epoch, resuming=checkpoint is not None)
-        trainer = TaskTrainer(task, self.data, sampler, self.stage, arguments, callbacks, compiled=compiled)
+        trainer = TaskTrainer(task, self.data, sampler, self.stage, arguments, callbacks)
         began = time.monotonic()
         try:
             with float32_matmul_precision(self.run.precision, self.run.device):

@@ -1,11 +1,9 @@
 """Where es-sbert relies on private names of other libraries, and for which versions of them that was tested."""
 
 import ast
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import uvicorn
@@ -22,15 +20,13 @@ from tests.unit.test_packaging import PYPROJECT, ROOT
 _PRIVATE = {
     "es_sbert/engines/node_watch.py": {"_extras"},
     "es_sbert/gateway/http_protocol.py": {"_unset_keepalive_if_required"},
-    "es_sbert/networks/attention_masks.py": {"_attn_implementation", "_can_set_attn_implementation"},
-    "es_sbert/training/torch_compiler.py": {"torch._dynamo.exc"},
 }
 # Python documents these: `os._exit`, members of named tuples, the handle of a C library.
 _DOCUMENTED = {"_exit", "_fields", "_replace", "_handle"}
 
 # Library → last minor version whose internals were tested. On a new one, run the tests of the module above (of uvicorn:
 # tests/gateway/security too), then raise this, and the bound in pyproject.toml if it has to be.
-_TESTED = {"uvicorn": "0.54", "transformers": "5.23", "torch": "2.15"}
+_TESTED = {"uvicorn": "0.54"}
 
 
 def _trees() -> Iterator[tuple[str, ast.Module]]:
@@ -89,9 +85,7 @@ def test_private_methods_of_others_are_not_overridden() -> None:
         assert not {name for name in vars(ours).keys() & set(dir(theirs)) if _is_private(name)}, ours
 
 
-@pytest.mark.parametrize(
-    "library", [name if name == "uvicorn" else pytest.param(name, marks=pytest.mark.train) for name in _TESTED]
-)
+@pytest.mark.parametrize("library", _TESTED)
 def test_internals_were_tested_with_the_installed_version(library: str) -> None:
     lines = [line for extra in PYPROJECT["project"]["optional-dependencies"].values() for line in extra]
     (requirement,) = (Requirement(line) for line in lines if Requirement(line).name == library)
@@ -126,30 +120,6 @@ def test_gateway_refuses_a_uvicorn_without_an_attribute(monkeypatch: pytest.Monk
     monkeypatch.setattr("es_sbert.gateway.http_protocol._ATTRIBUTES", {Cycle: ("keep_alive", "response_started")})
     with pytest.raises(UsageError, match=r"it lacks Cycle\.response_started\n"):
         check_uvicorn()
-
-
-@pytest.mark.train
-def test_training_refuses_a_transformers_without_its_attention_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import BertConfig, BertModel, PreTrainedModel
-
-    from es_sbert.networks.attention_masks import skip_mask_check
-
-    network = BertModel(BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1))
-    monkeypatch.delattr(PreTrainedModel, "_can_set_attn_implementation")
-    with pytest.raises(UsageError, match=r"transformers .* is not supported: .*_can_set_attn_implementation"):
-        skip_mask_check(network)
-
-
-@pytest.mark.train
-def test_compilation_refuses_a_torch_without_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    from es_sbert.training.torch_compiler import translate_compiler_errors
-
-    monkeypatch.setitem(sys.modules, "torch._dynamo.exc", ModuleType("torch._dynamo.exc"))
-    with (
-        pytest.raises(UsageError, match=r"torch .* is not supported: .*TorchDynamoException"),
-        translate_compiler_errors(compiled=True),
-    ):
-        pass
 
 
 @pytest.mark.train

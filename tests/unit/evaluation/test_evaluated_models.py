@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
-import torch
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError
+from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder, close_model, open_model
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.networks.cross_encoder import CrossEncoder
-from es_sbert.networks.pair_scorer_folder import save_poly_encoder
-from es_sbert.networks.poly_encoder import PolyEncoder
-from es_sbert.networks.siamese_encoder import SiameseEncoder, open_siamese_encoder
+from es_sbert.networks.siamese_encoder import SiameseEncoder
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
 
@@ -74,14 +73,13 @@ def test_open_cross_encoder(tmp_path: Path) -> None:
     assert isinstance(open_model(str(exported), backend="torch", device="cpu"), CrossEncoder)
 
 
-def test_poly_encoder_opens_in_torch_only(tiny: Path, tmp_path: Path) -> None:
-    encoder = open_siamese_encoder(tiny)
-    save_poly_encoder(PolyEncoder(encoder, torch.zeros(3, encoder.dimensions)), tmp_path / "poly")
-    model = open_model(str(tmp_path / "poly"), device="cpu")
-    assert isinstance(model, PolyEncoder)
-    assert isinstance(model, PairScorer)
-    with pytest.raises(UsageError, match="was not exported"):
-        open_model(str(tmp_path / "poly"), backend="onnx")
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_poly_encoder_is_refused_by_name(tiny: Path, tmp_path: Path, backend: Literal["onnx", "torch"]) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "poly"))
+    (folder / "poly_encoder.json").write_text('{"format": 1, "name": "poly", "codes": 3}')
+    with pytest.raises(UnsupportedArchitecture, match="poly is a poly-encoder") as caught:
+        open_model(str(folder), backend=backend, device="cpu")
+    assert "cross-encoder" in caught.value.remedy
 
 
 def test_bare_transformer_is_mean_pooled_in_torch(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, EsSbertError, ModelError, UnsupportedSetting
 from es_sbert.exporters.export_bundle import export_reranker
-from es_sbert.networks.pair_scorer_folder import open_cross_encoder, start_cross_encoder
+from es_sbert.networks.cross_encoder import open_cross_encoder, start_cross_encoder
 from tests.unit.checkpoints import write_cross_encoder
 
 FIRST = ["Two children repaired the telescope.", "", "WHY is it late?", "The night train is late. " * 30]

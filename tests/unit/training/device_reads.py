@@ -110,25 +110,3 @@ class StepReads(TrainerCallback):
             self._active.__exit__(None, None, None)
             self.found += self._active.found
             self._active = None
-
-
-class CardWaits(TrainerCallback):
-    """Has torch raise at whatever makes the host wait for the card within a step of a run."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        torch.cuda.set_sync_debug_mode("default")  # a step that failed has not ended
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        torch.cuda.set_sync_debug_mode("error")
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        torch.cuda.set_sync_debug_mode("default")
-        self.steps += 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from es_sbert.training.training_device import gather, processes, rows_before
+from es_sbert.training.training_device import gather, processes
 from tests.unit.training import gradients
 from tests.unit.training.support import STILL, recipe, train_here, write_model, write_pairs, write_recipe
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, data and a recipe, what two processes made of it (`two`) and their gradients (`found.pt`).
 
-    Each of them fails the run by its exit code, which torchrun hands on: where a step reads from the device, too.
+    Each of them fails the run by its exit code, which torchrun hands on.
     """
     folder = tmp_path_factory.mktemp("distributed")
     model = write_model(folder / "model", config=STILL)
@@ -54,7 +54,6 @@ def test_single_process_gathers_only_its_rows() -> None:
     local = torch.ones(3, 2)
     assert processes() == 1
     assert gather(local) is local
-    assert rows_before() == 0
 
 
 @pytest.mark.parametrize("sizes", [(), (3,), (2, 3), (3, 3, 3)])
@@ -65,9 +64,6 @@ def test_sizes_not_matching_the_processes_are_rejected(monkeypatch: pytest.Monke
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     with pytest.raises(ValueError, match="process 0 has 3"):
         gather(torch.ones(3, 2), sizes)
-    assert rows_before((4, 3)) == 0
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    assert rows_before((4, 3)) == 4
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from es_sbert.training.training_examples import assign_columns
 from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {
-    "gpl", "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-augmented",
-    "stsb-cosent", "stsb-regression", "tsdae", "wiki-sections-triplet",
+    "in-batch", "multilingual-distillation", "nli-softmax", "nli-then-stsb", "quickstart", "stsb-cosent",
+    "stsb-regression", "wiki-sections-triplet",
 }  # fmt: skip
 
 
@@ -39,11 +39,34 @@ def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
             assign_columns(data.path, data.columns, schema)
 
 
-def test_tsdae_reads_an_index_with_the_settings_of_its_comment() -> None:
-    prefix = "stages.0.data.0"
-    overrides = parse_overrides([f"{prefix}.path=null", f"{prefix}.index=docs", f"{prefix}.columns.text=body"])
-    (data,) = load_recipe("tsdae", overrides).stages[0].data
-    assert (data.index, data.path, data.columns) == ("docs", None, {"text": "body"})
+@pytest.mark.parametrize(
+    ("way", "value", "named"),
+    [
+        ("compile", True, "torch.compile"),
+        ("model.codes", 16, "poly-encoder"),
+        ("model.kind", "poly-encoder", "poly-encoders: set kind to cross-encoder"),
+        ("stages.0.objective", {"kind": "denoising", "ratio": 0.6}, "TSDAE"),
+        ("stages.0.data.0.objective", {"kind": "denoising"}, "TSDAE"),
+        ("stages.0.objective.teacher", "a-model", "Augmented SBERT"),
+        ("stages.0.data.0.neighbors", {"among": 5}, "Augmented SBERT"),
+        ("stages.0.data.0.neighbours", {}, "Augmented SBERT"),
+    ],
+)
+def test_settings_of_earlier_releases_are_refused_by_name(tmp_path: Path, way: str, value: Any, named: str) -> None:
+    path = write_recipe(tmp_path, change(recipe(tmp_path), way, value))
+    with pytest.raises(RecipeInvalid, match="es-sbert no longer has") as caught:
+        load_recipe(str(path))
+    assert named in caught.value.message
+    assert "sentence-transformers" in caught.value.message or "cross-encoder" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("tsdae", "TSDAE"), ("gpl", "GPL"), ("stsb-augmented", "Augmented SBERT")]
+)
+def test_recipes_of_earlier_releases_are_refused_by_name(name: str, method: str) -> None:
+    with pytest.raises(RecipeInvalid, match=rf"no longer has the recipe {name} \({method}\)") as caught:
+        load_recipe(name)
+    assert "sentence-transformers" in caught.value.remedy
 
 
 def test_defaults_are_the_paper_settings(tmp_path: Path) -> None:
@@ -72,7 +95,7 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         (
             "stages.0.seed",
             1,
-            "neighbors and stages.N.data.N.passages and the recipe itself$",
+            "stages.N.data.N.passages and the recipe itself$",
         ),
         ("stages.0.objective.kind", "contrast", "stages.0.objective: .*'contrast'"),
         ("stages.0.batch", 0, "stages.0.batch: .*greater than 0"),

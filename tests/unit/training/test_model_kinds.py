@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
-from es_sbert.networks.pair_scorer_folder import open_pair_scorer
+from es_sbert.networks.cross_encoder import open_cross_encoder
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.recipe import ModelKind
 from es_sbert.training.training_device import choose_training_device
@@ -56,15 +56,8 @@ def test_trained_cross_encoder_is_a_reranker(folder: Path, model: Path) -> None:
     pairs = ["the committee", "a man"], ["the committee has decided", "otherwise"]
     with Reranker(output, device="cpu", precision="fp32", threads=1) as reranker:
         scores = reranker.score(*pairs)
-    np.testing.assert_allclose(scores, open_pair_scorer(output).score(*pairs), atol=1e-5)
+    np.testing.assert_allclose(scores, open_cross_encoder(output).score(*pairs), atol=1e-5)
     assert "kind: cross-encoder" in (output / "README.md").read_text()
-
-
-def test_trained_poly_encoder_opens_in_torch(folder: Path, model: Path) -> None:
-    settings = recipe(model, epochs=3, learning_rate=3e-4)
-    settings["model"] |= {"kind": "poly-encoder", "codes": 4}
-    output = train(folder, settings)
-    assert open_pair_scorer(output).score(["a man"], ["a man"]).shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -149,34 +142,6 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
         assert near > far + 0.1
 
 
-@pytest.mark.parametrize("kind", ["bi-encoder", "cross-encoder"])
-def test_teacher_scores_label_unlabeled_pairs(folder: Path, model: Path, kind: str, cross_encoder: Path) -> None:
-    if kind == "cross-encoder":
-        teacher = cross_encoder
-    else:
-        teacher = folder / "teacher"
-        settings = recipe(model, epochs=1, dev=None)
-        settings["export"] = {"precisions": []}
-        train_here(write_recipe(folder, settings), teacher)
-    settings = recipe(model, epochs=2, dev=None)
-    pairs = {role: column for role, column in settings["stages"][0]["data"][0]["columns"].items() if role != "score"}
-    settings["stages"][0]["data"][0] |= {"columns": pairs, "score_range": None}
-    settings["stages"][0]["objective"]["teacher"] = str(teacher)
-    settings["export"] = {"precisions": []}
-    (stage,) = train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True).stages
-    losses = [row["loss"] for row in stage.course if "loss" in row]
-    assert np.mean(losses[-10:]) < np.mean(losses[:10])
-    labels = np.load(folder / "out/training/pairs/teacher-0.npy")
-    rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
-    first, second = ([row[side] for row in rows] for side in (0, 1))
-    if kind == "cross-encoder":
-        expected = open_pair_scorer(teacher).score(first, second)
-    else:
-        encoder = open_siamese_encoder(teacher)
-        expected = (encoder.embed(first) * encoder.embed(second)).sum(axis=1)
-    np.testing.assert_allclose(labels, np.clip(expected, 0, 1), atol=1e-5)
-
-
 def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_encoder: Path) -> None:
     rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
     triplets = [{"a": row[0], "p": row[0], "n": row[1]} for row in rows[:60]]
@@ -189,7 +154,7 @@ def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_e
     settings["export"] = {"precisions": []}
     trained = train_here(write_recipe(folder, settings), folder / "out", keep_checkpoints=True)
     labels = np.load(folder / "out/training/pairs/teacher-0.npy")
-    scorer = open_pair_scorer(cross_encoder)
+    scorer = open_cross_encoder(cross_encoder)
     expected = scorer.score([t["a"] for t in triplets], [t["p"] for t in triplets]) - scorer.score(
         [t["a"] for t in triplets], [t["n"] for t in triplets]
     )
@@ -203,7 +168,7 @@ def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_e
     [
         ({"kind": "cross-encoder"}, {"mini_batch": 4}, "mini_batch requires a bi-encoder"),
         ({"kind": "cross-encoder", "pooling": ["cls"]}, {}, "does not compute sentence vectors"),
-        ({"kind": "poly-encoder"}, {"objective": {"kind": "cosent"}}, "poly-encoder"),
+        ({"kind": "cross-encoder"}, {"objective": {"kind": "cosent"}}, "cannot be trained with the objective cosent"),
         ({"lora": {"targets": ["no-such-layer"]}}, {}, r"lora\.targets"),
         *(({"kind": str(kind), "max_tokens": 33}, {}, "reads no more than 32 tokens") for kind in ModelKind),
     ],

@@ -97,7 +97,6 @@ def test_run_trains_on_passages_with_mined_negatives(folder: Path, model: Path) 
     ("changes", "reason"),
     [
         ({"objective": {"kind": "triplet"}}, "passages make pairs"),
-        ({"objective": {"kind": "denoising"}}, "passages make pairs"),
         ({"columns": {"anchor": "a", "positive": "b"}}, "passages need a single column"),
         ({"passages": {"tokens": 8}}, "greater than or equal to 16"),
     ],

@@ -39,18 +39,31 @@ def hold(output: Path, its: Recipe, *, resume: bool) -> None:
 
 
 def test_run_of_an_older_version_resumes(tmp_path: Path, distilling: Recipe) -> None:
-    """It noted no precision but its recipe's, and knew neither `auto` nor `compile`."""
+    """It recorded no precision but its recipe's, and the defaults of settings that have been removed since."""
     hold(tmp_path / "out", distilling, resume=False)
     path = tmp_path / "out/training/run.json"
     noted = json.loads(path.read_text())
-    del noted["precision"], noted["recipe"]["compile"]
-    path.write_text(json.dumps(noted | {"recipe": noted["recipe"] | {"precision": "bf16"}}))
+    del noted["precision"]
+    noted["recipe"] |= {"precision": "bf16", "compile": False}
+    noted["recipe"]["model"]["codes"] = 64
+    noted["recipe"]["stages"][0]["data"][0]["neighbors"] = None
+    path.write_text(json.dumps(noted))
     assert RunFolder(tmp_path / "out").precision() == "bf16"
     hold(tmp_path / "out", distilling, resume=True)
     hold(tmp_path / "out", distilling.model_copy(update={"precision": "bf16"}), resume=True)
-    for changes in ({"precision": "fp32"}, {"compile": True}, {"seed": 7}):
+    for changes in ({"precision": "fp32"}, {"seed": 7}):
         with pytest.raises(CheckpointInvalid, match=f"another recipe: {next(iter(changes))}"):
             hold(tmp_path / "out", distilling.model_copy(update=changes), resume=True)
+
+
+def test_run_of_a_removed_objective_is_refused_by_name(tmp_path: Path, distilling: Recipe) -> None:
+    hold(tmp_path / "out", distilling, resume=False)
+    path = tmp_path / "out/training/run.json"
+    recorded = json.loads(path.read_text())
+    recorded["recipe"]["stages"][0]["objective"] = {"kind": "denoising", "ratio": 0.6, "matryoshka": None}
+    path.write_text(json.dumps(recorded))
+    with pytest.raises(CheckpointInvalid, match=r"cannot be resumed: .*denoising \(TSDAE\).*sentence-transformers"):
+        hold(tmp_path / "out", distilling, resume=True)
 
 
 @pytest.mark.parametrize("name", ["base", "teacher"])

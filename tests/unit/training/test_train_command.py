@@ -178,17 +178,18 @@ def test_export_gold_pairs_are_read_before_training(folder: Path, model: Path) -
     assert not (folder / "gold").exists()
 
 
-@pytest.mark.parametrize("missing", ["base", "teacher", "neighbors"])
+@pytest.mark.parametrize("missing", ["base", "teacher", "hard_negatives"])
 def test_missing_model_stops_the_run_before_writing(folder: Path, model: Path, missing: str) -> None:
     settings = recipe(folder / "nowhere" if missing == "base" else model)
     if missing != "base":
-        settings["stages"][0]["objective"] = {"kind": "regression", "teacher": str(folder / "nowhere")}
-        settings["stages"][0]["data"] = [
-            {"path": "train.tsv", "columns": {"sentence1": "sentence1", "sentence2": "sentence2"}}
-        ]
-    if missing == "neighbors":
-        settings["stages"][0]["objective"]["teacher"] = str(model)
-        settings["stages"][0]["data"][0]["neighbors"] = {"model": str(folder / "nowhere")}
+        columns = {"anchor": "sentence1", "positive": "sentence2"}
+        settings["stages"][0]["data"] = [{"path": "train.tsv", "columns": columns}]
+    if missing == "teacher":
+        settings["stages"][0]["data"][0]["columns"] |= {"negative": "sentence2"}
+        settings["stages"][0]["objective"] = {"kind": "margin-distillation", "teacher": str(folder / "nowhere")}
+    if missing == "hard_negatives":
+        settings["stages"][0]["objective"] = {"kind": "in-batch"}
+        settings["stages"][0]["data"][0]["hard_negatives"] = {"model": str(folder / "nowhere")}
     with pytest.raises(ModelNotFound, match="nowhere"):
         train_here(write_recipe(folder, settings), folder / "out")
     assert not (folder / "out").exists()

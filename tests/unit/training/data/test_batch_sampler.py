@@ -27,8 +27,7 @@ PLAN = EpochPlan(
 
 def joint(epoch: int) -> list[list[BatchItem]]:
     return [
-        [BatchItem(batch.dataset, row, len(batch.rows), epoch) for row in batch.rows.tolist()]
-        for batch in PLAN.batches(epoch)
+        [BatchItem(batch.dataset, row, len(batch.rows)) for row in batch.rows.tolist()] for batch in PLAN.batches(epoch)
     ]
 
 

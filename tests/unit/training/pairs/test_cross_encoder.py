@@ -15,7 +15,7 @@ from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, C
 
 from es_sbert.errors import BundleInvalid, RecipeInvalid, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
-from es_sbert.networks.pair_scorer_folder import open_cross_encoder, open_pair_scorer, save_cross_encoder
+from es_sbert.networks.cross_encoder import open_cross_encoder, save_cross_encoder
 from es_sbert.training.objective_settings import (
     CoSentSpec,
     InBatchSpec,
@@ -67,8 +67,6 @@ def test_pairs_are_tokenized_once_and_padded_per_batch(
     monkeypatch.setattr(task.encoder, "tokenize", None)
     found = task.collate(examples(), rows)["inputs"]
     assert found.keys() == expected.keys()
-    # A batch without padding has no mask, which the network would have to read to see that it hides nothing.
-    assert ("attention_mask" in found) is (len(rows) > 1)
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor)
 
@@ -104,7 +102,7 @@ def test_saved_scores_equal_sentence_transformers(tmp_path: Path, architecture: 
     reference = Reference(str(tmp_path / "saved"), device="cpu")
     assert reference.max_seq_length == 20
     np.testing.assert_allclose(ours, reference.predict(PAIRS), atol=1e-5)
-    reopened = open_pair_scorer(tmp_path / "saved")
+    reopened = open_cross_encoder(tmp_path / "saved")
     assert reopened.name == "saved"
     np.testing.assert_allclose(ours, reopened.score(FIRST, SECOND), atol=1e-6)
     assert np.ptp(ours) > 1e-3  # the pairs are told apart at all
@@ -164,7 +162,7 @@ def test_scoring_ignores_dropout_and_keeps_training_mode(base: Path) -> None:
 def test_class_score_is_the_probability_of_entailment(base: Path, tmp_path: Path) -> None:
     task = open_task(base, NLI)
     task.save(tmp_path / "saved", name="toy")
-    ours = open_pair_scorer(tmp_path / "saved").score(FIRST, SECOND)
+    ours = open_cross_encoder(tmp_path / "saved").score(FIRST, SECOND)
     reference = Reference(str(tmp_path / "saved"), device="cpu")
     np.testing.assert_allclose(ours, reference.predict(PAIRS, apply_softmax=True)[:, 1], atol=1e-5)
 
