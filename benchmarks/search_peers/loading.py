@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from benchmarks.common import seconds
 from benchmarks.search_peers.corpus import Corpus
 from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.diagnostics.temporary_index import force_merge
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine
-from es_sbert.index.index_type_change import force_merge
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.ingest_settings import BulkLoadSettings, IngestSettings, resolve_sources

@@ -12,7 +12,6 @@ from cloup import option_group
 
 from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
-from es_sbert.cli.index_change_type import change_type
 from es_sbert.cli.index_judgements import judgements
 from es_sbert.cli.index_migrate import migrate, print_begun_migration
 from es_sbert.cli.index_remove import remove
@@ -185,7 +184,6 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         f"    fingerprint  {meta.fingerprint}",
         f"    dimensions   {meta.dimensions}",
         f"    index type   {meta.index_type} over {meta.element_type}, {meta.similarity}",
-        *([] if field.stored.is_whole else [f"                 {field.stored.describe()}. {field.stored.remedy}"]),
         f"    text         {meta.text or 'not set before the first load'}",
         *([f"    languages    {describe_languages(field.languages)}"] if field.languages else []),
         f"    vectors of   {meta.passages or 'whole texts, as far as the model reads them'}",
@@ -308,7 +306,7 @@ def index() -> None:
 
 
 _COMMANDS = (
-    *(adopt, advise, calibrate, change_type, create, judgements, migrate),
+    *(adopt, advise, calibrate, create, judgements, migrate),
     *(recall, remove, repair, show, template),
 )
 for _command in _COMMANDS:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from es_sbert.confidence_interval import ConfidenceInterval, mean_confidence_interval
 from es_sbert.diagnostics.recall import Doubles, document_cosines
 from es_sbert.engines.rest import Json
-from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.messages import escape_unprintable, pluralize
 from es_sbert.vectors import Vectors
 
@@ -34,7 +33,6 @@ class CalibrationReport:
         keep: Share of the relevant documents that the recommended value keeps, unless `max_unrelated` is given.
         max_unrelated: Share of the unrelated documents that may reach the recommended value; None chooses by `keep`.
         calibration: The table and the recommendation.
-        stored: Share of the index that is stored in its index type. Hits come from the index in its present state.
     """
 
     index: str
@@ -50,7 +48,6 @@ class CalibrationReport:
     keep: float
     max_unrelated: float | None
     calibration: Calibration
-    stored: IndexTypeShare
 
     @property
     def recommended_value(self) -> float:
@@ -60,8 +57,7 @@ class CalibrationReport:
     def as_json(self) -> Json:
         plain = asdict(self)
         calibration: Json = plain.pop("calibration")
-        del plain["stored"]
-        return plain | calibration | {"index_type_share": self.stored.share}
+        return plain | calibration
 
 
 Counts = NDArray[np.int64]
@@ -289,11 +285,6 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
             "value may be too high or too low for real queries. Labeled queries (`queries=FILE`) give a better one."
-        )
-    if not report.stored.is_whole:
-        lines.append(
-            f"{report.stored.describe()}. Cosines are exact in every index type, but hits of {report.k} and precision "
-            f"are those of the index in its present state. {report.stored.remedy}"
         )
     lines.append(_recommendation_line(report))
     if recommended.overlaps:

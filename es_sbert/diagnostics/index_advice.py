@@ -24,13 +24,11 @@ from es_sbert.diagnostics.index_size import VectorIndexSize, count_vectors, esti
 from es_sbert.diagnostics.recall import TIE_TOLERANCE, Doubles, document_cosines
 from es_sbert.diagnostics.temporary_index import PREFIX, fill_index, leftover_indices, temporary_index
 from es_sbert.engines.engine import Engine
-from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
-from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
-from es_sbert.index.index_type_change import ALLOWED_CHANGES
 from es_sbert.index.mapping import (
     BYTE_TYPES,
     OVERSAMPLE,
@@ -47,7 +45,7 @@ from es_sbert.index.mapping import (
     vector_path,
 )
 from es_sbert.index.privileges import ADVISE, SEARCH, require_privileges
-from es_sbert.index.vector_field import VectorField, require_index
+from es_sbert.index.vector_field import VectorField, check_one_index_type
 from es_sbert.index.vector_reading import hit_vectors, stored_value, vector_request
 from es_sbert.messages import pluralize, size_text
 from es_sbert.search.search_scope import choose_method
@@ -181,7 +179,6 @@ class IndexAdvice:
         cut_recall: Dimensions → recall of exact search by truncated vectors in a quarter and in all of the sample.
         recommended: The layout with the least memory whose interval is not below `min_recall`, or the current one if
             that saves too little; None if there is none.
-        stored: Share of the index itself that is stored in its index type.
     """
 
     index: str
@@ -197,7 +194,6 @@ class IndexAdvice:
     skipped: tuple[LayoutMeasurement, ...]
     cut_recall: dict[int, tuple[float, float]]
     recommended: LayoutMeasurement | None
-    stored: IndexTypeShare
 
     @property
     def expected_recall(self) -> float | None:
@@ -218,7 +214,6 @@ class IndexAdvice:
         return {name: getattr(self, name) for name in names} | {
             "k": K,
             "current": asdict(self.current),
-            "index_type_share": self.stored.share,
             "layouts": [row.as_json() for row in self.rows],
             "not_built": [row.as_json() for row in self.skipped],
             "recommended": None if best is None else best.as_json(),
@@ -395,7 +390,7 @@ def advise(
 
     Raises:
         AccessDenied: the user may not create temporary indices.
-        IndexMismatch: the index has too few vectors.
+        IndexMismatch: the index has too few vectors, or its index type was changed in place.
         UsageError: the engine supports none of the layouts, or lacks a requested type.
         EngineError: the engine failed.
     """
@@ -404,6 +399,7 @@ def advise(
     require_privileges(engine, f"{PREFIX}*", ADVISE)
     for leftover in leftover_indices(engine):
         report(f"{leftover} is a temporary index of another run. If that has ended, delete it: `DELETE /{leftover}`")
+    check_one_index_type(engine, field)
     engine.refresh_if_allowed(field.index)
     total = count_vectors(engine, field.index, field)
     layouts = layouts_to_measure(info, meta.dimensions, total, request)
@@ -434,7 +430,7 @@ def advise(
             recall,
             estimate=_sizes(info, layout, total),
             sample_estimate=_sizes(info, layout, len(sample.vectors)),
-            changes=change_command(info, name, field, layout),
+            changes=change_command(name, field, layout),
             **measured,
         )
 
@@ -463,7 +459,6 @@ def advise(
         skipped,
         cut_recall,
         recommend_layout(rows, current, request.min_recall),
-        read_index_type_share(engine, require_index(engine, field.index), field.name),
     )
 
 
@@ -491,11 +486,10 @@ def smallest_layout(rows: Sequence[LayoutMeasurement], min_recall: float) -> Lay
     return next((row for row in rows if row.recall.low >= min_recall), None)
 
 
-def change_command(info: EngineInfo, name: str, field: VectorField, layout: VectorLayout) -> str | None:
+def change_command(name: str, field: VectorField, layout: VectorLayout) -> str | None:
     """Return the command that changes an index to this layout; None if the index has it already.
 
     Args:
-        info: The engine.
         name: Index or alias as the user gave it.
         field: The vector field.
         layout: The layout.
@@ -504,21 +498,15 @@ def change_command(info: EngineInfo, name: str, field: VectorField, layout: Vect
     current = VectorLayout(meta.dimensions, meta.element_type, IndexType(meta.index_type))
     if layout == current:
         return None
-    command = ["es-sbert", "index"]
-    same_vectors = (layout.dimensions, layout.element_type) == (current.dimensions, current.element_type)
-    is_elasticsearch = info.engine_type is EngineType.ELASTICSEARCH
-    if same_vectors and is_elasticsearch and layout.index_type in ALLOWED_CHANGES[current.index_type]:
-        command += ["change-type", name, "--index-type", str(layout.index_type), "--force-merge"]
-    else:
-        command += ["migrate", name]
-        if layout.dimensions != current.dimensions:
-            command += ["--model", shortened_name(whole_name(meta.model), layout.dimensions)]
-        if layout.index_type != current.index_type:
-            command += ["--index-type", str(layout.index_type)]
-        if layout.element_type != current.element_type:
-            command += ["--element-type", str(layout.element_type)]
-        if name == field.index:
-            command.append("--replace-index")
+    command = ["es-sbert", "index", "migrate", name]
+    if layout.dimensions != current.dimensions:
+        command += ["--model", shortened_name(whole_name(meta.model), layout.dimensions)]
+    if layout.index_type != current.index_type:
+        command += ["--index-type", str(layout.index_type)]
+    if layout.element_type != current.element_type:
+        command += ["--element-type", str(layout.element_type)]
+    if name == field.index:
+        command.append("--replace-index")
     if field.name != DEFAULT_VECTOR_FIELD:
         command += ["--vector-field", field.name]
     return shlex.join(command)
@@ -662,9 +650,6 @@ def _recommendation_lines(advice: IndexAdvice) -> list[str]:
         lines.append("Byte vectors are rounded permanently. To get floats back, embed the documents again.")
     if best.changes:
         lines.append(f"  {best.changes}")
-    elif not advice.stored.is_whole:
-        described = f"The mapping of the index has the layout {best.layout} already. {advice.stored.describe()}."
-        lines += [described, advice.stored.remedy]
     elif best is smallest:
         lines.append("The index has this layout already.")
     return lines

@@ -35,7 +35,6 @@ from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.byte_vectors import to_element_type
 from es_sbert.index.document_sample import random_hits
 from es_sbert.index.document_vectors import read_document_meta, text_hash
-from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, vector_path
 from es_sbert.index.text_template import TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
@@ -237,7 +236,6 @@ class MeasuredCosines:
         documents: Number of documents with a vector.
         sample: Number of documents that serve as unrelated documents.
         k: Hits of a search.
-        stored: Share of the index that was stored in its index type.
     """
 
     queries: CalibrationQueries
@@ -245,7 +243,6 @@ class MeasuredCosines:
     documents: int
     sample: int
     k: int
-    stored: IndexTypeShare
 
 
 class IndexCalibrator:
@@ -294,7 +291,6 @@ class IndexCalibrator:
             keep=keep,
             max_unrelated=max_unrelated,
             calibration=calibrate(measured.cosines, keep, max_unrelated),
-            stored=measured.stored,
         )
 
     def measure(
@@ -351,8 +347,7 @@ class IndexCalibrator:
         # Round the vectors, because searches of a byte field use rounded ones.
         vectors = np.asarray(to_element_type(vectors, self.field.meta.element_type), np.float32)
         cosines = self._cosines(wanted, sampled, vectors, k)
-        stored = read_index_type_share(self._engine, require_index(self._engine, self._name), self.field.name)
-        return MeasuredCosines(wanted, cosines, documents, len(sampled), k, stored)
+        return MeasuredCosines(wanted, cosines, documents, len(sampled), k)
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
         """Read random documents; a seed selects the same ones as long as the index does not change."""

@@ -21,9 +21,8 @@ from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
-from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query
-from es_sbert.index.vector_field import VectorField, require_index
+from es_sbert.index.vector_field import VectorField, check_one_index_type
 from es_sbert.index.vector_reading import hit_vectors, vector_request
 from es_sbert.messages import pluralize
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, SearchMethod, VectorQuery, search_body
@@ -182,8 +181,6 @@ class RecallReport:
         target: The recall to reach.
         rows: The measurements in the order of effort.
         recommended: The setting with the least effort whose interval is not below the target; None if there is none.
-        stored: Share of the index that is stored in its index type. The measurement covers the whole index in its
-            present state.
     """
 
     index: str
@@ -195,12 +192,9 @@ class RecallReport:
     target: float
     rows: tuple[RecallMeasurement, ...]
     recommended: SearchSetting | None
-    stored: IndexTypeShare
 
     def as_json(self) -> Json:
-        plain = asdict(self)
-        del plain["stored"]
-        return plain | {"index_type_share": self.stored.share}
+        return asdict(self)
 
 
 def recall_settings(
@@ -280,7 +274,8 @@ def measure_recall(
     """Search with every setting, then compare with exact search. The index should not be written to at the same time.
 
     Raises:
-        IndexMismatch: searches of the index type are exact already, or the index holds too few documents.
+        IndexMismatch: searches of the index type are exact already, the type was changed in place, or the index holds
+            too few documents.
         EngineError: the engine failed.
     """
     index_type = IndexType(field.meta.index_type)
@@ -288,8 +283,8 @@ def measure_recall(
         raise IndexMismatch(
             f"{field.index}.{field.name} is of type flat, whose search is exact already", "There is nothing to measure."
         )
+    check_one_index_type(engine, field)
     engine.refresh(field.index)
-    stored = read_index_type_share(engine, require_index(engine, field.index), field.name)
     report(f"{pluralize(len(queries.vectors), 'query', 'queries')} with each of {pluralize(len(settings), 'setting')}")
     _search_all(engine, field, queries, settings[0], k)  # the first search reads the index from disk
     answers = [_search_all(engine, field, queries, setting, k) for setting in settings]
@@ -307,9 +302,7 @@ def measure_recall(
         rows.append(RecallMeasurement(setting, mean_confidence_interval(shares, k), median, p95))
     recommended = recommend_setting(rows, target)
     count, documents = len(queries.own), exact.documents
-    return RecallReport(
-        field.index, field.name, str(index_type), k, count, documents, target, tuple(rows), recommended, stored
-    )
+    return RecallReport(field.index, field.name, str(index_type), k, count, documents, target, tuple(rows), recommended)
 
 
 def recommend_setting(rows: Sequence[RecallMeasurement], target: float) -> SearchSetting | None:
@@ -382,14 +375,7 @@ def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
         )
     else:
         with_oversample = f" and oversample {report.recommended.oversample:g}" if quantized else ""
-        of_mixture = "" if report.stored.is_whole else ", for the index in its present state"
         shown.append(
-            f"Recommended for {report.target:g}{of_mixture}: num_candidates {report.recommended.num_candidates}"
-            f"{with_oversample}"
-        )
-    if not report.stored.is_whole:
-        shown.append(
-            f"{report.stored.describe()}. Recall and times will change as segments are merged, so these figures are "
-            f"not those of {report.index_type}. {report.stored.remedy} Then measure again."
+            f"Recommended for {report.target:g}: num_candidates {report.recommended.num_candidates}{with_oversample}"
         )
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,11 +13,11 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, RequestFailed
-from es_sbert.index.index_type_change import force_merge
 
 # Prefix of the names of all temporary indices.
 PREFIX = "es-sbert-advise-"
 _BULK_BYTES = 5 << 20
+_POLL_SECONDS = 0.2
 
 
 def leftover_indices(engine: Engine) -> list[str]:
@@ -83,6 +84,18 @@ def fill_index(engine: Engine, name: str, documents: Iterable[Json]) -> None:
         _send(engine, name, lines)
     force_merge(engine, name)
     engine.refresh(name)
+
+
+def force_merge(engine: Engine, name: str) -> None:
+    """Merge every shard into one segment, and wait until the merge is done.
+
+    Raises:
+        EngineError: the engine failed; the merge may continue in the background.
+    """
+    engine.refresh(name)
+    task = engine.start_force_merge(name)
+    while not engine.is_task_done(task):
+        time.sleep(_POLL_SECONDS)
 
 
 def _send(engine: Engine, name: str, lines: list[bytes]) -> None:

@@ -22,9 +22,7 @@ from es_sbert.engines.error_mapping import access_denied, response_error, root_c
 from es_sbert.engines.index_state import (
     DEFAULT_RESULT_WINDOW,
     IndexState,
-    Segment,
     SettingValue,
-    ShardCopy,
     ShardState,
     read_aliases,
 )
@@ -881,37 +879,6 @@ class Engine(ABC):
         """Add and remove aliases, and remove indices, in one atomic step."""
         self._request("POST", "/_aliases", body={"actions": list(actions)})
 
-    def count_segments(self, name: str) -> dict[int, int]:
-        """Primary shard → the number of its segments that searches see.
-
-        Raises:
-            RequestFailed: a shard has no active primary.
-        """
-        return {
-            number: sum(s.is_searched for s in copies[0].segments) for number, copies in self.segments(name).items()
-        }
-
-    def segments(self, name: str) -> dict[int, list[ShardCopy]]:
-        """Shard → its started copies with their segments, the primary first.
-
-        Args:
-            name: An index, or an alias of one.
-
-        Raises:
-            RequestFailed: a shard has no active primary.
-        """
-        path = f"/{quote_index_name(name)}/_segments"
-        answer = self._request("GET", path)
-        shards = _only_index(name, self._primary_shards(name, path, answer))
-        with self._reading(f"GET {path}"):
-            return {number: [_parse_copy(copy) for copy in copies] for number, copies in shards.items()}
-
-    def running_merges(self, name: str) -> int:
-        """Number of merges that are running now in all copies of an index."""
-        answer = self._request("GET", f"/{quote_index_name(name)}/_stats/merge")
-        with self._reading(f"GET /{name}/_stats/merge"):
-            return int(answer["_all"]["total"]["merges"]["current"])
-
     def start_force_merge(self, name: str) -> str:
         """Start merging every shard into one segment, and return the task's name for `is_task_done`."""
         params = {"max_num_segments": "1", "wait_for_completion": "false"}
@@ -1067,19 +1034,6 @@ def _started_copies(copies: Sequence[Json]) -> list[Json]:
     started = [copy for copy in copies if copy["routing"].get("state") in ("STARTED", "RELOCATING")]
     started.sort(key=lambda copy: not copy["routing"]["primary"])
     return started if started and started[0]["routing"]["primary"] else []
-
-
-def _parse_copy(copy: Json) -> ShardCopy:
-    segments = tuple(
-        Segment(
-            generation=int(segment["generation"]),
-            documents=int(segment["num_docs"]),
-            deleted=int(segment["deleted_docs"]),
-            is_searched=bool(segment["search"]),
-        )
-        for segment in copy["segments"].values()
-    )
-    return ShardCopy(node=copy["routing"]["node"], segments=segments)
 
 
 def _parse_shard_state(copies: Sequence[Json]) -> ShardState:

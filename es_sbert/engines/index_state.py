@@ -151,38 +151,3 @@ class ShardState:
     copies: int = 1
     node: str = ""
     documents: int = 0
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A segment of a copy of a shard. Its documents never change; they are only marked as deleted.
-
-    Attributes:
-        generation: Number that is unique among all segments that the copy has had.
-        documents: Number of documents that are not deleted, and of the nested objects in them.
-        deleted: Number of documents that are deleted or replaced, but still take space.
-        is_searched: Whether searches see it. The other segments are waiting to be removed.
-    """
-
-    generation: int
-    documents: int
-    deleted: int
-    is_searched: bool
-
-    @property
-    def max_documents(self) -> int:
-        """Number of documents that it was written with, which never changes."""
-        return self.documents + self.deleted
-
-
-@dataclass(frozen=True)
-class ShardCopy:
-    """A started copy of a shard.
-
-    Attributes:
-        node: Id of its node.
-        segments: Segments of the copy; each copy merges independently.
-    """
-
-    node: str
-    segments: tuple[Segment, ...]

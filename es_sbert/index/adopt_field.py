@@ -109,7 +109,7 @@ class AdoptableField:
         Args:
             existing_meta: The current `_meta` of the mapping.
         """
-        body = mapping_addition(info.engine_type, self.name, meta, existing_meta, is_new=False)
+        body = mapping_addition(info.engine_type, self.name, meta, existing_meta)
         del body["properties"][self.name]
         return body
 

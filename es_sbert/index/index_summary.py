@@ -10,7 +10,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
-from es_sbert.index.earlier_segments import IndexTypeShare, read_index_type_share
 from es_sbert.index.mapping import (
     REMOVING,
     VectorFieldMeta,
@@ -38,7 +37,6 @@ class FieldSummary:
         current: Number of these documents whose vector was made by the field's model.
         truncated: Number of documents whose text was longer than the model reads.
         passages: Number of passages with a vector; None if a document has one vector.
-        stored: Share of the index that is stored in the index type.
         languages: Language (ISO 639-1), or `unknown` → documents, in a random sample of at most 200 documents with a
             vector.
         language_warning: A warning if many of them are in languages that the model was not trained on.
@@ -50,7 +48,6 @@ class FieldSummary:
     current: int
     truncated: int
     passages: int | None
-    stored: IndexTypeShare
     languages: dict[str, int] = field(default_factory=dict)
     language_warning: LanguageWarning | None = None
 
@@ -89,7 +86,6 @@ class IndexSummary:
                 "current": f.current,
                 "truncated": f.truncated,
                 "passage_count": f.passages,
-                "index_type_share": f.stored.share,
                 "languages": f.languages,
                 "language_warning": None if f.language_warning is None else str(f.language_warning),
             }
@@ -138,11 +134,10 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
         truncated = and_query(exists, {"term": {f"{meta_field}.truncated": True}})
         passages = None if meta.passages is None else count_chunks(engine, state.name, name)
-        stored_share = read_index_type_share(engine, state, name)
         counts = count(exists), count(current), count(truncated)
         languages = sample_languages(engine, state.name, name, meta)
         warning = language_warning(languages, state.name, meta.model, meta.fingerprint)
-        fields.append(FieldSummary(name, meta, *counts, passages, stored_share, languages, warning))
+        fields.append(FieldSummary(name, meta, *counts, passages, languages, warning))
     ours = {name for each in fields for name in (each.name, document_meta_field(each.name))}
     store_size = None
     with suppress(AccessDenied):  # shown as unknown

@@ -383,17 +383,11 @@ def index_body(
     return body
 
 
-def mapping_addition(
-    engine_type: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json, *, is_new: bool = True
-) -> Json:
-    """Build the body of `PUT /index/_mapping` that adds a vector field, its metadata object and its entry in `_meta`.
-
-    Args:
-        is_new: Whether the mapping does not have the field yet, see `merge_field_meta`.
-    """
+def mapping_addition(engine_type: EngineType, vector_field: str, meta: VectorFieldMeta, existing_meta: Json) -> Json:
+    """Build the body of `PUT /index/_mapping` that adds a vector field, its metadata object and its `_meta` entry."""
     properties = read_body(f"{engine_type}/index")["mappings"]["properties"]
     return {
-        "_meta": merge_field_meta(existing_meta, vector_field, meta, is_new=is_new),
+        "_meta": merge_field_meta(existing_meta, vector_field, meta, is_new=True),
         "properties": {
             vector_field: _field_property(engine_type, properties[_PLACEHOLDER], meta),
             document_meta_field(vector_field): copy.deepcopy(properties[document_meta_field(_PLACEHOLDER)]),
@@ -420,9 +414,9 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
     return vector if meta.passages is None else chunks_property(vector)
 
 
-# `_meta.es_sbert.earlier_segments`: vector field → the segments that may hold vectors in an earlier index type of the
-# field (es_sbert/index/earlier_segments.py); an empty object if they are not known. A field without an entry has had
-# its index type from the beginning.
+# `_meta.es_sbert.earlier_segments`: vector field → an object, if segments may hold vectors in an earlier index type of
+# the field. A field without an entry has had its index type from the beginning. es-sbert changes no type in place:
+# another program has done so, or a version of es-sbert that could, which listed the segments.
 EARLIER_SEGMENTS = "earlier_segments"
 
 
@@ -433,7 +427,7 @@ def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMe
 
     Args:
         is_new: Whether the field is new, so that all its vectors are stored in this index type. If it is not new and
-            its entry has another type or is missing, the segments of the earlier type are unknown (`EARLIER_SEGMENTS`).
+            its entry has another type or is missing, segments may have an earlier type (`EARLIER_SEGMENTS`).
     """
     ours = existing_meta.get(META_KEY, {})
     before = ours.get("fields", {}).get(vector_field)

@@ -20,6 +20,7 @@ from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
+    EARLIER_SEGMENTS,
     REMOVING,
     ChunkRules,
     ElementType,
@@ -43,7 +44,13 @@ from es_sbert.index.mapping import (
     with_source,
 )
 from es_sbert.index.source_mode import check_can_hold_vectors
-from es_sbert.index.text_template import STRIP_HTML, TextTemplate, closest_name, format_text_options
+from es_sbert.index.text_template import (
+    STRIP_HTML,
+    TextTemplate,
+    closest_name,
+    format_text_options,
+    format_vector_field_option,
+)
 from es_sbert.index.write_limits import check_mapping_limits
 from es_sbert.messages import setting_text
 
@@ -458,6 +465,28 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
             )
         raise IndexMismatch(f"the index {state.name} has no vector field {vector_field!r}", remedy)
     return VectorField(state.name, vector_field, _read_field_meta(engine, state, vector_field))
+
+
+def has_one_index_type(state: IndexState, field: VectorField) -> bool:
+    """Whether all vectors of a field are stored in its index type: the type was not changed in place."""
+    is_noted = field.name in (read_meta_entry(state.mappings, EARLIER_SEGMENTS) or {})
+    return not is_noted and vector_fields(state.mappings, state.name)[field.name].index_type == field.meta.index_type
+
+
+def check_one_index_type(engine: Engine, field: VectorField) -> None:
+    """Refuse to measure a mixture of index types, whose figures change with every merge.
+
+    Raises:
+        IndexMismatch: the index type of the field was changed in place.
+        EngineError: the engine failed.
+    """
+    if not has_one_index_type(require_index(engine, field.index), field):
+        raise IndexMismatch(
+            f"the index type of {field.index}.{field.name} was changed to {field.meta.index_type} in place, so older "
+            "documents may still be stored in an earlier type, and figures would not be those of this type",
+            f"Move the documents to an index of one type: `es-sbert index migrate {field.index} --index-type "
+            f"{field.meta.index_type}{format_vector_field_option(field.name)}`.",
+        )
 
 
 def check_not_being_removed(state: IndexState) -> None:

@@ -41,7 +41,13 @@ from es_sbert.index.text_template import (
     find_field,
     mapping_field_names,
 )
-from es_sbert.index.vector_field import VectorField, check_passages_kept, read_vector_field, require_index
+from es_sbert.index.vector_field import (
+    VectorField,
+    check_passages_kept,
+    has_one_index_type,
+    read_vector_field,
+    require_index,
+)
 from es_sbert.ingest.load_plan import ModelIdentity
 from es_sbert.messages import setting_text
 from es_sbert.migration.alias_swap import permit_name
@@ -370,7 +376,7 @@ def _plan_new_index(
     """
     engine = cast(Engine, RetryingEngine(engine, retrying))
     source, _ = find_migration(engine, wanted.alias)
-    _check_change_requested(source, read_vector_field(engine, source.name, wanted.vector_field).meta, wanted, model)
+    _check_change_requested(source, read_vector_field(engine, source.name, wanted.vector_field), wanted, model)
     fields = _new_vector_fields(engine, source, wanted, model)
     _check_copy(engine, source, wanted, fields)
     name = _new_name(wanted, model, source)
@@ -573,10 +579,12 @@ def _check_not_data_stream(source: IndexState, model_name: str) -> None:
 
 
 def _check_change_requested(
-    source: IndexState, stored: VectorFieldMeta, wanted: MigrationRequest, model: ModelIdentity
+    source: IndexState, field: VectorField, wanted: MigrationRequest, model: ModelIdentity
 ) -> None:
+    stored = field.meta
     if (
-        stored.fingerprint == model.fingerprint
+        has_one_index_type(source, field)
+        and stored.fingerprint == model.fingerprint
         and wanted.index_type in (None, stored.index_type)
         and wanted.element_type in (None, stored.element_type)
         and (wanted.text is None or wanted.text.template == stored.text)

@@ -325,9 +325,7 @@ def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index
     assert_refused(refused, "--yes requires --written-field", "Leave --yes out")
 
 
-def test_recall_size_and_change_type_commands(
-    run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_recall_command(run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
     index = fresh_index(es9_url)
     assert run("index", "create", index, "--shards", "1", "--replicas", "0", url=es9_url).code == 0
     with open_engine(es9_url) as engine:
@@ -359,66 +357,6 @@ def test_recall_size_and_change_type_commands(
         "cannot be read",
         "Check the path",
     )
-
-    sizes = orjson.loads(run("index", "estimate", index, "--json", url=es9_url).out)
-    assert (sizes["documents"], sizes["real"]["index_type"]) == (500, "hnsw")
-    assert abs(sizes["real"]["estimate_error"]) < 0.1
-    shown = run("index", "estimate", "--documents", "1000000", "--dimensions", "384", "--copies", "2", url=es9_url)
-    assert shown.out.splitlines()[0].endswith("1,000,000 vectors of 384 dimensions, 2 copies")
-    assert_refused(run("index", "estimate", url=es9_url), "an index, or the number", "--documents")
-
-    change = ("index", "change-type", index, "--index-type", "bbq_hnsw")
-    refused = "a change from hnsw to bbq_hnsw cannot be undone in place, but there is no terminal"
-    assert_refused(run(*change, url=es9_url), refused, "Add --yes")
-    changed = run("index", "change-type", index, "--index-type", "int8_hnsw", "--yes", "--force-merge", url=es9_url)
-    assert (changed.code, changed.out) == (0, "")
-    assert f"{index}.embedding: int8_hnsw instead of hnsw" in changed.err
-    assert changed.err.endswith("All documents are stored as int8_hnsw\n")
-    assert "already" in run("index", "change-type", index, "--index-type", "int8_hnsw", url=es9_url).err
-    back = run("index", "change-type", index, "--index-type", "flat", url=es9_url)
-    assert_refused(back, "cannot change", "es-sbert index migrate ALIAS --index-type flat")
-
-
-def test_figures_say_that_a_changed_type_has_not_reached_all_segments(
-    run: Run, es9_url: str, fresh_index: Callable[[str], str]
-) -> None:
-    index = fresh_index(es9_url)
-    created = run("index", "create", index, "--shards", "1", "--replicas", "0", "--text-field", "text", url=es9_url)
-    assert created.code == 0, created.err
-    with open_engine(es9_url) as engine:
-        load(engine, index, "embedding", random_vectors(500, 384), lambda row: {"text": f"The word {row} is one."})
-
-    def figures() -> tuple[float, dict[str, Done]]:
-        recall = ("index", "recall", index, "--num-candidates", "10", "--oversample", "1")
-        done = {
-            "recall": run(*recall, url=es9_url),
-            "show": run("index", "show", index, url=es9_url),
-            "estimate": run("index", "estimate", index, url=es9_url),
-            "calibrate": run("index", "calibrate", index, "--sample", "20", url=es9_url),
-        }
-        assert {name: each.code for name, each in done.items()} == dict.fromkeys(done, 0)
-        return orjson.loads(run(*recall, "--json", url=es9_url).out)["rows"][0]["recall"]["mean"], done
-
-    changed = run("index", "change-type", index, "--index-type", "bbq_hnsw", "--yes", url=es9_url)
-    remedy = f"`es-sbert index change-type {index} --index-type bbq_hnsw --force-merge`"
-    said = "0 % of the documents are stored as bbq_hnsw; the others still have an earlier type"
-    assert (changed.code, said in changed.err, remedy in changed.err) == (0, True, True)
-    before, done = figures()
-    assert [name for name, each in done.items() if said not in each.out or remedy not in each.out] == []
-    assert "for the index in its present state" in done["recall"].out or "No setting reaches" in done["recall"].out
-    assert "the estimate of" not in done["estimate"].out
-    advised = run(
-        *("index", "advise", index, "--sample", "200", "--dimensions", "384", "--element-type", "float"),
-        *("--index-type", "bbq_hnsw", "--min-recall", "0.01"),
-        url=es9_url,
-    )
-    assert (said in advised.out, remedy in advised.out) == (True, True), advised.out + advised.err
-
-    assert run("index", "change-type", index, "--index-type", "bbq_hnsw", "--force-merge", url=es9_url).code == 0
-    after, done = figures()
-    # What was measured before was not the recall of one bit a dimension.
-    assert after < before - 0.1
-    assert [name for name, each in done.items() if "stored as" in each.out] == []
 
 
 def test_calibrate_recommends_min_cosine(

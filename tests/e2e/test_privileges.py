@@ -238,8 +238,6 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
     "`index calibrate --save`": (
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", "--save", *desk.model)),
-    "`index change-type`": (
-        Desk.loaded, lambda desk, name: desk.index("change-type", name, "--index-type", "int8_hnsw", "--yes")),
     "`index remove`": (Desk.loaded, lambda desk, name: desk.index("remove", name, "--yes")),
     "`index remove --reindex`": (behind_an_alias, lambda desk, name: desk.index(
         "remove", f"{name}-alias", "--reindex", "--name", f"{name}-new", "--yes")),

@@ -19,16 +19,16 @@ from es_sbert.analysis.duplicates import DuplicateSearchSettings, DuplicateSearc
 from es_sbert.diagnostics.index_calibration import IndexCalibrator
 from es_sbert.diagnostics.index_size import estimate_size
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
+from es_sbert.diagnostics.temporary_index import force_merge
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.retry import RetryPolicy
-from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.errors import UsageError
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.byte_vectors import quantize_vectors
 from es_sbert.index.document_vectors import read_stored_vectors, read_vector
-from es_sbert.index.index_type_change import change_index_type, force_merge
 from es_sbert.index.mapping import ElementType, IndexType
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -250,22 +250,6 @@ def test_estimate_of_bytes_is_within_10_percent_of_real_size(
     engine.refresh(name)
     estimate = estimate_size(engine.info, IndexType.HNSW, 2000, 128, ElementType.BYTE)
     assert estimate.index == pytest.approx(engine.vector_size(name, "embedding"), rel=0.1)
-
-
-def test_type_of_a_byte_field_changes_only_to_a_graph(
-    es8_url: str, fresh_index: Callable[[str], str], open_engine: Callable[[str], Engine]
-) -> None:
-    engine, name = open_engine(es8_url), fresh_index(es8_url)
-    request = FieldRequest("embedding", "a" * 32, "model-a", 8, index_type="flat", element_type="byte")
-    ensure_vector_field(engine, name, request)
-    with pytest.raises(UsageError, match="int8_hnsw quantizes vectors of floats"):
-        change_index_type(engine, name, "embedding", "int8_hnsw")
-    assert change_index_type(engine, name, "embedding", "hnsw") is IndexType.FLAT
-    with pytest.raises(IndexMismatch, match=r"from hnsw to flat in place \(from hnsw: none\)"):
-        change_index_type(engine, name, "embedding", "flat")
-    other = FieldRequest("embedding", "a" * 32, "model-a", 8, element_type="float")
-    with pytest.raises(IndexMismatch, match="has the element type byte, not float"):
-        ensure_vector_field(engine, name, other)
 
 
 @pytest.mark.parametrize("form", ["numbers", "hexadecimal"])

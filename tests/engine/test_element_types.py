@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.index_size import estimate_size
+from es_sbert.diagnostics.temporary_index import force_merge
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.index_type_change import change_index_type, force_merge
 from es_sbert.index.mapping import ElementType, IndexType, vector_fields
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
 from es_sbert.search import SemanticIndex
@@ -93,19 +92,6 @@ def test_estimate_of_bfloat16_is_within_10_percent_of_real_size(
     es9.refresh(es9_index)
     estimate = estimate_size(es9.info, index_type, COUNT, DIMENSIONS, ElementType.BFLOAT16)
     assert estimate.index == pytest.approx(es9.vector_size(es9_index, "embedding"), rel=0.1)
-
-
-def test_type_changes_in_place_and_numbers_stay(es9: Engine, es9_index: str) -> None:
-    request = FieldRequest("embedding", "a" * 32, "model-a", DIMENSIONS, element_type="bfloat16")
-    ensure_vector_field(es9, es9_index, request, shards=1, replicas=0)
-    vectors = random_vectors(20, DIMENSIONS)
-    load(es9, es9_index, "embedding", vectors, lambda row: {"row": row})
-    assert change_index_type(es9, es9_index, "embedding", "int8_hnsw") is IndexType.HNSW
-    meta = read_vector_field(es9, es9_index, "embedding").meta
-    assert (meta.index_type, meta.element_type) == ("int8_hnsw", ElementType.BFLOAT16)
-    body = {"size": 20, "_source": {"exclude_vectors": False}}
-    for hit in es9.search(es9_index, body)["hits"]["hits"]:
-        np.testing.assert_allclose(hit["_source"]["embedding"], vectors[hit["_source"]["row"]], rtol=2**-7)
 
 
 @pytest.mark.parametrize("engine_url", ["es8", "opensearch"], indirect=True)

@@ -18,7 +18,6 @@ from es_sbert.errors import VectorIndexError
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.document_vectors import vector_value
-from es_sbert.index.index_type_change import check_force_merge, force_merge
 from es_sbert.index.mapping import document_meta_field
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -54,8 +53,6 @@ WRITERS: dict[str, Writer] = {
     "remove": lambda engine, index, *_: remove_vectors(engine, index, policy=POLICY),
     "remove by copy": lambda engine, index, _, dead: move(engine, index, None, dead, remove=True),
     "migrate": lambda engine, index, tiny, dead: move(engine, index, tiny, dead, index_type="int8_hnsw"),
-    "check a merge": lambda engine, index, *_: check_force_merge(engine, index),
-    "merge": lambda engine, index, *_: force_merge(engine, index),
 }
 
 

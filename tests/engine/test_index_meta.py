@@ -23,7 +23,6 @@ from es_sbert.index import index_meta
 from es_sbert.index.adopt import put_adopted_field
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.index_meta import update_mapping
-from es_sbert.index.index_type_change import change_index_type
 from es_sbert.index.load_settings import (
     BULK_LOAD_SETTINGS,
     apply_load_settings,
@@ -113,12 +112,6 @@ def adopt(engine: Engine, index: str, name: str) -> None:
     put_adopted_field(engine, adoptable, adoptable.meta(FINGERPRINT, "m"))
 
 
-def check_index_type(engine: Engine, index: str, name: str) -> None:
-    state = state_of(engine, index)
-    assert vector_fields(state.mappings, index)[name].index_type == "hnsw"
-    assert state.mappings["properties"][name]["index_options"]["type"] == "hnsw"
-
-
 def check_pointer(engine: Engine, index: str, name: str) -> None:
     assert read_target_pointer(state_of(engine, index)) == "docs-2"
 
@@ -159,11 +152,6 @@ CHANGES = {
         lambda engine, index, name: ensure_vector_field(engine, index, request("embedding", text="{title}")), check_text
     ),
     "field adopted": Change(adopt, lambda engine, index, name: check_field(engine, index, "plain")),
-    "index type": Change(
-        lambda engine, index, name: change_index_type(engine, index, name, "hnsw"),
-        check_index_type,
-        lambda engine, index, name: ensure_vector_field(engine, index, request(name, index_type="flat")),
-    ),
     "pointer": Change(
         lambda engine, index, name: set_target_pointer(engine, state_of(engine, index), "docs-2"), check_pointer
     ),

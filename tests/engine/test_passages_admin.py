@@ -15,7 +15,6 @@ from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
-from es_sbert.index.index_type_change import change_index_type
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.ingest_settings import IngestSettings, resolve_sources
 from es_sbert.ingest.load import run_load
@@ -69,8 +68,6 @@ def test_passages_recall_size_and_migration_with_two_fields(
         engine, field, sample_queries(engine, field, 20, 0), [SearchSetting(300, None)], k=5, target=0.9
     ).rows
     assert row.recall.mean > 0.9
-    if engine.info.engine_type is EngineType.ELASTICSEARCH:
-        assert change_index_type(engine, index_name, "embedding", "int8_hnsw") == "hnsw"
 
     result = place.migrate(second)
     try:

@@ -11,11 +11,11 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.recall import RecallQueries, SearchSetting, measure_recall, sample_queries
+from es_sbert.diagnostics.temporary_index import force_merge
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.index_type_change import force_merge
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body

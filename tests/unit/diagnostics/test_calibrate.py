@@ -23,7 +23,6 @@ from es_sbert.diagnostics.calibration import (
     row_at,
 )
 from es_sbert.diagnostics.recall import document_cosines
-from es_sbert.index.earlier_segments import IndexTypeShare
 from tests.engine.vectors import cosines, random_vectors
 
 # One cosine a query and document, on and beside values of the grid.
@@ -161,7 +160,6 @@ def report_of(calibration: Calibration, *, labeled: bool) -> CalibrationReport:
         keep=0.75,
         max_unrelated=None,
         calibration=calibration,
-        stored=IndexTypeShare("docs", "embedding", "hnsw", 1.0),
     )
 
 

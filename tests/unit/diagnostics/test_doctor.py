@@ -20,7 +20,6 @@ from es_sbert.diagnostics.doctor import (
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import UsageError
-from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_languages import language_warning
@@ -87,9 +86,8 @@ def test_index_blocks_and_leftover_load_settings_are_reported() -> None:
 
 def field(**counts: int) -> FieldSummary:
     meta = VectorFieldMeta(fingerprint="f" * 32, model="tiny", dimensions=16, index_type="hnsw")
-    stored = IndexTypeShare("docs", "embedding", "hnsw", 1.0)
     numbers = {"vectors": 10, "current": 10, "truncated": 0, "passages": None} | counts
-    return FieldSummary("embedding", meta, **numbers, stored=stored)
+    return FieldSummary("embedding", meta, **numbers)
 
 
 def levels(findings: Any) -> list[Severity]:

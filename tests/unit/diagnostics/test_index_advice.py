@@ -29,7 +29,6 @@ from es_sbert.diagnostics.index_size import estimate_size
 from es_sbert.diagnostics.layout_plot import layout_plot
 from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.index.mapping import ElementType, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import VectorField
 
@@ -61,7 +60,7 @@ def advice(rows: list[LayoutMeasurement], **values: Any) -> IndexAdvice:
     recalls = {384: (1.0, 1.0), 128: (0.98, 0.96)}
     made = IndexAdvice(
         "docs-1", "embedding", "Elasticsearch 9.4.3", current, 80_000, 5_000, 300, False, 0.95, tuple(rows), (),
-        recalls, recommend_layout(rows, current, 0.95), IndexTypeShare("docs-1", "embedding", "hnsw", 1.0),
+        recalls, recommend_layout(rows, current, 0.95),
     )  # fmt: skip
     return replace(made, **values)
 
@@ -113,38 +112,36 @@ def test_element_type_that_the_engine_lacks_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "stored", "layout", "expected"),
+    ("stored", "layout", "expected"),
     [
-        (ES9, field(), VectorLayout(384, FLOAT, IndexType.HNSW), None),
-        (ES9, field(), VectorLayout(384, FLOAT, IndexType.BBQ_HNSW),
-         "es-sbert index change-type docs --index-type bbq_hnsw --force-merge"),
-        (ES9, field("bbq_hnsw"), VectorLayout(384, FLOAT, IndexType.HNSW),
+        (field(), VectorLayout(384, FLOAT, IndexType.HNSW), None),
+        (field(), VectorLayout(384, FLOAT, IndexType.BBQ_HNSW),
+         "es-sbert index migrate docs --index-type bbq_hnsw"),
+        (field("bbq_hnsw"), VectorLayout(384, FLOAT, IndexType.HNSW),
          "es-sbert index migrate docs --index-type hnsw"),
-        (OPENSEARCH, field(), VectorLayout(384, FLOAT, IndexType.INT8_HNSW),
+        (field(), VectorLayout(384, FLOAT, IndexType.INT8_HNSW),
          "es-sbert index migrate docs --index-type int8_hnsw"),
-        (ES9, field(), VectorLayout(128, FLOAT, IndexType.HNSW), "es-sbert index migrate docs --model mine@128"),
-        (ES9, field(model="mine@256", dimensions=256), VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW),
+        (field(), VectorLayout(128, FLOAT, IndexType.HNSW), "es-sbert index migrate docs --model mine@128"),
+        (field(model="mine@256", dimensions=256), VectorLayout(128, BFLOAT16, IndexType.INT8_HNSW),
          "es-sbert index migrate docs --model mine@128 --index-type int8_hnsw --element-type bfloat16"),
-        (ES9, field(element_type="bfloat16"), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
-         "es-sbert index change-type docs --index-type int8_hnsw --force-merge"),
-        (OPENSEARCH, field("int8_hnsw"), VectorLayout(384, BYTE, IndexType.HNSW),
+        (field(element_type="bfloat16"), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
+         "es-sbert index migrate docs --index-type int8_hnsw"),
+        (field("int8_hnsw"), VectorLayout(384, BYTE, IndexType.HNSW),
          "es-sbert index migrate docs --index-type hnsw --element-type byte"),
-        (ES9, field("flat", element_type="byte"), VectorLayout(384, BYTE, IndexType.HNSW),
-         "es-sbert index change-type docs --index-type hnsw --force-merge"),
-        (ES9, field(), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
+        (field("flat", element_type="byte"), VectorLayout(384, BYTE, IndexType.HNSW),
+         "es-sbert index migrate docs --index-type hnsw"),
+        (field(), VectorLayout(384, BFLOAT16, IndexType.INT8_HNSW),
          "es-sbert index migrate docs --index-type int8_hnsw --element-type bfloat16"),
-        (ES9, replace(field(model="a b"), name="v"), VectorLayout(128, FLOAT, IndexType.HNSW),
+        (replace(field(model="a b"), name="v"), VectorLayout(128, FLOAT, IndexType.HNSW),
          "es-sbert index migrate docs --model 'a b@128' --vector-field v"),
     ],
 )  # fmt: skip
-def test_command_changes_what_differs(
-    info: EngineInfo, stored: VectorField, layout: VectorLayout, expected: str | None
-) -> None:
-    assert change_command(info, "docs", stored, layout) == expected
+def test_command_changes_what_differs(stored: VectorField, layout: VectorLayout, expected: str | None) -> None:
+    assert change_command("docs", stored, layout) == expected
 
 
 def test_index_without_an_alias_is_replaced() -> None:
-    command = change_command(ES9, "docs-1", field(), VectorLayout(128, FLOAT, IndexType.HNSW))
+    command = change_command("docs-1", field(), VectorLayout(128, FLOAT, IndexType.HNSW))
     assert command == "es-sbert index migrate docs-1 --model mine@128 --replace-index"
 
 
@@ -202,14 +199,6 @@ def test_change_that_saves_little_is_not_recommended(
     assert found.recommended is found.rows[0 if changes else 1]
     assert ("There is nothing to gain." in said) is not changes
     assert ("  es-sbert …" in said) is changes
-
-
-def test_layout_that_old_segments_lack_is_told_if_there_is_nothing_to_gain() -> None:
-    rows = [row(VectorLayout(380, FLOAT, IndexType.HNSW), 0.96), row(VectorLayout(384, FLOAT, IndexType.HNSW), 0.96)]
-    rows[1] = replace(rows[1], changes=None)
-    said = advice_lines(advice(rows, stored=IndexTypeShare("docs-1", "embedding", "hnsw", 0.5)))
-    assert said[-3].startswith("There is nothing to gain.")
-    assert said[-2].startswith("The mapping of the index has the layout 384 dimensions, float, hnsw already.")
 
 
 def test_recall_is_extrapolated_by_the_loss_of_each_quadrupling() -> None:

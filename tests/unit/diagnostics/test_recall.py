@@ -18,7 +18,6 @@ from es_sbert.diagnostics.recall import (
 )
 from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.index.earlier_segments import IndexTypeShare
 from es_sbert.index.mapping import IndexType
 
 
@@ -63,35 +62,15 @@ def test_recommends_the_least_effort_that_is_surely_enough() -> None:
     assert recommend_setting(rows, 0.99) is None
 
 
-def report_for(target: float, share: float | None) -> RecallReport:
+def report_for(target: float) -> RecallReport:
     rows = (row(10, 0.80, 1.5), row(50, 0.94, 2.0))
-    stored = IndexTypeShare("docs", "embedding", "int8_hnsw", share, "it was not noted" if share is None else "")
     best = recommend_setting(rows, target)
-    return RecallReport("docs", "embedding", "int8_hnsw", 10, 200, 5000, target, rows, best, stored)
-
-
-@pytest.mark.parametrize(
-    ("share", "said"),
-    [
-        (0.0, "0 % of the documents are stored as int8_hnsw; the others still have an earlier type."),
-        (1e-9, "0.1 % of the documents are"),
-        (1 - 1e-9, "99.9 % of the documents are"),
-        (None, "It is not known which documents are already stored as int8_hnsw: it was not noted."),
-    ],
-)
-def test_report_of_a_mixture_says_what_was_measured(share: float | None, said: str) -> None:
-    report = report_for(0.9, share)
-    lines = recall_lines(report, EngineType.ELASTICSEARCH)
-    assert "Recommended for 0.9, for the index in its present state: num_candidates 50" in lines[-2]
-    assert said in lines[-1]
-    assert "`es-sbert index change-type docs --index-type int8_hnsw --force-merge`" in lines[-1]
-    assert said in recall_lines(report_for(0.99, share), EngineType.ELASTICSEARCH)[-1]
-    assert report.as_json()["index_type_share"] == share
+    return RecallReport("docs", "embedding", "int8_hnsw", 10, 200, 5000, target, rows, best)
 
 
 @pytest.mark.parametrize(("target", "said"), [(0.9, "num_candidates 50 and oversample 2"), (0.99, "No setting")])
 def test_report_states_the_recommendation(target: float, said: str) -> None:
-    report = report_for(target, 1.0)
+    report = report_for(target)
     text = "\n".join(recall_lines(report, EngineType.ELASTICSEARCH))
     assert said in text
     assert "0.9500     0.9400–0.9600        1.2      3.0" in text

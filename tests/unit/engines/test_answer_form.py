@@ -78,8 +78,6 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "is_task_done": lambda engine: engine.is_task_done("node:1"),
     "field_capabilities": lambda engine: engine.field_capabilities("docs"),
     "refresh": lambda engine: engine.refresh("docs"),
-    "running_merges": lambda engine: engine.running_merges("docs"),
-    "segments": lambda engine: engine.segments("docs"),
     "searched_shards": lambda engine: engine.searched_shards("docs"),
     "start_force_merge": lambda engine: engine.start_force_merge("docs"),
     "vector_size": lambda engine: engine.vector_size("docs", "v"),

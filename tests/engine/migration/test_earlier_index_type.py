@@ -1,0 +1,68 @@
+"""An index whose index type was changed in place: by another program, or by a version of es-sbert that could."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from es_sbert.diagnostics.index_advice import AdviceRequest, advise
+from es_sbert.diagnostics.index_calibration import IndexCalibrator
+from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.mapping import META_KEY
+from es_sbert.index.vector_field import read_vector_field, require_index
+from es_sbert.search.semantic_index import SemanticIndex
+from tests.engine.migration.support import Place, everything, text_of
+
+
+def change_type_in_place(place: Place, *, noted: bool) -> None:
+    """Change hnsw to int8_hnsw as `index change-type` did, or as Kibana does."""
+    state = require_index(place.engine, place.index)
+    mapped = state.mappings["properties"]["embedding"]
+    meta = state.mappings["_meta"]
+    if noted:
+        ours = meta[META_KEY]
+        fields = ours["fields"] | {"embedding": ours["fields"]["embedding"] | {"index_type": "int8_hnsw"}}
+        entry = {
+            "index_uuid": state.uuid,
+            "index_type": "int8_hnsw",
+            "is_complete": True,
+            "segments": {"0": {"node-1": [[0, 40]]}},
+        }
+        meta = meta | {META_KEY: ours | {"fields": fields, "earlier_segments": {"embedding": entry}}}
+    changed = mapped | {"index_options": {"type": "int8_hnsw"}}
+    place.engine.put_mapping(place.index, {"_meta": meta, "properties": {"embedding": changed}})
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "by another program"])
+def test_index_of_a_changed_type_is_loaded_searched_and_moved_but_not_measured(
+    place: Place, encoders: tuple[Encoder, Encoder], noted: bool
+) -> None:
+    engine, encoder = place.engine, encoders[0]
+    if engine.info.engine_type is not EngineType.ELASTICSEARCH:
+        pytest.skip("OpenSearch changes no index type in place")
+    change_type_in_place(place, noted=noted)
+    with SemanticIndex(place.index, engine, encoder=encoder) as index:
+        index.add([{"_id": "new", "text": text_of(1000)}])
+        engine.refresh(place.index)
+        assert index.search(text_of(1000), k=1).hits[0].id == "new"
+    IndexCalibrator(engine, place.index, "embedding").measure(encoder, sample=20)
+
+    field = read_vector_field(engine, place.index, "embedding")
+    refusal = re.escape("was changed to int8_hnsw in place")
+    queries = sample_queries(engine, field, 10, 0)
+    with pytest.raises(IndexMismatch, match=refusal) as refused:
+        measure_recall(engine, field, queries, [SearchSetting(10, 1.0)], k=5, target=0.9)
+    assert f"`es-sbert index migrate {place.index} --index-type int8_hnsw`" in refused.value.remedy
+    with pytest.raises(IndexMismatch, match=refusal):
+        advise(engine, place.index, field, AdviceRequest())
+
+    result = place.migrate(encoder, index_type="int8_hnsw")
+    assert result.finished
+    place.assert_holds(everything() | {"new": {"text": text_of(1000)}}, encoder)
+    moved = read_vector_field(engine, result.target, "embedding")
+    queries = sample_queries(engine, moved, 10, 0)
+    assert measure_recall(engine, moved, queries, [SearchSetting(10, 1.0)], k=5, target=0.9).documents > 10
